@@ -1,0 +1,172 @@
+"""Set up treadle and run it, with nothing but Python.
+
+python3 dev.py demo [args]           a small queue at work
+python3 dev.py test [pytest args]    every check and every test; with arguments, only pytest
+python3 dev.py requirements [args]   which requirement is proved by which test
+python3 dev.py mutants [args]        break the code on purpose and see that the tests notice
+python3 dev.py chaos [args]          kill, stall and restart workers under load
+python3 dev.py walk [args]           long random walks through the engine contract
+python3 dev.py lock [uv args]        write requirements.lock anew; --upgrade takes newer versions
+
+The first run makes .venv and fills it from requirements.lock; later runs start at once.
+"""
+
+from __future__ import annotations  # an old Python must get as far as being told that it is old
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+LOCK = ROOT / "requirements.lock"
+PROJECT = ROOT / "pyproject.toml"
+STAMP = VENV / ".installed"
+UV = "uv==0.13.7"
+
+PYTEST = ("pytest",)
+CHECKS = {
+    "ruff check": ("ruff", "check"),
+    "ruff format": ("ruff", "format", "--check"),
+    "mypy": ("mypy",),
+    "lint-imports": ("lint-imports",),
+    "pytest": PYTEST,
+}
+SCRIPTS = {
+    "requirements": "tests/requirements.py",
+    "mutants": "tests/mutants/run.py",
+    "chaos": "tests/chaos/run.py",
+    "walk": "tests/conformance/walk.py",
+}
+
+
+def main(arguments: list[str]) -> int:
+    if sys.version_info < (3, 11):  # noqa: UP036 - the reader may well have an older one
+        sys.exit(f"treadle needs Python 3.11 or newer; this is {sys.version.split()[0]}.")
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if command == "lock":
+        return lock(rest)
+    if command == "demo":
+        install()
+        hand_over(*in_venv(("treadle", "demo")), *rest)
+    if command == "test" and rest:
+        install()
+        hand_over(*in_venv(PYTEST), *rest)
+    if command == "test":
+        install()
+        return check_everything()
+    if command in SCRIPTS:
+        install()
+        hand_over(PYTHON, SCRIPTS[command], *rest)
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+def check_everything() -> int:
+    """Run every check even when an earlier one failed, so that one run tells all there is to mend."""
+    outcomes = {}
+    for name, command in CHECKS.items():
+        print(f"\n== {name}", flush=True)
+        started = time.monotonic()
+        code = subprocess.Popen(in_venv(command), cwd=ROOT).wait()
+        outcomes[name] = (code, time.monotonic() - started)
+    print()
+    for name, (code, seconds) in outcomes.items():
+        print(f"{'ok' if code == 0 else 'FAILED':8}{name:14}{seconds:7.1f} s")
+    return int(any(code for code, _ in outcomes.values()))
+
+
+def in_venv(command: tuple[str, ...]) -> list[str]:
+    return [str(BIN / command[0]), *command[1:]]
+
+
+def lock(arguments: list[str]) -> int:
+    """Pin with hashes what treadle needs to run, to be tested and to be built."""
+    import tomllib  # noqa: PLC0415 - not there before Python 3.11, which main() has asked for by now
+
+    build = tomllib.loads(PROJECT.read_text())["build-system"]["requires"]
+    compile_ = ("pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes")
+    sources = (PROJECT.name, "--all-extras", "-")
+    target = ("--custom-compile-command", "python3 dev.py lock", "--output-file", LOCK.name)
+    run(uv(), *compile_, *sources, *target, *arguments, given="\n".join(build))
+    return 0
+
+
+def install() -> None:
+    """Bring .venv in line with the lock; does nothing when neither it nor pyproject.toml has changed."""
+    wanted = hashlib.sha256(LOCK.read_bytes() + PROJECT.read_bytes()).hexdigest()
+    if PYTHON.exists() and STAMP.exists() and STAMP.read_text() == wanted:
+        return
+    to_venv = (uv(), "pip", "install", "--quiet", "--python", PYTHON)
+    run(*to_venv, "--require-hashes", "--requirement", LOCK)
+    # The lock holds the build backend too; in isolation uv would fetch another one, unpinned.
+    run(*to_venv, "--no-deps", "--no-build-isolation", "--editable", ROOT)
+    STAMP.write_text(wanted)
+
+
+def uv() -> str:
+    """The uv on PATH, else one of our own inside .venv; makes .venv first if need be."""
+    found = shutil.which("uv")
+    own = BIN / ("uv.exe" if os.name == "nt" else "uv")
+    if found:
+        if not PYTHON.exists():
+            run(found, "venv", "--quiet", "--clear", "--python", sys.executable, VENV)
+        return found
+    if not own.exists():
+        if importlib.util.find_spec("ensurepip") is None:
+            sys.exit("This Python cannot make a venv. Install python3-venv (or uv) and run this again.")
+        run(sys.executable, "-m", "venv", "--clear", VENV)
+        run(PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV)
+    return str(own)
+
+
+def run(*command: str | Path, given: str | None = None) -> None:
+    print("+", *(shown(part) for part in command), flush=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment(), input=given, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"That failed with code {done.returncode}; nothing further was done.")
+
+
+def shown(part: str | Path) -> str:
+    path = Path(part)
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(part)
+
+
+def environment() -> dict[str, str]:
+    """Ours, plus what uv has to be told because it reads none of pip's settings."""
+    told = {"UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never"}
+    for setting, variable in {"index-url": "UV_DEFAULT_INDEX", "cert": "SSL_CERT_FILE"}.items():
+        value = pip_setting(setting)
+        if value:
+            told[variable] = value
+    return told | os.environ
+
+
+def pip_setting(name: str) -> str:
+    from_variable = os.environ.get("PIP_" + name.upper().replace("-", "_"))
+    if from_variable:
+        return from_variable
+    asked = [sys.executable, "-m", "pip", "config", "get", f"global.{name}"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def hand_over(*command: str | Path) -> NoReturn:
+    """Become that command, so that signals and the exit code are its own."""
+    os.chdir(ROOT)
+    words = [str(part) for part in command]
+    if os.name == "nt":
+        sys.exit(subprocess.call(words))
+    sys.stdout.flush()
+    os.execv(words[0], words)  # noqa: S606 - no shell is what we want
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

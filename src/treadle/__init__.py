@@ -1,0 +1,35 @@
+"""treadle: one job queue and scheduler for Python, in the database you already have."""
+
+from treadle.app import Treadle
+from treadle.context import Context
+from treadle.engines.base import Finding, Page, Receipt
+from treadle.errors import (
+    Cancelled,
+    ConfigError,
+    EngineError,
+    EngineUnavailable,
+    GiveUp,
+    InvalidJob,
+    InvalidPayload,
+    JobNotFound,
+    KeyTaken,
+    LeaseLost,
+    NotPossible,
+    RetryLater,
+    SchemaError,
+    Snooze,
+    TreadleError,
+    UnknownTask,
+)  # fmt: skip
+from treadle.model import Event, Job, JobError, Progress, Reason, State
+from treadle.retry import Retry
+from treadle.task import Task, Unique
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cancelled", "ConfigError", "Context", "EngineError", "EngineUnavailable", "Event", "Finding", "GiveUp",
+    "InvalidJob", "InvalidPayload", "Job", "JobError", "JobNotFound", "KeyTaken", "LeaseLost", "NotPossible", "Page",
+    "Progress", "Reason", "Receipt", "Retry", "RetryLater", "SchemaError", "Snooze", "State", "Task", "Treadle",
+    "TreadleError", "Unique", "UnknownTask",
+]  # fmt: skip

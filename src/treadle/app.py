@@ -1,0 +1,339 @@
+"""Treadle: the object an application holds. It registers tasks, stores jobs, looks at them and runs workers."""
+
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from treadle import lifecycle
+from treadle.clock import Clock, Duration, SystemClock, seconds
+from treadle.context import Context
+from treadle.engines import connect
+from treadle.engines.base import Engine, Finding, Outcome, Page, Receipt, Verdict, Where
+from treadle.errors import ConfigError, InvalidJob, JobNotFound, KeyTaken, NotPossible, UnknownTask
+from treadle.model import MESSAGE_CAP, Change, Event, Job, State, check_name, clean
+from treadle.retry import Retry
+from treadle.task import OnConflict, Options, Task, Unique
+from treadle.tx import run_in
+
+if TYPE_CHECKING:
+    from treadle.settings import Settings
+    from treadle.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ROUNDS = 20  # tries at a job that others keep changing under us
+PAGE = 500
+
+
+class Decorator(Protocol):
+    """What `app.task(...)` returns: it wraps a function, whose Context parameter callers do not pass."""
+
+    @overload
+    def __call__(self, handler: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class Treadle:
+    """A job queue in the database you already have.
+
+    >>> app = Treadle("sqlite:///:memory:")
+    >>> @app.task
+    ... def greet(name: str) -> str:
+    ...     return f"hello {name}"
+    >>> greet.enqueue("Ada").state.value
+    'pending'
+    """
+
+    def __init__(self, url: str | None = None, *, clock: Clock | None = None, **settings: Any) -> None:
+        """`url` and `settings` win over TREADLE_* variables, treadle.toml and [tool.treadle]; nothing is opened yet."""
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self._clock = clock or SystemClock()
+        self._given = {"url": url, **settings}
+
+    @cached_property
+    def settings(self) -> "Settings":
+        """The settings in force, read once, on first use."""
+        from treadle.settings import load  # noqa: PLC0415 - Pydantic is loaded on first use, not on import
+
+        return load(**self._given)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The store; opened on first use."""
+        settings = self.settings
+        return connect(settings.url, clock=self._clock.now, everything=settings.audit == "everything")
+
+    # ---------------------------------------------------------------------------------------- tasks
+
+    @overload
+    def task(self, handler: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, handler: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        lane: str = "",
+        priority: int = 0,
+        retry: Retry = Retry(),  # noqa: B008 - frozen
+        timeout: Duration | None = None,
+        unique: Unique | str = Unique(),  # noqa: B008 - frozen
+        version: int = 1,
+    ) -> Decorator: ...
+    def task(self, handler: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
+        """Make a function (or a class with `handle`) a task: `@app.task` or `@app.task(queue="mail", ...)`."""
+
+        def decorate(target: Callable[..., Any]) -> Task[..., Any]:
+            return self.register(name or str(getattr(target, "__name__", "")), target, **options)
+
+        return decorate if handler is None else decorate(handler)
+
+    def register(self, name: str, handler: Callable[..., Any], **options: Any) -> Task[..., Any]:
+        """Register a handler under a name: a function, a class with `handle`, or any `f(job: dict)`."""
+        if not callable(handler):
+            raise ConfigError(f"task {name!r}: {handler!r} cannot be called")
+        if name in self.tasks and self.tasks[name].handler is not handler:
+            raise ConfigError(f"task {name!r} is registered twice; give one of them another name")
+        unknown = options.keys() - {"queue", "lane", "priority", "retry", "timeout", "unique", "version"}
+        if unknown:
+            raise ConfigError(f"task {name!r}: unknown option {', '.join(sorted(unknown))}")
+        if isinstance(options.get("unique"), str):
+            options["unique"] = Unique(options["unique"])
+        if options.get("timeout") is not None:
+            options["timeout"] = seconds(options["timeout"], "timeout")
+        task: Task[..., Any] = Task(self, name, handler, Options(**options))
+        self.tasks[name] = task
+        return task
+
+    # -------------------------------------------------------------------------------------- enqueue
+
+    def enqueue(self, name: str, payload: Any = None, *, checked: bool = True, **using: Any) -> Job:
+        """Store a job by task name, its payload given as data; `using` as in `Task.using`.
+
+        With `checked=False` the task need not be known here: the payload is checked when the job runs.
+        """
+        task = self.tasks.get(name)
+        if task is None:
+            if checked:
+                raise UnknownTask(name, self.tasks)
+            task = Task(self, name, _raw, Options())
+        bound = task.using(**using)
+        job = bound.job_from_payload({} if payload is None else payload)
+        [receipt] = self.submit([job], OnConflict(bound.options.unique.on_conflict), bound.options.tx)
+        if receipt.refused:
+            raise InvalidJob("payload", receipt.refused)
+        return receipt.job
+
+    def store_now(self) -> datetime:
+        """The store's time."""
+        return self.engine.now()
+
+    def submit(self, jobs: list[Job], on_conflict: OnConflict, tx: Any = None) -> list[Receipt]:
+        """Store jobs; a receipt each. What `on_conflict` says is done about keys that are taken."""
+        receipts = self._store(jobs, tx)
+        for place, (job, receipt) in enumerate(zip(jobs, receipts, strict=True)):
+            if receipt.created or receipt.refused or receipt.job.id == job.id:
+                continue
+            match on_conflict:
+                case OnConflict.FIRST:
+                    pass
+                case OnConflict.RAISE:
+                    raise KeyTaken(job.key or "", receipt.job.id)
+                case OnConflict.REPLACE:
+                    receipts[place] = self._replace(job, receipt, tx)
+        return receipts
+
+    def _store(self, jobs: list[Job], tx: Any) -> list[Receipt]:
+        if tx is None:
+            return self.engine.enqueue(jobs)
+        return run_in(tx, self.engine.enqueue_script(jobs, now=self.engine.now()))
+
+    def _replace(self, job: Job, receipt: Receipt, tx: Any) -> Receipt:
+        """Edit the pending holder of the key in place; if it was taken meanwhile, look again."""
+        for _ in range(ROUNDS):
+            if receipt.created or receipt.job.state is not State.PENDING:
+                return receipt
+            change = lifecycle.replace(receipt.job, job, self.engine.now(), actor="enqueue")
+            if self._write(change, tx).outcome is Outcome.APPLIED:
+                return Receipt(change.after, created=False)
+            [receipt] = self._store([job], tx)
+        return receipt
+
+    def _write(self, change: Change, tx: Any = None) -> Verdict:
+        if tx is None:
+            return self.engine.turn([change]).verdicts[0]
+        return run_in(tx, self.engine.settle_script(change, now=self.engine.now()))
+
+    # ---------------------------------------------------------------------------------------- looking
+
+    def get(self, job_id: str) -> Job:
+        """The job of this id, finished ones too."""
+        [job] = self.engine.get([str(job_id).lower()])
+        if job is None:
+            raise JobNotFound(str(job_id))
+        return job
+
+    def find(
+        self,
+        *,
+        state: State | str | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        key: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """Jobs, newest first, up to 500 a page; go on with the page's cursor."""
+        if not 1 <= limit <= PAGE:
+            raise InvalidJob("limit", f"{limit} must be from 1 to {PAGE}; go on with the cursor")
+        return self.engine.find(Where(_state(state), task, queue, tenant, key), limit=limit, cursor=cursor)
+
+    def count(
+        self, *, task: str | None = None, queue: str | None = None, tenant: str | None = None
+    ) -> dict[State, int]:
+        """How many jobs there are, by state; every state is named."""
+        counts = self.engine.count(Where(None, task, queue, tenant))
+        return {state: counts.get(state, 0) for state in State}
+
+    def events(self, job_id: str) -> list[Event]:
+        """The audit trail of a job, oldest first."""
+        return self.engine.events(self.get(job_id).id)
+
+    # ------------------------------------------------------------------------------------- operating
+
+    def cancel(self, job_id: str, *, actor: str = "api", reason: str = "") -> Job:
+        """Cancel a pending job, or ask a running one to stop; NotPossible once it has ended."""
+        return self._operate(
+            job_id, lambda job, now: lifecycle.cancel(job, now, actor=actor, note=_note(reason)), actor
+        )
+
+    def retry(self, job_id: str, *, keep_attempts: bool = False, actor: str = "api", reason: str = "") -> Job:
+        """Run a failed or cancelled job again, with a fresh budget, or with `keep_attempts` just once more."""
+
+        def decide(job: Job, now: datetime) -> Change:
+            return lifecycle.retry(job, now, actor=actor, note=_note(reason), keep_attempts=keep_attempts)
+
+        return self._operate(job_id, decide, actor)
+
+    def _operate(self, job_id: str, decide: Callable[[Job, datetime], Change], actor: str) -> Job:
+        """Decide on the job as it is, write, and decide again if it has moved on meanwhile."""
+        check_name("actor", actor)
+        for _ in range(ROUNDS):
+            change = decide(self.get(job_id), self.engine.now())
+            verdict = self._write(change)
+            if verdict.outcome is Outcome.APPLIED:
+                return self.get(job_id)
+            if verdict.outcome is Outcome.REFUSED:
+                holder = verdict.holder or "another job"
+                raise NotPossible(f"job {job_id}: {verdict.why} by job {holder}; wait for it, or cancel it first")
+        raise NotPossible(f"job {job_id} keeps changing; try again")
+
+    def prune(self) -> int:
+        """Delete finished jobs older than their retention; workers do this by themselves. How many were deleted."""
+        total = 0
+        while batch := self.engine.prune(self._keep(), limit=1000):
+            total += batch
+        return total
+
+    def migrate(self) -> list[str]:
+        """Create or upgrade the schema; the names of the migrations applied now."""
+        return self.engine.migrate()
+
+    def check_schema(self) -> list[str]:
+        """Every difference between the live schema and the expected one."""
+        return self.engine.check()
+
+    def schema_sql(self) -> str:
+        """The schema as SQL, for your own migration tool."""
+        return self.engine.schema_sql()
+
+    def doctor(self) -> list[Finding]:
+        """What an operator should know about this store."""
+        return self.engine.doctor()
+
+    def close(self) -> None:
+        """Close the store's connections."""
+        if "engine" in self.__dict__:
+            self.engine.close()
+
+    # ---------------------------------------------------------------------------------------- workers
+
+    def worker(
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        lanes: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        lease: Duration | None = None,
+        grace: Duration | None = None,
+        poll: Duration | None = None,
+        name: str | None = None,
+    ) -> "Worker":
+        """A worker for this app's tasks, not started: `async with app.worker():` in a web app's lifespan."""
+        from treadle.worker import Plan, Worker  # noqa: PLC0415 - a process that only enqueues does not need it
+
+        settings = self.settings
+        plan = Plan(
+            name=name or f"{socket.gethostname()}:{os.getpid()}",
+            queues=tuple(_names("queue", queues or settings.queues)),
+            lanes=None if (lanes or settings.lanes) is None else tuple(lanes or settings.lanes or ()),
+            concurrency=settings.concurrency if concurrency is None else concurrency,
+            lease=_span("lease", lease, settings.lease, least=0.5),
+            grace=_span("grace", grace, settings.grace),
+            poll=_span("poll", poll, settings.poll, least=0.01),
+            fail_unknown=settings.unknown_tasks == "fail",
+            keep=self._keep(),
+        )
+        if not 1 <= plan.concurrency <= 1000:
+            raise ConfigError(f"concurrency: {plan.concurrency} must be from 1 to 1,000")
+        return Worker(self.engine, self.tasks, plan)
+
+    def run_worker(self, **options: Any) -> None:
+        """Run a worker in this thread until it is stopped (SIGTERM, SIGINT); options as in `worker`."""
+        self.worker(**options).run()
+
+    def _keep(self) -> Mapping[State, timedelta]:
+        settings = self.settings
+        ages = {
+            State.SUCCEEDED: settings.keep_succeeded,
+            State.CANCELLED: settings.keep_cancelled,
+            State.FAILED: settings.keep_failed,
+        }
+        return {state: timedelta(seconds=float(age)) for state, age in ages.items() if age is not None}
+
+
+def _raw(payload: Any) -> None:
+    """Stands for the handler of a task that is not known here."""
+
+
+def _state(state: State | str | None) -> State | None:
+    try:
+        return None if state is None else State(state)
+    except ValueError:
+        raise InvalidJob("state", f"{state!r} must be one of {', '.join(State)}") from None
+
+
+def _names(field: str, names: Iterable[str]) -> Iterable[str]:
+    for name in names:
+        check_name(field, name)
+        yield name
+
+
+def _note(reason: str) -> str:
+    return clean(reason, MESSAGE_CAP)
+
+
+def _span(what: str, given: Duration | None, default: float | str, least: float = 0.0) -> float:
+    value = seconds(default if given is None else given, what)
+    if value < least:
+        raise ConfigError(f"{what}: {value:g} s is too short; the least is {least:g} s")
+    return value

@@ -1,0 +1,72 @@
+"""Time: the clock that is passed in, and durations as people write them."""
+
+import math
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from treadle.errors import ConfigError
+
+Duration = float | int | str | timedelta
+
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+LONGEST = 100 * 365 * 86400.0
+
+
+class Clock(Protocol):
+    """Where the time comes from when the store has no clock of its own."""
+
+    def now(self) -> datetime:
+        """The time in UTC; never earlier than the last answer."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock, except that it never runs backwards.
+
+    When the wall clock is set back, time goes on at the pace of the monotonic clock until the wall has caught up.
+    """
+
+    def __init__(self) -> None:
+        self._wall = time.time()
+        self._monotonic = time.monotonic()
+
+    def now(self) -> datetime:
+        wall, monotonic = time.time(), time.monotonic()
+        if wall < self._wall:
+            wall = self._wall + max(0.0, monotonic - self._monotonic)
+        self._wall, self._monotonic = wall, monotonic
+        return datetime.fromtimestamp(wall, UTC)
+
+
+def seconds(value: Duration, what: str) -> float:
+    """A duration in seconds: a number, a timedelta, or text such as `90s`, `5m`, `1h30m`, `7d`.
+
+    >>> seconds("1h30m", "timeout")
+    5400.0
+    """
+    if isinstance(value, timedelta):
+        result = value.total_seconds()
+    elif isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ConfigError(f"{what}: {value!r} is no duration; write seconds, '5m', '1h30m' or a timedelta")
+    elif isinstance(value, str):
+        result = _parse(value, what)
+    else:
+        result = float(value)
+    if not math.isfinite(result) or not 0 <= result <= LONGEST:
+        raise ConfigError(f"{what}: {value!r} is out of range; it must be between 0 and 100 years")
+    return result
+
+
+def _parse(text: str, what: str) -> float:
+    compact = text.strip().lower()
+    try:
+        return float(compact)
+    except ValueError:
+        pass
+    parts = _PART.findall(compact)
+    if not parts or "".join(_PART.sub("", compact).split()):
+        raise ConfigError(f"{what}: {text!r} is no duration; write seconds, '90s', '5m', '1h30m' or '7d'")
+    return sum(float(number) * _UNIT[unit] for number, unit in parts)

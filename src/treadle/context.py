@@ -1,0 +1,105 @@
+"""What a handler is given beside its arguments, and the attempt behind it."""
+
+import logging
+import math
+from collections.abc import Callable
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from treadle.errors import InvalidJob, LeaseLost
+from treadle.model import Change, Job, Progress, clean
+
+NOTE_CAP = 500
+
+
+class Told(Enum):
+    """Why a handler was asked to stop."""
+
+    CANCEL = "its cancellation was requested"
+    TIMEOUT = "it ran past its timeout"
+    SHUTDOWN = "the worker is shutting down"
+    LOST = "its lease was lost"
+
+
+class Attempt:
+    """One holder's try at a job: the mutable side, shared by the worker's threads and the handler's context."""
+
+    __slots__ = ("abandoned", "alarm", "cost_micros", "job", "lease_ends", "progress", "queued_at", "settled",
+                 "started_at", "stop", "told")  # fmt: skip
+
+    def __init__(self, job: Job, *, lease_ends: float, queued_at: float) -> None:
+        self.job = job
+        self.lease_ends = lease_ends  # on the monotonic clock, counted from before the claim was sent
+        self.queued_at = queued_at
+        self.started_at: datetime | None = None
+        self.progress: Progress | None = None
+        self.cost_micros = job.cost_micros
+        self.told: Told | None = None
+        self.stop: Callable[[], object] | None = None  # how to interrupt the handler, if there is a way
+        self.alarm: Any = None  # the timer that will tell it about its timeout
+        self.settled: Change | None = None  # written by the handler itself, in its own transaction
+        self.abandoned = False  # its job was settled or lost while the handler still runs
+
+    def tell(self, why: Told) -> None:
+        """Ask the handler to stop; being lost is the last word."""
+        if self.told is not Told.LOST:
+            self.told = why
+
+
+class Context:
+    """The running attempt: ask for it with a parameter annotated `Context`.
+
+    Every call raises LeaseLost once the lease has passed on: the attempt's writes are no longer wanted.
+    """
+
+    def __init__(self, attempt: Attempt, settle: Callable[[Attempt, Any, Any], None]) -> None:
+        self._attempt = attempt
+        self._settle = settle
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed."""
+        return self._attempt.job
+
+    @property
+    def attempt(self) -> int:
+        """Which claim of the job this is, from 1."""
+        return self._attempt.job.attempt
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should stop: cancelled on request, past its timeout, shutting down, or lease lost."""
+        return self._attempt.told is not None
+
+    @property
+    def log(self) -> "logging.LoggerAdapter[logging.Logger]":
+        """A logger that carries the job's id and task."""
+        extra = {"job_id": self.job.id, "task": self.job.task}
+        return logging.LoggerAdapter(logging.getLogger("treadle.task"), extra)
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Tell how far the work is, from 0 to 1; written with the next heartbeat."""
+        self._alive()
+        if not isinstance(fraction, int | float) or not math.isfinite(fraction) or not 0 <= fraction <= 1:
+            raise InvalidJob("progress", f"{fraction!r} must be from 0 to 1")
+        self._attempt.progress = Progress(float(fraction), clean(str(note), NOTE_CAP))
+
+    def add_cost(self, micros: int) -> None:
+        """Add to what this job has cost, in millionths of your currency; summed over its attempts."""
+        self._alive()
+        if not isinstance(micros, int) or micros < 0 or self._attempt.cost_micros + micros >= 2**63:
+            raise InvalidJob("cost", f"{micros!r} must be a whole number of millionths, 0 or more")
+        self._attempt.cost_micros += micros
+
+    def settle(self, tx: Any, result: Any = None) -> None:
+        """End this job as succeeded inside your own transaction: effect and completion commit together, or neither.
+
+        Call it last. A transaction that is not committed makes this a failed attempt.
+        """
+        self._alive()
+        self._settle(self._attempt, tx, result)
+
+    def _alive(self) -> None:
+        if self._attempt.told is Told.LOST or self._attempt.abandoned:
+            raise LeaseLost(f"job {self.job.id} is no longer yours: {(self._attempt.told or Told.LOST).value}")

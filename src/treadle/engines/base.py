@@ -1,0 +1,220 @@
+"""The engine contract: what a store must do, in types and in prose.
+
+An engine speaks jobs, never queries. It is synchronous and may be called from many threads. Only
+`EngineUnavailable` (the store did not answer; repeating is safe) and `EngineError` leave it, cause kept.
+In production the store supplies the time; `now=` is for tests and simulators.
+
+The rules every engine keeps, each with a conformance case of its own:
+
+- A change is one atom with its audit line and its key. Engines decide nothing: they compare what the
+  change's fence names (model.Fence) and write the change whole, or not at all.
+- A claim gives a job to one holder, marks it with the token its caller minted, and repeats itself: a turn
+  repeated with the same token returns the jobs already claimed under it and claims no more.
+- Order: priority, due time, id within a lane, among jobs due when the claim began.
+- One bad value never takes its batch along: its verdict is REFUSED, its neighbours' are not touched.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import Enum
+from threading import Event
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from treadle import model
+from treadle.model import Change, Fence, Job, Progress, State
+
+T = TypeVar("T")
+
+Script = Generator[tuple[str, str], list[tuple[Any, ...]], T]
+"""Statements for somebody else's transaction: yields (sql, its one text parameter), is sent the rows, returns T."""
+
+
+class Claim(NamedTuple):
+    """A wish for jobs. `token` is minted by the caller, a new one for each claim it does not mean to repeat."""
+
+    token: str
+    worker: str
+    limit: int
+    lease: float  # seconds
+    queues: Sequence[str] = ("default",)
+    lanes: Sequence[str] | None = None  # None: all lanes of these queues
+    tasks: Sequence[str] | None = None  # None: any task
+
+
+class Outcome(Enum):
+    """What became of one change."""
+
+    APPLIED = "applied"
+    ALREADY = "already"  # our own write, whose answer was lost
+    STALE = "stale"  # our token, but the job has a newer revision: decide again on `job`
+    LOST = "lost"  # somebody else's by now; `job` says whose, if it still exists
+    BUSY = "busy"  # locked by somebody's open transaction: nobody can take it, try again
+    REFUSED = "refused"  # the store will not take this value, or `holder` has the key
+
+
+class Verdict(NamedTuple):
+    """The answer to one change; `job` is the job as it is now, where the engine had to look."""
+
+    outcome: Outcome
+    job: Job | None = None
+    holder: str | None = None
+    why: str = ""
+
+
+class Turn(NamedTuple):
+    """A turn's answer: a verdict a change, in order; the jobs claimed, in order; the store's time."""
+
+    verdicts: list[Verdict]
+    jobs: list[Job]
+    now: datetime
+
+
+class Receipt(NamedTuple):
+    """The answer to one enqueue: the job as stored, and whether this call created it."""
+
+    job: Job
+    created: bool
+    refused: str = ""  # why the store would not take it, if it would not
+
+
+class Hold(NamedTuple):
+    """A lease to renew, with what the attempt has to tell so far."""
+
+    job_id: str
+    token: str
+    started_at: datetime | None = None
+    progress: Progress | None = None
+    cost_micros: int | None = None
+
+
+class Renewal(Enum):
+    RENEWED = "renewed"
+    BUSY = "busy"  # nobody can take it while this lasts: not a loss
+    LOST = "lost"
+
+
+class Held(NamedTuple):
+    job_id: str
+    renewal: Renewal
+    cancel_requested: bool = False
+
+
+class Where(NamedTuple):
+    """A filter; None means any."""
+
+    state: State | None = None
+    task: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    key: str | None = None
+
+
+class Page(NamedTuple):
+    """Jobs, newest first, and where to go on (None at the end)."""
+
+    jobs: list[Job]
+    cursor: str | None
+
+
+class Finding(NamedTuple):
+    """One line of `treadle doctor`."""
+
+    level: str  # ok | warning | error
+    text: str
+
+
+class Engine(Protocol):
+    """A store. See the module docstring for what holds for all of them."""
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date, safely beside other processes doing the same; the names applied now."""
+        ...
+
+    def check(self) -> list[str]:
+        """Every difference between the live schema and the expected one; empty when they agree."""
+        ...
+
+    def schema_sql(self) -> str:
+        """The migrations as text, for the user's own migration tool."""
+        ...
+
+    def doctor(self) -> list[Finding]:
+        """What an operator should know about this store."""
+        ...
+
+    def close(self) -> None: ...
+
+    def now(self) -> datetime:
+        """The store's time, as far as this process knows it without asking."""
+        ...
+
+    def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> list[Receipt]:
+        """Store new jobs; a receipt each, in order. A known id or a taken key answers with the job that was first.
+
+        `created_at` becomes the store's time, and so does a `due_at` that was not later than it.
+        """
+        ...
+
+    def turn(self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime | None = None) -> Turn:
+        """Write these changes (at most one a job), then claim; one commit where the store can."""
+        ...
+
+    def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
+        """Renew these leases and write what the attempts tell; an answer each, in order."""
+        ...
+
+    def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
+        """Running jobs whose lease is past and pending jobs whose expires_at is: a plain read, nothing is written."""
+        ...
+
+    def wait(self, queues: Sequence[str], timeout: float, interrupt: Event | None = None) -> bool:
+        """Return True when there may be something to claim or `interrupt` is set, False after `timeout` seconds.
+
+        A hint, never needed: polling finds every job.
+        """
+        ...
+
+    def get(self, ids: Sequence[str]) -> list[Job | None]:
+        """These jobs, in order, finished ones too."""
+        ...
+
+    def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
+        """Jobs that match, newest first (of a final state: the latest to finish first)."""
+        ...
+
+    def count(self, where: Where) -> dict[State, int]:
+        """How many jobs match, by state."""
+        ...
+
+    def events(self, job_id: str) -> list[model.Event]:
+        """The audit lines of one job, oldest first."""
+        ...
+
+    def prune(self, keep: Mapping[State, timedelta], *, limit: int, now: datetime | None = None) -> int:
+        """Delete up to `limit` jobs that finished longer ago than `keep` says for their state; how many it deleted.
+
+        A state not named is kept for ever, and so is a job whose key is still held.
+        """
+        ...
+
+    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime) -> Script[list[Receipt]]:
+        """The statements of `enqueue`, for the caller's own transaction."""
+        ...
+
+    def settle_script(self, change: Change, *, now: datetime) -> Script[Verdict]:
+        """The statements that write one change, for the caller's own transaction."""
+        ...
+
+
+def judge(change: Change, current: Job | None) -> Verdict:
+    """Why a change did not apply, from the job as it is now; the same reasoning on every engine."""
+    if current is None:
+        return Verdict(Outcome.LOST)
+    before, after = change.before, change.after
+    if change.fence is Fence.HOLDER and current.lease_token == before.lease_token:
+        # Only the holder's own writes keep its token: anybody else's take it away.
+        if current.state is State.RUNNING and current.revision > before.revision:
+            return Verdict(Outcome.STALE, current)
+        if current.state is after.state and current.revision == after.revision:
+            return Verdict(Outcome.ALREADY, current)
+    return Verdict(Outcome.LOST, current)

@@ -1,0 +1,472 @@
+"""The SQLite engine: one file, many threads and processes, nothing to install."""
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, TypeVar
+
+from treadle.engines.base import (
+    Claim,
+    Finding,
+    Held,
+    Hold,
+    Outcome,
+    Page,
+    Receipt,
+    Renewal,
+    Script,
+    Turn,
+    Verdict,
+    Where,
+)  # fmt: skip
+from treadle.engines.sqlite import scripts
+from treadle.engines.sqlite.file import MEMORY, WAL_RESET_FIXED, File, differences, migrations
+from treadle.engines.sqlite.rows import JOB, Row, event_from, job_from, micros, small
+from treadle.errors import EngineError, EngineUnavailable
+from treadle.model import Change, Event, Job, Scope, State, What
+
+T = TypeVar("T")
+
+_GLANCE = 0.01  # seconds between two looks at the file by a worker that waits
+_DATA_ERRORS = (UnicodeEncodeError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError)
+
+
+class SqliteEngine:
+    """An Engine on a file of SQLite; see engines.base for the contract."""
+
+    def __init__(
+        self, path: str, *, clock: Callable[[], datetime], synchronous: str = "full", everything: bool = False
+    ) -> None:
+        self.file = File(path, synchronous=synchronous)
+        self._clock = clock
+        self._everything = everything
+        self._waiting: set[threading.Event] = set()
+        self._rounds = 0
+
+    # ------------------------------------------------------------------------------------ the schema
+
+    def migrate(self) -> list[str]:
+        before = set(self._applied())
+        self.file.read("select 1")  # opening the file migrates it
+        return [name for name in self._applied() if name not in before]
+
+    def _applied(self) -> list[str]:
+        try:
+            connection = sqlite3.connect(f"file:{self.file.path}?mode=ro", uri=True)
+        except sqlite3.Error:
+            return []
+        try:
+            return [row[0] for row in connection.execute("select name from treadle_migrations order by number")]
+        except sqlite3.Error:
+            return []
+        finally:
+            connection.close()
+
+    def check(self) -> list[str]:
+        with self.file.meaning():
+            try:
+                connection = sqlite3.connect(f"file:{self.file.path}?mode=ro", uri=True)
+            except sqlite3.OperationalError:
+                return [f"{self.file.path} does not exist yet: `treadle migrate` creates it"]
+            try:
+                return differences(connection)
+            finally:
+                connection.close()
+
+    def schema_sql(self) -> str:
+        return "\n".join(f"-- {step.name}, checksum {step.checksum}\n{step.sql}" for step in migrations())
+
+    def doctor(self) -> list[Finding]:
+        version = sqlite3.sqlite_version
+        if sqlite3.sqlite_version_info < WAL_RESET_FIXED:
+            library = Finding(
+                "warning",
+                f"SQLite {version} has the WAL-reset bug (fixed in 3.51.3): several processes writing one file can, "
+                "very rarely, damage it. Upgrade SQLite, or keep to one process, and back the file up",
+            )
+        else:
+            library = Finding("ok", f"SQLite {version}")
+        found = [library]
+        synchronous = self.file.synchronous.lower()
+        if synchronous == "full":
+            found.append(Finding("ok", "synchronous=full: an enqueued job survives a power cut"))
+        else:
+            found.append(
+                Finding("warning", f"synchronous={synchronous}: a power cut may undo the last acknowledged writes")
+            )
+        if drift := self.check():
+            found.append(Finding("error", "schema: " + "; ".join(drift)))
+        else:
+            found.append(Finding("ok", "schema is up to date"))
+        return found
+
+    def close(self) -> None:
+        self.file.close()
+
+    def now(self) -> datetime:
+        return self._clock()
+
+    # ----------------------------------------------------------------------------- the way of a job
+
+    def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> list[Receipt]:
+        if not jobs:
+            return []
+        with self.file.write() as connection:
+            receipts = self._enqueue(connection, jobs, now or self._clock())
+        self._stir()
+        return receipts
+
+    def _enqueue(self, connection: sqlite3.Connection, jobs: Sequence[Job], now: datetime) -> list[Receipt]:
+        try:
+            with _Savepoint(connection):
+                return _run(connection, self.enqueue_script(jobs, now=now, own=True))
+        except _DATA_ERRORS as error:
+            if len(jobs) == 1:
+                return [Receipt(jobs[0], created=False, refused=str(error))]
+        half = len(jobs) // 2
+        return self._enqueue(connection, jobs[:half], now) + self._enqueue(connection, jobs[half:], now)
+
+    def turn(self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime | None = None) -> Turn:
+        if len({change.before.id for change in changes}) != len(changes):
+            raise ValueError("a turn takes at most one change a job")
+        if not changes and (claim is None or not self.file.look(lambda reader: self._promising(reader, claim, now))):
+            return Turn([], [], now or self._clock())  # an idle worker must not queue for the write lock
+        with self.file.write() as connection:
+            now = now or self._clock()
+            verdicts = self._settle(connection, changes, now) if changes else []
+            jobs = self._claim(connection, claim, now) if claim is not None else []
+        if changes:
+            self._stir()
+        return Turn(verdicts, jobs, now)
+
+    def _settle(self, connection: sqlite3.Connection, changes: Sequence[Change], now: datetime) -> list[Verdict]:
+        """Write the changes; a value the file will not take is found by halving, so that it falls alone."""
+        try:
+            with _Savepoint(connection):
+                return _run(connection, scripts.settle(changes, now, everything=self._everything))
+        except _DATA_ERRORS as error:
+            if len(changes) == 1:
+                return [Verdict(Outcome.REFUSED, why=str(error))]
+        half = len(changes) // 2
+        return self._settle(connection, changes[:half], now) + self._settle(connection, changes[half:], now)
+
+    def _promising(self, reader: sqlite3.Connection, claim: Claim, now: datetime | None) -> bool:
+        return bool(
+            self._under(reader, claim.token) or self._pick(reader, claim._replace(limit=1), now or self._clock())
+        )
+
+    @staticmethod
+    def _under(connection: sqlite3.Connection, token: str) -> list[Row]:
+        """The jobs claimed under this token."""
+        sql = f"select {JOB} from treadle_jobs where state = 'running' and lease_token = ?"  # noqa: S608
+        return connection.execute(sql, (token,)).fetchall()
+
+    def _claim(self, connection: sqlite3.Connection, claim: Claim, now: datetime) -> list[Job]:
+        held = self._under(connection, claim.token)
+        if held:  # this turn was here before, its answer was lost: give the same answer, claim no more
+            return _in_order([job_from(row) for row in held])
+        self._rounds += 1
+        ids = self._pick(connection, claim, now)
+        if not ids:
+            return []
+        # state is compared again although we hold the write lock: the update must be right on its own.
+        rows = connection.execute(
+            f"""
+            update treadle_jobs
+            set state = 'running', attempt = attempt + 1, revision = revision + 1, claimed_at = ?2, started_at = null,
+                progress = null, lease_until = ?3, lease_token = ?4, worker = ?5
+            where id in (select value from json_each(?1)) and state = 'pending'
+            returning {JOB}
+            """,  # noqa: S608
+            (json.dumps(ids), micros(now), micros(now + timedelta(seconds=claim.lease)), claim.token, claim.worker),
+        ).fetchall()
+        jobs = [job_from(row) for row in rows]
+        keyed = [job.id for job in jobs if job.key_scope is Scope.PENDING]
+        if keyed:
+            connection.execute(scripts.RELEASE_KEYS, (json.dumps(keyed),))
+        if self._everything:
+            connection.executemany(
+                "insert into treadle_events values (?, ?, ?, ?, ?, '', ?)",
+                [(job.id, job.revision, micros(now), What.CLAIMED, claim.worker, job.tenant) for job in jobs],
+            )
+        return _in_order(jobs)
+
+    def _pick(self, connection: sqlite3.Connection, claim: Claim, now: datetime) -> list[str]:
+        """Ids to claim: lanes take turns, so that a full one does not starve the others."""
+        lanes = [(queue, lane) for queue in claim.queues for lane in _lanes(connection, queue, claim.lanes)]
+        if not lanes:
+            return []
+        start = self._rounds % len(lanes)
+        waiting = [_due(connection, lane, claim, now) for lane in lanes[start:] + lanes[:start]]
+        picked: list[str] = []
+        while waiting and len(picked) < claim.limit:
+            share = -(-(claim.limit - len(picked)) // len(waiting))
+            for source in list(waiting):
+                got = list(islice(source, min(share, claim.limit - len(picked))))
+                picked += got
+                if len(got) < share:
+                    waiting.remove(source)
+        return picked
+
+    def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
+        if not holds:
+            return []
+        rows = [
+            (hold.job_id, hold.token, micros(hold.started_at), small(hold.progress), hold.cost_micros) for hold in holds
+        ]
+        try:
+            with self.file.write(patience=lease / 6) as connection:
+                now = now or self._clock()
+                found = connection.execute(
+                    """
+                    with c as materialized (
+                        select value ->> 0 as id, value ->> 1 as token, value ->> 2 as started_at,
+                            value ->> 3 as progress, value ->> 4 as cost_micros
+                        from json_each(?1)
+                    )
+                    update treadle_jobs as j
+                    set lease_until = ?2, started_at = coalesce(c.started_at, j.started_at),
+                        progress = coalesce(c.progress, j.progress),
+                        cost_micros = coalesce(c.cost_micros, j.cost_micros)
+                    from c where j.id = c.id and j.state = 'running' and j.lease_token = c.token
+                    returning id, cancel_requested
+                    """,
+                    (json.dumps(rows), micros(now + timedelta(seconds=lease))),
+                ).fetchall()
+        except EngineUnavailable:
+            # The file is locked: while it is, nobody can take these jobs either.
+            return [Held(hold.job_id, Renewal.BUSY) for hold in holds]
+        renewed = dict(found)
+        return [
+            Held(hold.job_id, Renewal.RENEWED, renewed[hold.job_id] == 1)
+            if hold.job_id in renewed
+            else Held(hold.job_id, Renewal.LOST)
+            for hold in holds
+        ]
+
+    def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
+        past = micros(now or self._clock())
+        rows = self.file.read(
+            f"select {JOB} from treadle_jobs where state = 'running' and lease_until <= ?"  # noqa: S608
+            " order by lease_until limit ?",
+            past,
+            limit,
+        )
+        rows += self.file.read(
+            f"select {JOB} from treadle_jobs where state = 'pending' and expires_at <= ?"  # noqa: S608
+            " order by expires_at limit ?",
+            past,
+            limit - len(rows),
+        )
+        return [job_from(row) for row in rows]
+
+    def wait(self, queues: Sequence[str], timeout: float, interrupt: threading.Event | None = None) -> bool:  # noqa: ARG002
+        """Wake at once for a write of this process, within a glance for one of another process."""
+        woken = interrupt or threading.Event()
+        deadline = time.monotonic() + timeout
+        version = self._version()
+        self._waiting.add(woken)
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                if woken.wait(min(_GLANCE, left)) or self._version() != version:
+                    return True
+            return False
+        finally:
+            self._waiting.discard(woken)
+
+    def _version(self) -> object:
+        return self.file.read("pragma data_version") if self.file.path != MEMORY else None
+
+    def _stir(self) -> None:
+        for woken in tuple(self._waiting):
+            woken.set()
+
+    # ------------------------------------------------------------------------------------ looking
+
+    def get(self, ids: Sequence[str]) -> list[Job | None]:
+        found = {row[0]: job_from(row) for row in self.file.read(scripts.READ, json.dumps(list(ids)))}
+        return [found.get(id_) for id_ in ids]
+
+    def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
+        conditions, values = _conditions(where)
+        if where.state is not None and where.state.final:
+            order, place = "(finished_at, id)", "finished_at desc, id desc"
+            after = [int(cursor.split(":")[0]), cursor.split(":")[1]] if cursor else []
+            marks = "(?, ?)"
+        else:
+            order, place = "id", "id desc"
+            after, marks = ([cursor] if cursor else []), "?"
+        if cursor:
+            conditions = [*conditions, f"{order} < {marks}"]
+        filters = f"where {' and '.join(conditions)}" if conditions else ""
+        tables = _tables(where.state)
+        parts = [
+            f"select * from (select {JOB} from {table} {filters} order by {place} limit ?)"  # noqa: S608
+            for table in tables
+        ]
+        rows = self.file.read(
+            f"{' union all '.join(parts)} order by {place} limit ?",
+            *([*values, *after, limit] * len(tables)),
+            limit,
+        )
+        jobs = [job_from(row) for row in rows]
+        if len(jobs) < limit:
+            return Page(jobs, None)
+        last = jobs[-1]
+        return Page(jobs, f"{micros(last.finished_at)}:{last.id}" if order != "id" else last.id)
+
+    def count(self, where: Where) -> dict[State, int]:
+        conditions, values = _conditions(where)
+        filters = f"where {' and '.join(conditions)}" if conditions else ""
+        counts: dict[State, int] = {}
+        for table in _tables(where.state):
+            sql = f"select state, count(*) from {table} {filters} group by state"  # noqa: S608
+            counts.update({State(str(state)): int(str(n)) for state, n in self.file.read(sql, *values)})
+        return counts
+
+    def events(self, job_id: str) -> list[Event]:
+        rows = self.file.read(
+            "select job, revision, at, what, actor, note, tenant from treadle_events where job = ? order by revision",
+            job_id,
+        )
+        return [event_from(row) for row in rows]
+
+    def prune(self, keep: Mapping[State, timedelta], *, limit: int, now: datetime | None = None) -> int:
+        moment = now or self._clock()
+        gone: list[str] = []
+        with self.file.write() as connection:
+            connection.execute("delete from treadle_keys where until <= ?", (micros(moment),))
+            for state, age in keep.items():
+                rows = connection.execute(
+                    """
+                    select id from treadle_finished
+                    where state = ? and finished_at < ? and not exists (select 1 from treadle_keys where job = id)
+                    order by finished_at limit ?
+                    """,
+                    (state, micros(moment - age), limit - len(gone)),
+                ).fetchall()
+                gone += [row[0] for row in rows]
+            if gone:
+                connection.execute(scripts.BURY, (json.dumps(gone),))
+                connection.execute(
+                    "delete from treadle_events where job in (select value from json_each(?))", (json.dumps(gone),)
+                )
+        return len(gone)
+
+    # ------------------------------------------------------------- for the caller's own transaction
+
+    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime, own: bool = False) -> Script[list[Receipt]]:
+        if not own:
+            yield from self._same_file()
+        return (yield from scripts.enqueue(jobs, now, everything=self._everything))
+
+    def settle_script(self, change: Change, *, now: datetime) -> Script[Verdict]:
+        yield from self._same_file()
+        return (yield from scripts.settle([change], now, everything=self._everything))[0]
+
+    def _same_file(self) -> Script[None]:
+        self.file.read("select 1")  # the schema must be there before the caller's statement needs it
+        rows = yield "select file from pragma_database_list where name = 'main' and ?1 = ?1", ""
+        if self.file.path == MEMORY or str(rows[0][0]) != _real(self.file.path):
+            raise EngineError(
+                f"tx is a connection to {rows[0][0] or MEMORY}, but the jobs are in {self.file.path}: "
+                "open the same file to enqueue or settle in its transaction"
+            )
+
+
+class _Savepoint:
+    """Undo what happened inside if it fails, and leave the transaction usable."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("savepoint treadle")
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        if failed and self._connection.in_transaction:
+            self._connection.execute("rollback to treadle")
+        if self._connection.in_transaction:
+            self._connection.execute("release treadle")
+
+
+def _run(connection: sqlite3.Connection, script: Script[T]) -> T:
+    """Drive a script on a connection of ours."""
+    try:
+        sql, text = next(script)
+        while True:
+            sql, text = script.send(connection.execute(sql, (text,)).fetchall())
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _lanes(connection: sqlite3.Connection, queue: str, wanted: Sequence[str] | None) -> Iterator[str]:
+    """The lanes of a queue that hold pending jobs, found by stepping over the jobs of each."""
+    if wanted is not None:
+        yield from wanted
+        return
+    sql = "select lane from treadle_jobs where state = 'pending' and queue = ? and lane {} ? order by lane limit 1"
+    row = connection.execute(sql.format(">="), (queue, "")).fetchone()
+    while row is not None:
+        yield row[0]
+        row = connection.execute(sql.format(">"), (queue, row[0])).fetchone()
+
+
+def _due(connection: sqlite3.Connection, lane: tuple[str, str], claim: Claim, now: datetime) -> Iterator[str]:
+    """Ids of a lane that may be claimed now, in order: from priority to priority, within each by due time and id.
+
+    One range per priority: a single ordered scan would walk over every future job of a higher priority.
+    """
+    moment = micros(now)
+    tasks = None if claim.tasks is None else json.dumps(list(claim.tasks))
+    ceiling = 2**31
+    while True:
+        row = connection.execute(
+            """
+            select priority from treadle_jobs
+            where state = 'pending' and queue = ? and lane = ? and priority < ?
+            order by priority desc limit 1
+            """,
+            (*lane, ceiling),
+        ).fetchone()
+        if row is None:
+            return
+        ceiling = row[0]
+        yield from (
+            found[0]
+            for found in connection.execute(
+                """
+                select id from treadle_jobs
+                where state = 'pending' and queue = ?1 and lane = ?2 and priority = ?3 and due_at <= ?4
+                and (expires_at is null or expires_at > ?4)
+                and (?5 is null or task in (select value from json_each(?5)))
+                order by due_at, id
+                """,
+                (*lane, ceiling, moment, tasks),
+            )
+        )
+
+
+def _in_order(jobs: list[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))
+
+
+def _conditions(where: Where) -> tuple[list[str], list[Any]]:
+    given = {name: value for name, value in where._asdict().items() if value is not None}
+    return [f"{name} = ?" for name in given], list(given.values())
+
+
+def _tables(state: State | None) -> tuple[str, ...]:
+    if state is None:
+        return ("treadle_jobs", "treadle_finished")
+    return ("treadle_finished",) if state.final else ("treadle_jobs",)
+
+
+def _real(path: str) -> str:
+    from os.path import realpath  # noqa: PLC0415
+
+    return realpath(path)

@@ -1,0 +1,285 @@
+"""The database file: connections, waiting for its lock, the schema, and what its errors mean to a user."""
+
+import hashlib
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from treadle.errors import EngineError, EngineUnavailable, SchemaError
+
+T = TypeVar("T")
+
+PATIENCE = 30.0  # seconds to wait for a file that others keep locked
+MINIMUM = (3, 38, 0)  # RETURNING, STRICT, ->>
+WAL_RESET_FIXED = (3, 51, 3)
+MEMORY = ":memory:"
+
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class Migration(NamedTuple):
+    number: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()[:16]
+
+
+class File:
+    """One SQLite file: a writer connection behind a lock, and a reader that never waits for the writer.
+
+    Connections belong to one process: after a fork the child opens its own.
+    """
+
+    def __init__(self, path: str, *, synchronous: str) -> None:
+        self.path = path if path == MEMORY else str(Path(path).absolute())
+        self.synchronous = synchronous
+        self._writing = threading.Lock()
+        self._reading = threading.Lock()
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._owner = 0
+
+    @contextmanager
+    def write(self, patience: float = PATIENCE) -> Iterator[sqlite3.Connection]:
+        """A transaction that holds the write lock from its first moment; committed at the end, or undone whole."""
+        deadline = time.monotonic() + patience
+        self._mind_forks()
+        if not self._writing.acquire(timeout=patience):
+            raise EngineUnavailable(f"{self.path} stayed locked for {patience:g} s; repeating is safe")
+        try:
+            with self.meaning():
+                connection = self._open()
+                self._until(deadline, lambda: connection.execute("begin immediate"))
+                try:
+                    yield connection
+                    self._until(deadline, lambda: connection.execute("commit"))
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("rollback")
+                    raise
+        finally:
+            self._writing.release()
+
+    def read(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """The rows of one query."""
+        return self.look(lambda connection: connection.execute(sql, parameters).fetchall())
+
+    def look(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """What `query` finds, on a connection of its own: a reader waits for no writer."""
+        self._mind_forks()
+        deadline = time.monotonic() + PATIENCE
+        with self._writing if self.path == MEMORY else self._reading, self.meaning():
+            if self.path == MEMORY:
+                connection = self._open()
+            else:
+                if self._reader is None:
+                    with self._writing:
+                        self._open()  # the file and its schema come first
+                    self._reader = self._connect()
+                connection = self._reader
+            return self._until(deadline, lambda: query(connection))
+
+    def close(self) -> None:
+        """Close both connections of this process."""
+        self._mind_forks()
+        with self._reading, self._writing:
+            for connection in (self._reader, self._writer):
+                if connection is not None:
+                    connection.close()
+            self._reader = self._writer = None
+
+    @contextmanager
+    def meaning(self) -> Iterator[None]:
+        """Turn SQLite's errors into ours: what happened, and what to do about it."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: sqlite3.DatabaseError) -> EngineError:
+        code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+        where = self.path
+        match code:
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return EngineUnavailable(f"{where} stayed locked for {PATIENCE:g} s; repeating is safe")
+            case sqlite3.SQLITE_FULL:
+                return EngineUnavailable(f"the disk of {where} is full: nothing was written; free some space")
+            case sqlite3.SQLITE_READONLY:
+                return EngineError(f"{where} is read-only: make the file and its directory writable")
+            case sqlite3.SQLITE_CANTOPEN:
+                return EngineError(f"{where} cannot be opened: does its directory exist, and may you write there?")
+            case sqlite3.SQLITE_NOTADB:
+                return EngineError(f"{where} is not an SQLite database: choose another file")
+            case sqlite3.SQLITE_CORRUPT:
+                return EngineError(f"{where} is damaged: stop all writers, run `pragma integrity_check`, restore it")
+            case sqlite3.SQLITE_IOERR:
+                return EngineUnavailable(f"reading or writing {where} failed ({error}); check the disk")
+            case _:
+                return EngineError(f"{where}: {error}")
+
+    def _mind_forks(self) -> None:
+        if self._owner != os.getpid():
+            # A forked child must neither use nor close its parent's connections: forget them, and the locks with them.
+            self._writer = self._reader = None
+            self._writing, self._reading = threading.Lock(), threading.Lock()
+            self._owner = os.getpid()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._writer is None:
+            if sqlite3.sqlite_version_info < MINIMUM:
+                raise EngineError(f"SQLite {sqlite3.sqlite_version} is too old; treadle needs 3.38 or newer")
+            connection = self._connect()
+            try:
+                deadline = time.monotonic() + PATIENCE
+                self._until(deadline, lambda: connection.execute("pragma journal_mode = wal").fetchone())
+                migrate(connection, deadline=deadline, until=self._until)
+            except BaseException:
+                connection.close()
+                raise
+            self._writer = connection
+        return self._writer
+
+    def _connect(self) -> sqlite3.Connection:
+        # isolation_level=None: we say begin and commit. timeout=0: _until waits, more fairly than SQLite's own
+        # handler, whose naps grow to 100 ms and starve whoever waited longest.
+        connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute(f"pragma synchronous = {self.synchronous}")
+            connection.execute("pragma cache_size = -32000")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @staticmethod
+    def _until(deadline: float, attempt: Callable[[], T]) -> T:
+        """Repeat what found the file locked, with short naps of random length, until it works or time is up."""
+        while True:
+            try:
+                return attempt()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() >= deadline:
+                    raise
+            time.sleep(random.uniform(0.0005, 0.005))  # noqa: S311 - spreads the waiters, keeps no secret
+
+
+def migrations() -> list[Migration]:
+    """The numbered files beside this module, in order."""
+    folder = resources.files("treadle.engines.sqlite") / "migrations"
+    found = sorted((item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda item: item.name)
+    return [Migration(int(item.name[:4]), item.name[:-4], item.read_text("utf-8")) for item in found]
+
+
+LEDGER = """create table if not exists treadle_migrations (
+    number integer primary key,
+    name text not null,
+    checksum text not null,
+    applied_at text not null default current_timestamp
+)"""
+
+
+def migrate(
+    connection: sqlite3.Connection,
+    *,
+    deadline: float,
+    until: Callable[[float, Callable[[], object]], object],
+) -> list[str]:
+    """Apply what is missing, in one transaction that starting processes take turns at; the names applied now."""
+    if not differences(connection):
+        return []
+    until(deadline, lambda: connection.execute("begin immediate"))
+    try:
+        connection.execute(LEDGER)
+        done = ledger(connection)
+        refuse_strangers(done)
+        missing = [step for step in migrations() if step.number not in done]
+        for step in missing:
+            for statement in statements(step.sql):
+                connection.execute(statement)
+            connection.execute(
+                "insert into treadle_migrations (number, name, checksum) values (?, ?, ?)",
+                (step.number, step.name, step.checksum),
+            )
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+    if drift := differences(connection):
+        raise SchemaError(
+            "the tables are not as treadle left them: " + "; ".join(drift) + ". Undo the change by hand, or move the "
+            "jobs to a fresh file; `treadle migrate --sql` prints the expected schema"
+        )
+    return [step.name for step in missing]
+
+
+def ledger(connection: sqlite3.Connection) -> dict[int, tuple[str, str]]:
+    """The migrations this file has seen: number -> (name, checksum)."""
+    rows = connection.execute("select number, name, checksum from treadle_migrations").fetchall()
+    return {number: (name, checksum) for number, name, checksum in rows}
+
+
+def refuse_strangers(done: dict[int, tuple[str, str]]) -> None:
+    """Stop before a file that a newer treadle wrote, or whose migrations are not ours."""
+    known = {step.number: step for step in migrations()}
+    for number, (name, checksum) in done.items():
+        if number not in known:
+            raise SchemaError(f"migration {name} comes from a newer treadle: upgrade treadle to open this file")
+        if checksum != known[number].checksum:
+            raise SchemaError(f"migration {name} differs from the one applied here: install the treadle that wrote it")
+
+
+def differences(connection: sqlite3.Connection) -> list[str]:
+    """What is missing, altered or unknown among treadle's tables and indexes."""
+    wanted, found = _expected(), _schema(connection)
+    missing = [f"{name} is missing" for name in wanted if name not in found]
+    altered = [f"{name} was altered" for name in wanted if name in found and found[name] != wanted[name]]
+    unknown = [f"{name} is unknown" for name in found if name not in wanted]
+    if not missing and not altered and not unknown:
+        done = ledger(connection)
+        refuse_strangers(done)
+        missing = [f"migration {step.name} is not recorded" for step in migrations() if step.number not in done]
+    return missing + altered + unknown
+
+
+def statements(sql: str) -> Iterator[str]:
+    """The single statements of a migration."""
+    gathered = ""
+    for line in sql.splitlines(keepends=True):
+        gathered += line
+        if sqlite3.complete_statement(gathered):
+            yield gathered
+            gathered = ""
+
+
+_SCHEMA_LOCK = threading.Lock()
+_schema_cache: dict[str, str] = {}
+
+
+def _expected() -> dict[str, str]:
+    with _SCHEMA_LOCK:
+        if not _schema_cache:
+            scratch = sqlite3.connect(MEMORY)
+            scratch.execute(LEDGER)
+            for step in migrations():
+                scratch.executescript(step.sql)
+            _schema_cache.update(_schema(scratch))
+            scratch.close()
+    return _schema_cache
+
+
+def _schema(connection: sqlite3.Connection) -> dict[str, str]:
+    rows = connection.execute(
+        "select name, sql from sqlite_schema where name glob 'treadle_*' and sql is not null"
+    ).fetchall()
+    return {name: " ".join(sql.split()) for name, sql in rows}

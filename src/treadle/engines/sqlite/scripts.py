@@ -1,0 +1,308 @@
+"""The statements that write jobs, as scripts: each yields (sql, its one text parameter) and is sent the rows.
+
+The engine runs them on its own connection; `tx=` runs the very same ones inside the caller's transaction, so there
+is one way to enqueue and one way to settle. The parameter is JSON, unpacked in SQL, so the caller's driver and its
+parameter style never matter.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from treadle.engines.base import Outcome, Receipt, Script, Verdict, judge
+from treadle.engines.sqlite.rows import COLUMNS, JOB, Row, job_from, micros, row_from, small
+from treadle.model import Change, Fence, Job, Scope, What
+
+
+def _unpack(names: Iterable[str]) -> str:
+    """`with c as (…)`: the parameter, an array of arrays, as a relation with these columns."""
+    columns = ", ".join(f"value ->> {place} as {name}" for place, name in enumerate(names))
+    return f"with c as materialized (select {columns} from json_each(?1))"  # noqa: S608 - names are constants
+
+
+_IDS = "(select value from json_each(?1))"
+
+READ = f"""
+select {JOB} from treadle_jobs where id in {_IDS}
+union all
+select {JOB} from treadle_finished where id in {_IDS}
+"""  # noqa: S608
+
+# ---------------------------------------------------------------------------------------------- enqueue
+
+# An id that ever existed is not taken again: a repeated enqueue must not run a finished job twice.
+_NEW = COLUMNS[: COLUMNS.index("state")]
+INSERT = f"""
+{_unpack(_NEW)}
+insert into treadle_jobs
+    ({", ".join(_NEW)}, state, attempt, failures, crashes, cancel_requested, cost_micros, revision)
+select {", ".join(_NEW)}, 'pending', 0, 0, 0, 0, 0, 0 from c
+where not exists (select 1 from treadle_finished f where f.id = c.id)
+on conflict (id) do nothing
+returning id
+"""  # noqa: S608
+
+KNOWN = f"""
+select id from treadle_jobs where id in {_IDS}
+union all
+select id from treadle_finished where id in {_IDS}
+"""  # noqa: S608
+
+_KEY = ("tenant", "task", "key", "job", "scope", "until", "now")
+
+# A window that is over, or whose job is gone, keeps nobody away.
+FREE_DEAD_KEYS = f"""
+{_unpack(_KEY)}
+delete from treadle_keys
+where (tenant, task, key) in (select tenant, task, key from c)
+and (
+    until <= (select min(now) from c)
+    or scope = 'window'
+        and not exists (select 1 from treadle_jobs j where j.id = treadle_keys.job)
+        and not exists (select 1 from treadle_finished f where f.id = treadle_keys.job)
+)
+"""  # noqa: S608
+
+TAKE_KEYS = f"""
+{_unpack(_KEY)}
+insert into treadle_keys (tenant, task, key, job, scope, until)
+select tenant, task, key, job, scope, until from c where true
+on conflict do nothing
+returning job
+"""  # noqa: S608
+
+HOLDERS = f"""
+{_unpack(_KEY)}
+select c.job, k.job from c cross join treadle_keys k on (k.tenant, k.task, k.key) = (c.tenant, c.task, c.key)
+"""  # noqa: S608
+
+RELEASE_KEYS = f"delete from treadle_keys where job in {_IDS} and scope in ('pending', 'active')"  # noqa: S608
+
+
+def enqueue(jobs: Sequence[Job], now: datetime, *, everything: bool) -> Script[list[Receipt]]:
+    """Store new jobs; who has the id or the key already answers with the job that was first."""
+    fresh: dict[str, Job] = {}
+    for job in jobs:
+        due_at = job.due_at if job.due_at > job.created_at else now
+        fresh.setdefault(job.id, job.evolve(created_at=now, due_at=due_at))
+    first: dict[str, str] = {}  # id asked for -> id of the job that was there before
+    keyed = [job for job in fresh.values() if job.key is not None]
+    if keyed:
+        known = {row[0] for row in (yield KNOWN, _text([job.id for job in keyed]))}
+        wanted = [_key_row(job, now) for job in keyed if job.id not in known]
+        yield FREE_DEAD_KEYS, _text(wanted)
+        won = {row[0] for row in (yield TAKE_KEYS, _text(wanted))}
+        losers = [row for row in wanted if row[3] not in won]
+        if losers:
+            first.update((yield HOLDERS, _text(losers)))
+    new = [job for job in fresh.values() if job.id not in first]
+    created = {row[0] for row in (yield INSERT, _text([row_from(job)[: len(_NEW)] for job in new]))}
+    if everything:
+        yield (
+            EVENTS,
+            _text([(id_, 0, micros(now), What.ENQUEUED, "enqueue", "", fresh[id_].tenant) for id_ in created]),
+        )
+    first.update({job.id: job.id for job in new if job.id not in created})
+    there = {row[0]: job_from(row) for row in (yield READ, _text(list(first.values())))} if first else {}
+    receipts = []
+    for job in jobs:
+        if job.id in created:
+            created.discard(job.id)  # a second request with the same id finds the first
+            receipts.append(Receipt(fresh[job.id], created=True))
+        else:
+            receipts.append(Receipt(there.get(first.get(job.id, job.id), fresh[job.id]), created=False))
+    return receipts
+
+
+def _key_row(job: Job, now: datetime) -> Row:
+    return (job.tenant, job.task, job.key, job.id, job.key_scope, micros(job.key_until), micros(now))
+
+
+# ----------------------------------------------------------------------------------------------- settle
+
+_CHANGE = (
+    "id", "was", "was_revision", "was_token", "was_lease", "now", "state", "reason", "result", "error", "failures",
+    "crashes", "started_at", "finished_at", "lease_token", "progress", "cost_micros", "revision", "due_at",
+)  # fmt: skip
+
+# The whole fence, in one place. Without the token a zombie settles a job that was claimed again; without the
+# revision a retry buries a cancel request; without the lease a reaper takes a job whose lease was renewed since
+# it looked.
+_FENCE = """
+j.state = c.was and j.revision = c.was_revision
+and (c.was_token is null or j.lease_token = c.was_token)
+and (c.was_lease is null or j.lease_until = c.was_lease and j.lease_until <= c.now)
+"""
+
+_FROM_CHANGE = frozenset(_CHANGE) & frozenset(COLUMNS) - {"id", "due_at"}
+_FINISHED = ", ".join(
+    f"c.{name}" if name in _FROM_CHANGE else "null" if name == "lease_until" else f"j.{name}" for name in COLUMNS
+)
+
+FINISH = f"""
+{_unpack(_CHANGE)}
+insert into treadle_finished ({JOB})
+select {_FINISHED} from c cross join treadle_jobs j on j.id = c.id where {_FENCE}
+returning id
+"""  # noqa: S608
+
+FORGET = f"delete from treadle_jobs where id in {_IDS}"  # noqa: S608
+
+REQUEUE = f"""
+{_unpack(_CHANGE)}
+update treadle_jobs as j
+set state = 'pending', due_at = c.due_at, error = c.error, failures = c.failures, crashes = c.crashes,
+    started_at = c.started_at, worker = null, lease_until = null, lease_token = c.lease_token,
+    progress = c.progress, cost_micros = c.cost_micros, revision = c.revision
+from c where j.id = c.id and {_FENCE}
+returning id
+"""  # noqa: S608
+
+# The flag never falls and meets no fence but the state: whoever holds the job, it is told.
+ASK = f"""
+update treadle_jobs set cancel_requested = 1, revision = revision + 1
+where id in {_IDS} and state = 'running'
+returning id, revision
+"""  # noqa: S608
+
+_EDIT = ("id", "was", "was_revision", "was_token", "was_lease", "now", *COLUMNS[1:])
+_EDITED = ("payload", "task_version", "queue", "lane", "priority", "due_at", "expires_at", "timeout",
+           "max_attempts", "retry_base", "retry_cap", "retry_jitter", "revision")  # fmt: skip
+
+REPLACE = f"""
+{_unpack(_EDIT)}
+update treadle_jobs as j set {", ".join(f"{name} = c.{name}" for name in _EDITED)}
+from c where j.id = c.id and {_FENCE}
+returning id
+"""  # noqa: S608
+
+REVIVE = f"""
+{_unpack(_EDIT)}
+insert into treadle_jobs ({JOB})
+select {", ".join("j.payload" if name == "payload" else f"c.{name}" for name in COLUMNS)}
+from c cross join treadle_finished j on j.id = c.id where {_FENCE}
+returning id
+"""  # noqa: S608
+
+BURY = f"delete from treadle_finished where id in {_IDS}"  # noqa: S608
+
+EVENTS = f"""
+{_unpack(("job", "revision", "at", "what", "actor", "note", "tenant"))}
+insert into treadle_events (job, revision, at, what, actor, note, tenant)
+select job, revision, at, what, actor, note, tenant from c
+"""  # noqa: S608
+
+
+def settle(changes: Sequence[Change], now: datetime, *, everything: bool) -> Script[list[Verdict]]:
+    """Write these changes, each behind its fence, with its key and its audit line; a verdict each, in order."""
+    verdicts: dict[str, Verdict] = {}
+    ready = [change for change in changes if not _takes_key(change)]
+    yield from _write(ready, now, verdicts, everything)
+    for change in changes:
+        if _takes_key(change):
+            job = change.after
+            yield FREE_DEAD_KEYS, _text([_key_row(job, now)])
+            holders = yield HOLDERS, _text([_key_row(job, now)])
+            if holders and holders[0][1] != job.id:
+                verdicts[job.id] = Verdict(Outcome.REFUSED, holder=holders[0][1], why=f"key {job.key!r} is taken")
+            else:
+                yield from _write([change], now, verdicts, everything)
+                if verdicts[job.id].outcome is Outcome.APPLIED:
+                    yield TAKE_KEYS, _text([_key_row(job, now)])
+    return [verdicts[change.before.id] for change in changes]
+
+
+def _write(changes: Sequence[Change], now: datetime, verdicts: dict[str, Verdict], everything: bool) -> Script[None]:
+    groups: dict[str, list[Change]] = {}
+    for change in changes:
+        groups.setdefault(_statement(change), []).append(change)
+    written: dict[str, int] = {}  # id -> revision
+    for sql, group in groups.items():
+        rows: Sequence[Any]
+        if sql is ASK:
+            rows = [change.before.id for change in group]
+        elif sql in (FINISH, REQUEUE):
+            rows = [_change_row(change, now) for change in group]
+        else:
+            rows = [(*_fence_row(change, now), *row_from(change.after)[1:]) for change in group]
+        done = yield sql, _text(rows)
+        if sql is ASK:
+            written.update(done)
+        else:
+            ids = {row[0] for row in done}
+            written.update({change.before.id: change.after.revision for change in group if change.before.id in ids})
+            if ids and sql in (FINISH, REVIVE):
+                yield FORGET if sql is FINISH else BURY, _text(list(ids))
+    freed = [change.before.id for change in changes if change.before.id in written and _frees_key(change)]
+    if freed:
+        yield RELEASE_KEYS, _text(freed)
+    told = [
+        (c.before.id, written[c.before.id], micros(c.at), c.what, c.actor, c.note, c.before.tenant)
+        for c in changes
+        if c.before.id in written and (everything or c.what.noteworthy)
+    ]
+    if told:
+        yield EVENTS, _text(told)
+    verdicts.update(dict.fromkeys(written, Verdict(Outcome.APPLIED)))
+    refused = [change for change in changes if change.before.id not in written]
+    if refused:
+        rows = yield READ, _text([change.before.id for change in refused])
+        current = {row[0]: job_from(row) for row in rows}
+        verdicts.update({c.before.id: judge(c, current.get(c.before.id)) for c in refused})
+
+
+def _statement(change: Change) -> str:
+    if change.fence is Fence.RUNNING:
+        return ASK
+    if change.after.state.final:
+        return FINISH
+    if change.before.state.final:
+        return REVIVE
+    return REPLACE if change.what is What.REPLACED else REQUEUE
+
+
+def _fence_row(change: Change, now: datetime) -> Row:
+    before = change.before
+    token = lease = None
+    if change.fence in (Fence.HOLDER, Fence.RECOVERY):
+        token = before.lease_token or ""  # a change without a token must match nothing
+    if change.fence is Fence.RECOVERY:
+        lease = micros(before.lease_until) or 0
+    return (before.id, before.state, before.revision, token, lease, micros(now))
+
+
+def _change_row(change: Change, now: datetime) -> Row:
+    after = change.after
+    return (
+        *_fence_row(change, now),
+        after.state,
+        after.reason,
+        after.result_json,
+        small(after.error),
+        after.failures,
+        after.crashes,
+        micros(after.started_at),
+        micros(after.finished_at),
+        after.lease_token,
+        small(after.progress),
+        after.cost_micros,
+        after.revision,
+        micros(after.due_at),
+    )
+
+
+def _takes_key(change: Change) -> bool:
+    scope = change.after.key_scope
+    if scope is None or scope in (Scope.WINDOW, Scope.EVER):
+        return False
+    return scope.covers(change.after.state) and not scope.covers(change.before.state)
+
+
+def _frees_key(change: Change) -> bool:
+    scope = change.before.key_scope
+    return scope is not None and scope.covers(change.before.state) and not scope.covers(change.after.state)
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

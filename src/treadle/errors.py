@@ -1,0 +1,130 @@
+"""Everything treadle raises, in one tree.
+
+TreadleError
+├── InvalidJob            a field of a job cannot be accepted: names the field, the limit and the way out
+│   └── InvalidPayload    the arguments do not fit the task
+├── UnknownTask           no task of that name is registered
+├── JobNotFound           no job of that id
+├── KeyTaken              another job holds this key, and the caller asked to be told
+├── NotPossible           the job's state does not allow what an operator asked for
+├── LeaseLost             this worker no longer holds the job
+├── ConfigError           a setting, a URL or an --app that cannot be used
+└── EngineError           the store said no: look at it before repeating
+    ├── EngineUnavailable the store did not answer: repeating is safe
+    └── SchemaError       the tables are newer than this treadle, or not as it left them
+
+Said by handlers, not errors (each ends an attempt in its own way):
+
+Verdict of a handler
+├── Snooze                come back later, spends nothing
+├── RetryLater            failed, come back after a delay of my choosing, spends one attempt
+├── GiveUp                failed for good, no further attempt
+└── Cancelled             stop here, the job ends cancelled
+"""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from difflib import get_close_matches
+
+
+class TreadleError(Exception):
+    """The base of every error treadle raises."""
+
+
+class InvalidJob(TreadleError, ValueError):
+    """A value that no engine would accept; nothing was written."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        self.problem = problem
+        super().__init__(f"{field}: {problem}")
+
+
+class InvalidPayload(InvalidJob):
+    """The arguments do not fit the task's signature or model."""
+
+
+class UnknownTask(TreadleError, LookupError):
+    """No task of that name is registered with this app."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = sorted(known)
+        near = get_close_matches(name, self.known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known tasks: {', '.join(self.known) or 'none'}"
+        super().__init__(f"No handler registered for job_type: {name} ({hint})")
+
+
+class JobNotFound(TreadleError, LookupError):
+    """No job of that id (it may have been pruned)."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"there is no job {job_id}; finished jobs are pruned after their retention time")
+
+
+class KeyTaken(TreadleError):
+    """Another job holds the key; `holder` is its id."""
+
+    def __init__(self, key: str, holder: str) -> None:
+        self.key = key
+        self.holder = holder
+        super().__init__(f"key {key!r} is held by job {holder}")
+
+
+class NotPossible(TreadleError):
+    """The job is in a state that does not allow this."""
+
+
+class LeaseLost(TreadleError):
+    """The lease has passed on, or the job was stopped: no write of this attempt is accepted any more."""
+
+
+class ConfigError(TreadleError):
+    """A setting that cannot be used; the message names it and says what to write instead."""
+
+
+class EngineError(TreadleError):
+    """The store refused; the driver's own error is the cause."""
+
+
+class EngineUnavailable(EngineError):
+    """The store did not answer in time; it is safe to repeat the call."""
+
+
+class SchemaError(EngineError):
+    """The tables are not the ones this version of treadle knows."""
+
+
+class HandlerVerdict(Exception):
+    """The base of what a handler may raise to say how its attempt ended."""
+
+
+class Snooze(HandlerVerdict):
+    """Put the job back for a while; spends no attempt: `raise Snooze("10m")`."""
+
+    def __init__(self, delay: float | str | timedelta) -> None:
+        self.delay = delay
+        super().__init__(f"snoozed for {delay}")
+
+
+class RetryLater(HandlerVerdict):
+    """This attempt failed; try again after `after` instead of the task's own backoff."""
+
+    def __init__(self, why: str = "retry later", *, after: float | str | timedelta) -> None:
+        self.after = after
+        super().__init__(why)
+
+
+class GiveUp(HandlerVerdict):
+    """This job cannot succeed: end it failed(permanent) without another attempt."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+
+
+class Cancelled(HandlerVerdict):
+    """Stop here: the job ends cancelled."""
+
+    def __init__(self, why: str = "cancelled by its handler") -> None:
+        super().__init__(why)

@@ -1,0 +1,87 @@
+"""The lease keeper: a thread that renews what a worker holds, whatever the event loop is doing."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from treadle.context import Attempt, Told
+from treadle.engines.base import Engine, Hold, Renewal
+from treadle.errors import EngineError
+
+log = logging.getLogger("treadle.keeper")
+
+MARGIN = 0.1  # of a lease: an attempt is given up this long before somebody else may take its job
+
+
+class Keeper:
+    """Renews every lease / 3; tells attempts that they are cancelled, or lost.
+
+    `held` lists the attempts; `tell` reaches an attempt's handler; `heard` is told how long the store was silent.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        lease: float,
+        *,
+        held: Callable[[], Sequence[Attempt]],
+        tell: Callable[[Attempt, Told], None],
+        heard: Callable[[float], None],
+    ) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._held = held
+        self._tell = tell
+        self._heard = heard
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="treadle-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        wait = self._lease / 3
+        while not self._stop.wait(wait):
+            wait = self._lease / 3
+            try:
+                self.renew(self._held())
+            except EngineError as error:
+                log.warning("leases not renewed: %s", error)
+                wait = min(1.0, self._lease / 10)
+            except Exception:
+                log.exception("leases not renewed")
+            self.fence(self._held())
+
+    def renew(self, attempts: Sequence[Attempt]) -> None:
+        """Renew these leases once, and pass on what the store says of them."""
+        if not attempts:
+            return
+        asked = time.monotonic()
+        holds = [Hold(a.job.id, a.job.lease_token or "", a.started_at, a.progress, a.cost_micros) for a in attempts]
+        try:
+            answers = self._engine.extend(holds, lease=self._lease)
+        finally:
+            self._heard(time.monotonic() - asked)
+        for attempt, answer in zip(attempts, answers, strict=True):
+            match answer.renewal:
+                case Renewal.RENEWED:
+                    attempt.lease_ends = asked + self._lease  # from before the call: never later than the store's
+                    if answer.cancel_requested and attempt.told is None:
+                        self._tell(attempt, Told.CANCEL)
+                case Renewal.BUSY:  # locked: nobody can take it now, and recoverers wait a period for us
+                    attempt.lease_ends = max(attempt.lease_ends, time.monotonic() + self._lease / 3)
+                case Renewal.LOST:
+                    self._tell(attempt, Told.LOST)
+
+    def fence(self, attempts: Sequence[Attempt]) -> None:
+        """Give up what could not be renewed, before its lease can pass on."""
+        limit = time.monotonic() + self._lease * MARGIN
+        for attempt in attempts:
+            if attempt.lease_ends < limit and attempt.told is not Told.LOST:
+                log.error("job %s: its lease could not be renewed, the attempt is given up", attempt.job.id)
+                self._tell(attempt, Told.LOST)

@@ -1,0 +1,239 @@
+"""THE state machine: pure functions from a job, what happened and the time, to a Change.
+
+        enqueue            claim (by the engine)            settle
+    ───────────► pending ───────────────────────► running ───────────► succeeded | failed | cancelled
+                 ▲  ▲  │ cancel, expire                │                         │
+                 │  │  └─────────────► cancelled       │                         │
+                 │  └── snooze, release, retry, crash ─┘                         │
+                 └────────────────────── retry by an operator ───────────────────┘
+
+Nothing here reads a clock, draws a number or touches a store.
+"""
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from treadle.errors import NotPossible
+from treadle.model import Change, Fence, Job, JobError, Reason, State, What
+
+
+class Succeeded(NamedTuple):
+    """The handler returned."""
+
+    result_json: str | None = None
+
+
+class Failed(NamedTuple):
+    """The handler raised; `delay` overrides the backoff (RetryLater)."""
+
+    error: JobError
+    delay: float | None = None
+
+
+class TimedOut(NamedTuple):
+    """The attempt ran past its timeout: a failure with its own reason."""
+
+    error: JobError
+
+
+class Refused(NamedTuple):
+    """No further attempt can help: GiveUp, an unknown task, a payload or result that does not fit."""
+
+    reason: Reason
+    error: JobError
+
+
+class Snoozed(NamedTuple):
+    """Come back after `delay` seconds; spends nothing."""
+
+    delay: float
+
+
+class Released(NamedTuple):
+    """Given back unrun or unfinished by a worker that stops; spends nothing."""
+
+
+class Stopped(NamedTuple):
+    """The handler ended itself with Cancelled, or was cancelled on request."""
+
+    why: str
+
+
+Outcome = Succeeded | Failed | TimedOut | Refused | Snoozed | Released | Stopped
+
+
+def settle(job: Job, outcome: Outcome, now: datetime, *, noise: float = 0.0) -> Change:
+    """How the holder's attempt ends. After a cancel request a success stays, any other way out ends cancelled."""
+    actor = job.worker or "worker"
+    match outcome:
+        case Succeeded(result_json):
+            return _finish(job, State.SUCCEEDED, None, What.SUCCEEDED, now, actor, result_json=result_json, error=None)
+        case Stopped(why):
+            return _finish(job, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor, note=why)
+        case _ if job.cancel_requested:
+            error = getattr(outcome, "error", job.error)
+            return _finish(job, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor, error=error)
+        case Refused(reason, error):
+            return _finish(job, State.FAILED, reason, What.FAILED, now, actor, error.message, error=error)
+        case Failed(error, delay):
+            return _fail(job, Reason.EXHAUSTED, error, delay, now, actor, noise)
+        case TimedOut(error):
+            return _fail(job, Reason.TIMEOUT, error, None, now, actor, noise)
+        case Snoozed(delay):
+            return _requeue(job, What.SNOOZED, now, actor, due_at=now + timedelta(seconds=delay))
+        case Released():
+            return _requeue(job, What.RELEASED, now, actor)
+
+
+def crash(job: Job, now: datetime, *, actor: str) -> Change:
+    """The lease ran out. The first crash is free; a started suspect pays, so poison ends and neighbours do not pay."""
+    crashes = job.crashes + 1
+    spent = 1 if job.suspect and job.started_at is not None else 0
+    failures = job.failures + spent
+    error = JobError(
+        "Crashed",
+        f"the lease of worker {job.worker} ran out on attempt {job.attempt}",
+        "",
+        job.attempt,
+        now.isoformat(),
+    )
+    counted = job.evolve(crashes=crashes, failures=failures, error=error)
+    if job.cancel_requested:
+        change = _finish(counted, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor)
+    elif spent and failures >= job.max_attempts:
+        change = _finish(counted, State.FAILED, Reason.CRASHED, What.FAILED, now, actor, error.message)
+    else:
+        change = _requeue(counted, What.CRASHED, now, actor, note=error.message)
+    return change._replace(before=job, fence=Fence.RECOVERY, after=change.after.evolve(lease_token=None))
+
+
+def expire(job: Job, now: datetime, *, actor: str) -> Change:
+    """A pending job whose `expires_at` has passed will not run."""
+    change = _finish(job, State.CANCELLED, Reason.EXPIRED, What.EXPIRED, now, actor)
+    return change._replace(fence=Fence.REVISION)
+
+
+def cancel(job: Job, now: datetime, *, actor: str, note: str = "") -> Change:
+    """Pending: cancelled at once. Running: asked to stop, and no retry afterwards. Final: not possible."""
+    match job.state:
+        case State.PENDING:
+            change = _finish(job, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor, note)
+            return change._replace(fence=Fence.REVISION)
+        case State.RUNNING:
+            after = job.evolve(cancel_requested=True, revision=job.revision + 1)
+            return Change(job, after, What.CANCEL_REQUESTED, Fence.RUNNING, now, actor, note)
+        case State.SUCCEEDED | State.FAILED | State.CANCELLED:
+            raise NotPossible(f"job {job.id} has already ended {job.state}; there is nothing to cancel")
+
+
+def retry(job: Job, now: datetime, *, actor: str, note: str = "", keep_attempts: bool = False) -> Change:
+    """An operator's retry of a failed or cancelled job: a fresh budget, or with `keep_attempts` one more run."""
+    match job.state:
+        case State.PENDING | State.RUNNING:
+            raise NotPossible(f"job {job.id} is {job.state}; only a failed or cancelled job can be retried")
+        case State.SUCCEEDED:
+            raise NotPossible(f"job {job.id} succeeded; enqueue a new one to run it again")
+        case State.FAILED | State.CANCELLED:
+            after = job.evolve(
+                state=State.PENDING,
+                reason=None,
+                due_at=now,
+                expires_at=None,
+                finished_at=None,
+                worker=None,
+                lease_token=None,
+                cancel_requested=False,
+                failures=job.failures if keep_attempts else 0,
+                crashes=job.crashes if keep_attempts else 0,
+                revision=job.revision + 1,
+            )
+            return Change(job, after, What.RETRIED, Fence.REVISION, now, actor, note)
+
+
+def replace(job: Job, new: Job, now: datetime, *, actor: str) -> Change:
+    """A pending job takes over what a newer request of the same key asks for, keeping its id and history."""
+    if job.state is not State.PENDING:
+        raise NotPossible(f"job {job.id} is {job.state}; only a pending job can be replaced")
+    after = job.evolve(
+        payload_json=new.payload_json,
+        task_version=new.task_version,
+        queue=new.queue,
+        lane=new.lane,
+        priority=new.priority,
+        due_at=max(new.due_at, now) if new.due_at > new.created_at else now,
+        expires_at=new.expires_at,
+        timeout=new.timeout,
+        retry=new.retry,
+        revision=job.revision + 1,
+    )
+    return Change(job, after, What.REPLACED, Fence.REVISION, now, actor)
+
+
+def supersede(refused: Change, now: datetime) -> Change:
+    """The job wanted to wait again but another one took its key meanwhile: it ends, the other one runs."""
+    change = _finish(
+        refused.after.evolve(revision=refused.before.revision, worker=refused.before.worker),
+        State.CANCELLED,
+        Reason.SUPERSEDED,
+        What.SUPERSEDED,
+        now,
+        refused.actor,
+    )
+    return change._replace(before=refused.before, fence=refused.fence)
+
+
+def _fail(
+    job: Job, reason: Reason, error: JobError, delay: float | None, now: datetime, actor: str, noise: float
+) -> Change:
+    failures = job.failures + 1
+    counted = job.evolve(failures=failures, error=error)
+    if failures >= job.max_attempts:
+        change = _finish(counted, State.FAILED, reason, What.FAILED, now, actor, error.message)
+    else:
+        wait = job.retry.delay(failures, noise) if delay is None else delay
+        due_at = now + timedelta(seconds=wait)
+        change = _requeue(counted, What.RETRYING, now, actor, due_at=due_at, note=error.message)
+    return change._replace(before=job)
+
+
+def _requeue(
+    job: Job, what: What, now: datetime, actor: str, *, due_at: datetime | None = None, note: str = ""
+) -> Change:
+    """Back to pending; the holder's token stays, so that a repeated write is known as the same one."""
+    if job.cancel_requested:
+        return _finish(job, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor)
+    after = job.evolve(
+        state=State.PENDING,
+        due_at=due_at or job.due_at,
+        worker=None,
+        lease_until=None,
+        revision=job.revision + 1,
+    )
+    return Change(job, after, what, Fence.HOLDER, now, actor, note)
+
+
+_KEPT = object()
+
+
+def _finish(
+    job: Job,
+    state: State,
+    reason: Reason | None,
+    what: What,
+    now: datetime,
+    actor: str,
+    note: str = "",
+    *,
+    result_json: str | None = None,
+    error: JobError | object | None = _KEPT,
+) -> Change:
+    after = job.evolve(
+        state=state,
+        reason=reason,
+        result_json=result_json,
+        error=job.error if error is _KEPT else error,
+        finished_at=now,
+        lease_until=None,
+        revision=job.revision + 1,
+    )
+    return Change(job, after, what, Fence.HOLDER, now, actor, note)

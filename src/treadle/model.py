@@ -1,0 +1,342 @@
+"""The words of treadle as frozen values: what a job is, what a change is, what an event is.
+
+Values are named tuples: evolved, never mutated, and cheap enough to make ten thousand times a second.
+"""
+
+import json
+import math
+import re
+import secrets
+import threading
+import time
+from datetime import datetime
+from enum import Enum, StrEnum
+from typing import Any, NamedTuple, Self
+
+from treadle.errors import InvalidJob
+from treadle.retry import Retry
+
+PAYLOAD_CAP = 1024 * 1024  # bytes of JSON; of a result too
+NAME_CAP = 200  # bytes of UTF-8 in a queue, lane, task, tenant or worker
+KEY_CAP = 1000  # tenant + task + key must fit one index row on every engine
+MESSAGE_CAP = 4_000
+TRACEBACK_CAP = 32_000
+PRIORITIES = range(-(2**31), 2**31)
+ATTEMPTS = range(1, 10_001)
+
+
+class State(StrEnum):
+    """Where a job stands; the last three are final."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self not in (State.PENDING, State.RUNNING)
+
+
+class Reason(StrEnum):
+    """Why a job ended failed or cancelled."""
+
+    EXHAUSTED = "exhausted"
+    PERMANENT = "permanent"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    UNKNOWN_TASK = "unknown_task"
+    INVALID_PAYLOAD = "invalid_payload"
+    INVALID_RESULT = "invalid_result"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    BY_REQUEST = "by_request"
+
+
+class Scope(StrEnum):
+    """How long a key keeps other jobs of its tenant and task away."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    WINDOW = "window"
+    EVER = "ever"
+
+    def covers(self, state: State) -> bool:
+        """Whether a job in `state` must hold its key; windows and evers outlive their job."""
+        match self:
+            case Scope.PENDING:
+                return state is State.PENDING
+            case Scope.ACTIVE:
+                return not state.final
+            case Scope.WINDOW | Scope.EVER:
+                return True
+
+
+class What(StrEnum):
+    """What happened, for the audit trail."""
+
+    ENQUEUED = "enqueued"
+    CLAIMED = "claimed"
+    SUCCEEDED = "succeeded"
+    SNOOZED = "snoozed"
+    RELEASED = "released"
+    REPLACED = "replaced"
+    RETRYING = "retrying"
+    CRASHED = "crashed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    CANCEL_REQUESTED = "cancel_requested"
+    RETRIED = "retried"
+
+    @property
+    def noteworthy(self) -> bool:
+        """Failures and acts of operators: written at every audit level."""
+        return self not in _ROUTINE
+
+
+_ROUTINE = frozenset((What.ENQUEUED, What.CLAIMED, What.SUCCEEDED, What.SNOOZED, What.RELEASED, What.REPLACED))
+
+
+class JobError(NamedTuple):
+    """What went wrong in an attempt."""
+
+    type: str
+    message: str
+    traceback: str
+    attempt: int
+    at: str  # ISO 8601, UTC
+
+
+class Progress(NamedTuple):
+    """How far a handler says it is: a fraction from 0 to 1 and a note."""
+
+    fraction: float
+    note: str = ""
+
+
+class Job(NamedTuple):
+    """One request to run a task. Times are UTC; `payload_json` and `result_json` are JSON text as stored."""
+
+    id: str
+    task: str
+    payload_json: str
+    created_at: datetime
+    due_at: datetime
+    tenant: str = "default"
+    queue: str = "default"
+    lane: str = ""
+    task_version: int = 1
+    priority: int = 0
+    retry: Retry = Retry()
+    timeout: float | None = None
+    expires_at: datetime | None = None
+    key: str | None = None
+    key_scope: Scope | None = None
+    key_until: datetime | None = None
+    state: State = State.PENDING
+    reason: Reason | None = None
+    result_json: str | None = None
+    error: JobError | None = None
+    attempt: int = 0
+    failures: int = 0
+    crashes: int = 0
+    claimed_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    worker: str | None = None
+    lease_until: datetime | None = None
+    lease_token: str | None = None
+    cancel_requested: bool = False
+    progress: Progress | None = None
+    cost_micros: int = 0
+    revision: int = 0
+
+    def evolve(self, **changes: Any) -> Self:
+        """This job with some fields changed."""
+        return self._replace(**changes)
+
+    @property
+    def payload(self) -> Any:
+        return json.loads(self.payload_json)
+
+    @property
+    def result(self) -> Any:
+        return None if self.result_json is None else json.loads(self.result_json)
+
+    @property
+    def max_attempts(self) -> int:
+        return self.retry.max_attempts
+
+    @property
+    def suspect(self) -> bool:
+        """Whether a crash of this job would be held against it: it crashed before, or has one attempt only."""
+        return self.crashes > 0 or self.retry.max_attempts == 1
+
+    def label(self, now: datetime) -> str:
+        """The state as people read it: also scheduled, retrying, claimed, expired and dead."""
+        match self.state:
+            case State.PENDING:
+                if self.failures:
+                    return "retrying"
+                return "scheduled" if self.due_at > now else "pending"
+            case State.RUNNING:
+                return "running" if self.started_at else "claimed"
+            case State.CANCELLED:
+                return "expired" if self.reason is Reason.EXPIRED else "cancelled"
+            case State.FAILED:
+                return "dead" if self.reason in (Reason.EXHAUSTED, Reason.CRASHED) else "failed"
+            case State.SUCCEEDED:
+                return "succeeded"
+
+
+class Fence(Enum):
+    """What a change compares before it is written; every engine obeys the same four."""
+
+    HOLDER = "holder"  # running, token and revision: settle, snooze, release by the worker that holds the job
+    RECOVERY = "recovery"  # the same, and lease_until as read, and that moment past by the store's clock
+    REVISION = "revision"  # state and revision: operators, expiry, replace
+    RUNNING = "running"  # state running only: the cancel request, whose flag never falls
+
+
+class Change(NamedTuple):
+    """One transition, decided by lifecycle and written by an engine, with its audit line, in one atom."""
+
+    before: Job
+    after: Job
+    what: What
+    fence: Fence
+    at: datetime
+    actor: str
+    note: str = ""
+
+
+class Event(NamedTuple):
+    """One audit line: who did what to which job, when and why; its key is (job_id, revision)."""
+
+    job_id: str
+    revision: int
+    at: datetime
+    what: What
+    actor: str
+    note: str
+    tenant: str
+
+
+def checked(job: Job) -> Job:
+    """The job itself, if every engine will take it; otherwise InvalidJob naming the field and the limit."""
+    for field in ("tenant", "queue", "task"):
+        check_name(field, getattr(job, field))
+    if job.lane:
+        check_name("lane", job.lane)
+    if job.key is not None:
+        check_text("key", job.key, KEY_CAP)
+        if job.key_scope is None:
+            raise InvalidJob("unique", "a key needs a scope: pending, active, window or ever")
+        if (job.key_scope is Scope.WINDOW) != (job.key_until is not None):
+            raise InvalidJob("unique", "the window scope, and only that, needs a window such as '1d'")
+    if job.priority not in PRIORITIES:
+        raise InvalidJob("priority", f"{job.priority} is out of range; it must fit 32 bits")
+    check_retry(job.retry)
+    if job.timeout is not None and not 0 < job.timeout < math.inf:
+        raise InvalidJob("timeout", f"{job.timeout} must be more than 0 seconds, or None for no limit")
+    if not _UUID.fullmatch(job.id):
+        raise InvalidJob("id", f"{job.id!r} is no UUID; leave it out and treadle makes one")
+    return job
+
+
+def check_retry(retry: Retry) -> None:
+    """Refuse a budget or backoff that cannot be meant."""
+    if not isinstance(retry.max_attempts, int) or retry.max_attempts not in ATTEMPTS:
+        raise InvalidJob("max_attempts", f"{retry.max_attempts} must be from 1 to {ATTEMPTS[-1]:,}")
+    for field in ("base", "cap", "jitter"):
+        value = getattr(retry, field)
+        if not (value is None and field == "cap") and not 0 <= value < math.inf:
+            raise InvalidJob(field, f"{value} must be 0 seconds or more")
+
+
+def check_name(field: str, value: object) -> None:
+    """Refuse a name that is empty, too long, or holds what some engine cannot store."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidJob(field, f"{value!r} is no name; give it at least one letter")
+    check_text(field, value, NAME_CAP)
+
+
+def check_text(field: str, value: object, cap: int) -> None:
+    """Refuse text that is too long or that some engine cannot store."""
+    if not isinstance(value, str) or not value:
+        raise InvalidJob(field, f"{value!r} must be text that is not empty")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidJob(field, f"{value!r} holds half a character (a lone surrogate)") from None
+    if size > cap:
+        raise InvalidJob(field, f"is {size:,} bytes long; the limit is {cap:,}: shorten or hash it")
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise InvalidJob(field, f"{value!r} holds a control character; remove it")
+
+
+def json_text(value: Any, field: str, cap: int = PAYLOAD_CAP) -> str:
+    """JSON that every engine stores and gives back alike, or InvalidJob saying why this is none."""
+    if value is None:
+        return "null"
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+    except RecursionError:
+        raise InvalidJob(field, "is nested too deeply for JSON") from None
+    except (TypeError, ValueError) as error:
+        raise InvalidJob(field, f"cannot be JSON: {error}; return plain data or a Pydantic model") from None
+    return check_json(text, field, cap)
+
+
+def check_json(text: str, field: str, cap: int = PAYLOAD_CAP) -> str:
+    """The same text, if it is short enough and free of what some engine refuses."""
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidJob(field, "holds half a character (a lone surrogate), which no database stores") from None
+    if size > cap:
+        raise InvalidJob(field, f"is {size:,} bytes of JSON; the limit is {cap:,}: store it and pass a link")
+    if "\\u0000" in text and _NUL.search(text):
+        raise InvalidJob(field, "holds a NUL character, which not every database stores: remove it")
+    return text
+
+
+def clean(text: str, cap: int, *, keep_end: bool = False) -> str:
+    """Text for people, made storable: NULs and half characters replaced, cut to `cap` characters."""
+    text = text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="backslashreplace").decode()
+    if len(text) <= cap:
+        return text
+    return f"[cut] {text[-cap:]}" if keep_end else f"{text[:cap]} [cut]"
+
+
+def new_id() -> str:
+    """A UUIDv7: unique, and rising within this process, so that jobs made in order sort in order."""
+    global _last_stamp  # noqa: PLW0603 - the one thing two ids of a process share
+    with _id_lock:
+        milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+        stamp = max(milliseconds << 12 | rest * 4096 // 1_000_000, _last_stamp + 1)
+        _last_stamp = stamp
+    high = f"{stamp >> 12:012x}"
+    low = f"{secrets.randbits(62) | 1 << 63:016x}"
+    return f"{high[:8]}-{high[8:]}-7{stamp & 4095:03x}-{low[:4]}-{low[4:]}"
+
+
+_id_lock = threading.Lock()
+_last_stamp = 0
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def _plain(value: Any) -> Any:
+    """What Pydantic makes of a value json does not know; bytes are refused, for nobody can say their encoding."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python  # noqa: PLC0415 - heavy, seldom needed
+
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("bytes have no JSON form (base64 them)")
+    try:
+        return to_jsonable_python(value, inf_nan_mode="constants")
+    except PydanticSerializationError as error:
+        raise TypeError(str(error)) from None

@@ -1,0 +1,107 @@
+"""Settings: arguments, then TREADLE_* variables, then treadle.toml, then [tool.treadle]; the only reader of them."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from treadle.clock import seconds
+from treadle.errors import ConfigError
+
+TOML = Path("treadle.toml")
+PYPROJECT = Path("pyproject.toml")
+
+
+def _duration(value: float | str, info: ValidationInfo) -> float:
+    try:
+        return seconds(value, info.field_name or "duration")
+    except ConfigError as error:
+        raise ValueError(str(error).partition(": ")[2]) from None
+
+
+def _age(value: float | str, info: ValidationInfo) -> float | None:
+    return None if isinstance(value, str) and value.strip().lower() == "forever" else _duration(value, info)
+
+
+Seconds = Annotated[float | str, AfterValidator(_duration)]
+Age = Annotated[float | str | None, AfterValidator(_age)]
+
+
+class Settings(BaseSettings):
+    """Every setting, with its default; durations are seconds or text such as "5m"."""
+
+    model_config = SettingsConfigDict(env_prefix="TREADLE_", extra="forbid", toml_file=TOML, validate_default=True)
+
+    url: str = "sqlite:///treadle.db"
+    app: str | None = None
+    queues: list[str] = Field(default=["default"], min_length=1)
+    lanes: list[str] | None = None
+    concurrency: int = Field(default=10, ge=1, le=1000)
+    lease: Seconds = 30.0
+    grace: Seconds = 30.0
+    poll: Seconds = 1.0
+    unknown_tasks: Literal["leave", "fail"] = "leave"
+    audit: Literal["failures", "everything"] = "failures"
+    keep_succeeded: Age = "7d"
+    keep_cancelled: Age = "7d"
+    keep_failed: Age = "30d"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls), _ToolTable(settings_cls))
+
+
+class _ToolTable(PydanticBaseSettingsSource):
+    """[tool.treadle] of pyproject.toml."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        if not PYPROJECT.is_file():
+            return {}
+        table: dict[str, Any] = tomllib.loads(PYPROJECT.read_text("utf-8")).get("tool", {}).get("treadle", {})
+        return table
+
+
+def load(**given: Any) -> Settings:
+    """The settings in force; `given` wins over everything. ConfigError names what is wrong and where it may be set."""
+    try:
+        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg'].removeprefix('Value error, ')}"
+            f"{_meant(item['loc'][0]) if item['type'] == 'extra_forbidden' else ''}"
+            for item in error.errors(include_url=False)
+        )
+        raise ConfigError(f"settings: {problems} (arguments, TREADLE_*, treadle.toml, [tool.treadle])") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"settings: treadle.toml or pyproject.toml is no valid TOML: {error}") from None
+    except Exception as error:  # pydantic-settings' own error for a variable that should hold a list
+        raise ConfigError(f"settings: {error}; write a list as JSON, for example TREADLE_QUEUES='[\"mail\"]'") from None
+    strangers = [name for name in os.environ if name.startswith("TREADLE_") and _unknown(name)]
+    if strangers:
+        raise ConfigError(f"settings: {strangers[0]} is no setting{_meant(strangers[0][8:].lower())}")
+    return settings
+
+
+def _unknown(variable: str) -> bool:
+    name = variable.removeprefix("TREADLE_").lower()
+    return name not in Settings.model_fields and not name.startswith("test_")
+
+
+def _meant(name: object) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    near = get_close_matches(str(name), Settings.model_fields, 1)
+    return f", did you mean {near[0]}?" if near else f"; known: {', '.join(Settings.model_fields)}"

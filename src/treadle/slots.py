@@ -1,0 +1,181 @@
+"""The slots of a worker: which claimed jobs run, which wait, and how a handler that will not end is dealt with.
+
+Everything here belongs to the event loop's thread, except `report` and `_done`, which any thread may call.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from treadle.context import Attempt, Context, Told
+from treadle.engines.base import Engine
+from treadle.errors import UnknownTask
+from treadle.executors import Call, error_from, timed_out
+from treadle.executors.loop import LoopExecutor
+from treadle.executors.threads import ThreadExecutor
+from treadle.lifecycle import Outcome, Refused, Released
+from treadle.model import Reason
+from treadle.task import Task
+
+log = logging.getLogger("treadle.worker")
+
+LONGEST_WAIT = 1.0  # seconds a claimed job may wait for a slot before it is given back
+
+
+class Slots:
+    """Starts attempts while there is room; `report` is told each attempt's outcome once, None for nothing to write."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tasks: Mapping[str, Task[Any, Any]],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        size: int,
+        lease: float,
+        grace: float,
+        report: Callable[[Attempt, Outcome | None], None],
+        clear: Callable[[Attempt], None],
+        settle: Callable[[Attempt, Any, Any], None],
+        exhausted: Callable[[], None],
+    ) -> None:
+        self.running: set[Attempt] = set()
+        self.waiting: deque[Attempt] = deque()
+        self.lost = 0  # held by handlers that ran past timeout and grace and still run
+        self._suspects: deque[Attempt] = deque()
+        self._suspect: Attempt | None = None
+        self._closed = False
+        self._freed = asyncio.Event()
+        self._engine, self._tasks, self._loop = engine, tasks, loop
+        self._size, self._lease, self._grace = size, lease, grace
+        self._report, self._clear, self._settle, self._exhausted = report, clear, settle, exhausted
+        self._on_loop = LoopExecutor(loop, self._done_on_loop, engine.now)
+        self._in_threads = ThreadExecutor("treadle", self._done_in_thread, engine.now)
+
+    def add(self, attempts: list[Attempt]) -> None:
+        """Take newly claimed jobs; start what there is room for."""
+        for attempt in attempts:
+            (self._suspects if attempt.job.suspect else self.waiting).append(attempt)
+        if self._closed:
+            self.close()
+        else:
+            self._fill()
+
+    def launch(self, attempt: Attempt) -> None:
+        """Start one attempt whose slot is already counted, if it has half its lease left."""
+        job = attempt.job
+        if self._closed or attempt.told is not None or attempt.lease_ends - time.monotonic() < self._lease / 2:
+            self._end(attempt, Released())
+            return
+        task = self._tasks.get(job.task)
+        if task is None:
+            why = error_from(UnknownTask(job.task, self._tasks), attempt, self._engine.now())
+            self._end(attempt, Refused(Reason.UNKNOWN_TASK, why))
+            return
+        if job.timeout is not None:
+            attempt.alarm = self._loop.call_later(job.timeout, self._time_out, attempt)
+        call = Call(attempt, task, Context(attempt, self._settle))
+        (self._on_loop if task.is_async else self._in_threads).start(call)
+
+    def interrupt(self, attempt: Attempt) -> None:
+        """Stop a coroutine that was told to stop; a thread sees `ctx.cancelled`."""
+        if attempt in self.running and attempt.stop is not None:
+            attempt.stop()
+
+    def release_late(self) -> None:
+        """Give back what has waited too long for a slot: another worker may be free."""
+        late = time.monotonic() - LONGEST_WAIT
+        while self.waiting and self.waiting[0].queued_at < late:
+            self._report(self.waiting.popleft(), Released())
+
+    def close(self) -> None:
+        """Start nothing more, and give back what waits."""
+        self._closed = True
+        for attempt in (*self.waiting, *self._suspects):
+            self._report(attempt, Released())
+        self.waiting.clear()
+        self._suspects.clear()
+
+    async def drain(self, patience: float, hurry: asyncio.Event) -> None:
+        """Let what runs finish for `patience` seconds, then stop it; whoever goes on is released unburnt."""
+        await self._quiet(patience, hurry)
+        for attempt in tuple(self.running):
+            attempt.tell(Told.SHUTDOWN)
+            self.interrupt(attempt)
+        await self._quiet(min(1.0, patience), None)  # a moment for coroutines to clean up
+        for attempt in tuple(self.running):
+            self._abandon(attempt, Released())
+
+    async def _quiet(self, patience: float, hurry: asyncio.Event | None) -> None:
+        deadline = time.monotonic() + patience
+        while self.running and (left := deadline - time.monotonic()) > 0 and not (hurry and hurry.is_set()):
+            self._freed.clear()
+            waits = [asyncio.ensure_future(event.wait()) for event in (self._freed, hurry) if event is not None]
+            await asyncio.wait(waits, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+
+    def _fill(self) -> None:
+        while len(self.running) < self._size and not self._closed:
+            if self._suspects and self._suspect is None:
+                # One suspect at a time, its start written first: should it take the process down, it is the one to pay.
+                self._suspect = attempt = self._suspects.popleft()
+                self.running.add(attempt)
+                self._clear(attempt)
+            elif self.waiting:
+                attempt = self.waiting.popleft()
+                self.running.add(attempt)
+                self.launch(attempt)
+            else:
+                return
+
+    def _time_out(self, attempt: Attempt) -> None:
+        """Tell a handler that its time is up; one that goes on past the grace time loses its slot."""
+        if attempt in self.running and attempt.told is None:
+            attempt.tell(Told.TIMEOUT)
+            self.interrupt(attempt)
+            outcome = timed_out(attempt, self._engine.now())
+            attempt.alarm = self._loop.call_later(self._grace, self._abandon, attempt, outcome)
+
+    def _abandon(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Settle the job although its handler still runs; nothing the handler does counts any more."""
+        if attempt not in self.running or attempt.abandoned:
+            return
+        attempt.abandoned = True
+        self.lost += 1
+        self._report(attempt, outcome)
+        if self.lost * 2 > self._size and not self._closed:
+            log.critical("%d handlers ran past their timeout and never ended: the worker stops", self.lost)
+            self._exhausted()
+
+    def _done_on_loop(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        if not attempt.abandoned:
+            self._report(attempt, outcome)
+        self._loop.call_soon(self._free, attempt)
+
+    def _done_in_thread(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        if not attempt.abandoned:
+            self._report(attempt, outcome)
+        try:
+            self._loop.call_soon_threadsafe(self._free, attempt)
+        except RuntimeError:  # the loop is closed: the worker has stopped and nobody waits for the slot
+            log.info("job %s: its handler ended after its worker", attempt.job.id)
+
+    def _end(self, attempt: Attempt, outcome: Outcome) -> None:
+        self._report(attempt, outcome)
+        self._free(attempt)
+
+    def _free(self, attempt: Attempt) -> None:
+        """Give the attempt's slot to the next one."""
+        if attempt.alarm is not None:
+            attempt.alarm.cancel()
+        if attempt.abandoned:
+            self.lost -= 1
+        self.running.discard(attempt)
+        if self._suspect is attempt:
+            self._suspect = None
+        self._freed.set()
+        self._fill()

@@ -1,0 +1,106 @@
+"""For your own tests: a clock that moves when told, and a worker that runs what is due, here and now.
+
+    clock = FakeClock()
+    app = Treadle("sqlite:///:memory:", clock=clock)
+    ...
+    welcome.using(run_after="5m").enqueue(user)
+    clock.advance(minutes=5)
+    run_until_idle(app)
+"""
+
+import asyncio
+import inspect
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from treadle import lifecycle
+from treadle.app import Treadle
+from treadle.context import Attempt, Context
+from treadle.engines.base import Claim, Outcome
+from treadle.errors import ConfigError
+from treadle.executors import Call, arguments_of, ended_by, succeeded
+from treadle.model import Job, State, new_id
+
+
+class FakeClock:
+    """A clock that stands still until it is moved.
+
+    >>> clock = FakeClock()
+    >>> before = clock.now()
+    >>> clock.advance(minutes=5)
+    >>> (clock.now() - before).total_seconds()
+    300.0
+    """
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, 12, tzinfo=UTC)) -> None:
+        self._now = start
+        self._lock = threading.Lock()
+
+    def now(self) -> datetime:
+        return self._now
+
+    def advance(self, **duration: float) -> None:
+        """Move forward by a timedelta's keywords: `advance(minutes=5)`."""
+        with self._lock:
+            self._now += timedelta(**duration)
+
+
+def run_until_idle(app: Treadle, *, queues: tuple[str, ...] = ("default",), limit: int = 1000) -> list[Job]:
+    """Run what is due, one job after the other in this thread, until nothing is; the jobs after each attempt.
+
+    More than `limit` attempts are taken for a loop that would never end, and raise.
+    """
+    attempts: list[Job] = []
+    while True:
+        claim = Claim(new_id(), "testing", 1, 300.0, queues, None, tuple(app.tasks))
+        claimed = app.engine.turn([], claim).jobs
+        if not claimed:
+            return attempts
+        if len(attempts) == limit:
+            raise AssertionError(f"still not idle after {limit} attempts; the last was of task {claimed[0].task!r}")
+        attempts.append(_run(app, claimed[0]))
+
+
+def assert_enqueued(app: Treadle, task: str, **fields: Any) -> Job:
+    """The newest pending job of this task whose fields (and `payload`) are as given; AssertionError if there is none."""
+    waiting = app.find(state=State.PENDING, task=task, limit=500).jobs
+    for job in waiting:
+        if all(getattr(job, name) == value for name, value in fields.items()):
+            return job
+    raise AssertionError(f"no pending job of task {task!r} with {fields}; pending: {[job.payload for job in waiting]}")
+
+
+def _run(app: Treadle, job: Job) -> Job:
+    now = app.engine.now
+    attempt = Attempt(job, lease_ends=float("inf"), queued_at=0.0)
+    call = Call(attempt, app.tasks[job.task], Context(attempt, _no_settle))
+    arguments = arguments_of(call, now())
+    outcome: lifecycle.Outcome | None
+    if isinstance(arguments, dict):
+        attempt.started_at = now()
+        try:
+            value = call.task.run(call.context, arguments)
+            outcome = succeeded(asyncio.run(value) if inspect.iscoroutine(value) else value, attempt, now())
+        except Exception as error:
+            outcome = ended_by(error, attempt, now())
+    else:
+        outcome = arguments
+    while outcome is not None:
+        told = attempt.job.evolve(
+            started_at=attempt.started_at, progress=attempt.progress, cost_micros=attempt.cost_micros
+        )
+        change = lifecycle.settle(told, outcome, now())
+        [verdict] = app.engine.turn([change]).verdicts
+        if verdict.outcome is Outcome.STALE and verdict.job is not None:
+            attempt.job = verdict.job
+        elif verdict.outcome is Outcome.REFUSED and verdict.holder:
+            app.engine.turn([lifecycle.supersede(change, now())])
+            break
+        else:
+            break
+    return app.get(job.id)
+
+
+def _no_settle(attempt: Attempt, tx: Any, result: Any) -> None:
+    raise ConfigError("ctx.settle(tx) needs a real worker; run one with app.worker() in this test")

@@ -1,0 +1,72 @@
+"""What any worker does between claims: recover leases that ran out, expire jobs, prune old ones.
+
+There is no leader: every act is an ordinary fenced change, so any number of workers may try the same one.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+
+from treadle import lifecycle
+from treadle.engines.base import Engine, Outcome
+from treadle.model import Change, State
+
+log = logging.getLogger("treadle.upkeep")
+
+RECOVERY_PERIOD = 1.0  # seconds; with the lease it bounds how long a crash goes unseen
+PRUNE_PERIOD = 60.0
+BATCH = 200
+
+
+class Upkeep:
+    """The chores of one worker; `tick` is called between its turns and does what is due."""
+
+    def __init__(self, engine: Engine, *, actor: str, lease: float, keep: Mapping[State, timedelta]) -> None:
+        self._engine = engine
+        self._actor = actor
+        self._lease = lease
+        self._keep = keep
+        self._recover_at = 0.0
+        self._prune_at = time.monotonic() + random.uniform(0, PRUNE_PERIOD)  # noqa: S311 - spreads the workers
+
+    def heard(self, silence: float) -> None:
+        """The store took `silence` seconds to answer.
+
+        While it was silent nobody could renew: the holders get one renewal period before their leases count as lost.
+        """
+        if silence > self._lease / 3:
+            self._recover_at = max(self._recover_at, time.monotonic() + self._lease / 3)
+
+    def tick(self) -> None:
+        """Do the chores that are due."""
+        now = time.monotonic()
+        if now >= self._recover_at:
+            self._recover_at = now + RECOVERY_PERIOD * random.uniform(0.5, 1.0)  # noqa: S311
+            while self.recover() == BATCH:
+                pass
+        if now >= self._prune_at:
+            self._prune_at = now + PRUNE_PERIOD
+            while self._keep and self._engine.prune(self._keep, limit=BATCH) == BATCH:
+                pass
+
+    def recover(self) -> int:
+        """Requeue or end the jobs whose lease or time to live has run out; how many were found."""
+        found = self._engine.expired(limit=BATCH)
+        if not found:
+            return 0
+        now = self._engine.now()
+        changes: list[Change] = []
+        for job in found:
+            decide = lifecycle.crash if job.state is State.RUNNING else lifecycle.expire
+            changes.append(decide(job, now, actor=self._actor))
+        superseded = []
+        for change, verdict in zip(changes, self._engine.turn(changes).verdicts, strict=True):
+            if verdict.outcome is Outcome.REFUSED and verdict.holder:
+                superseded.append(lifecycle.supersede(change, now))
+            elif verdict.outcome is Outcome.APPLIED:
+                log.warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.what)
+        if superseded:
+            self._engine.turn(superseded)
+        return len(found)

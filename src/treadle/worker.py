@@ -1,0 +1,357 @@
+"""The worker: claims jobs, runs them, settles them.
+
+Three threads share the work. The engine thread takes turns with the store: everything settled since the last turn goes
+in, as many jobs as there is room for come out; outcomes that arrive meanwhile wait for the next turn, so batches grow
+under load and shrink to one when idle. The event loop's thread fills the slots. The keeper renews the leases.
+"""
+
+import asyncio
+import logging
+import random
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, Self
+
+from treadle import lifecycle
+from treadle.context import Attempt, Told
+from treadle.engines.base import Claim, Engine, Hold, Renewal, Verdict
+from treadle.engines.base import Outcome as Verdicts
+from treadle.errors import EngineError, EngineUnavailable, LeaseLost
+from treadle.executors import error_from
+from treadle.keeper import Keeper
+from treadle.lifecycle import Failed, Outcome, Refused, Succeeded
+from treadle.model import Change, Job, Reason, State, json_text, new_id
+from treadle.slots import Slots
+from treadle.task import Task
+from treadle.tx import run_in
+from treadle.upkeep import Upkeep
+
+log = logging.getLogger("treadle.worker")
+
+LARGEST_BATCH = 500
+AHEAD = 0.2  # seconds of work claimed before there is a free slot for it
+GLANCE = 0.25  # seconds between two looks at jobs that wait for a slot
+LAST_WORDS = 10.0  # seconds to settle what is left at the end, if the store does not answer
+
+
+class Plan(NamedTuple):
+    """How a worker works; times are seconds."""
+
+    name: str
+    queues: Sequence[str] = ("default",)
+    lanes: Sequence[str] | None = None
+    concurrency: int = 10
+    lease: float = 30.0
+    grace: float = 30.0
+    poll: float = 1.0
+    fail_unknown: bool = False  # claim jobs of unknown tasks too, and fail them
+    keep: Mapping[State, timedelta] = {}
+
+
+class Settling(NamedTuple):
+    """An outcome on its way to the store."""
+
+    attempt: Attempt
+    outcome: Outcome
+    change: Change
+
+
+class Worker:
+    """Runs the jobs of these tasks until it is told to stop: `async with worker:`, or `worker.run()`."""
+
+    def __init__(self, engine: Engine, tasks: Mapping[str, Task[Any, Any]], plan: Plan) -> None:
+        self.plan = plan
+        self.exhausted = False  # whether it stopped by itself: too many handlers that never end
+        self._engine = engine
+        self._tasks = tasks
+        self._upkeep = Upkeep(engine, actor=plan.name, lease=plan.lease, keep=plan.keep)
+        self._keeper = Keeper(
+            engine, plan.lease, held=lambda: list(self._held.values()), tell=self._tell, heard=self._upkeep.heard
+        )
+        self._held: dict[str, Attempt] = {}  # by job id: claimed and not yet settled
+        self._outcomes: deque[tuple[Attempt, Outcome]] = deque()
+        self._settling: list[Settling] = []
+        self._suspects: deque[Attempt] = deque()  # whose start must be written before it happens
+        self._wake = threading.Event()
+        self._stopping = False
+        self._drained = False
+        self._ahead = 0
+        self._asked = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # ----------------------------------------------------------------------------------- start and stop
+
+    def run(self) -> None:
+        """Work in this thread until `stop`, SIGTERM or SIGINT; a second signal releases at once what still runs."""
+        asyncio.run(self._run())
+
+    def stop(self) -> None:
+        """Ask a worker that was started with `run` to stop; safe from any thread and from a signal handler."""
+        self._asked.set()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._bell.set)
+
+    async def _run(self) -> None:
+        self._bell = asyncio.Event()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+        async with self:
+            while not self._asked.is_set():
+                await self._bell.wait()
+
+    def _signalled(self) -> None:
+        if self._asked.is_set():
+            log.warning("second signal: what still runs is released")
+            self._hurry.set()
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        for task in self._tasks.values():
+            task.payload  # noqa: B018 - a handler that cannot be called is an error now, not at its first job
+        plan, self._loop, self._hurry = self.plan, asyncio.get_running_loop(), asyncio.Event()
+        self._slots = Slots(
+            self._engine,
+            self._tasks,
+            loop=self._loop,
+            size=plan.concurrency,
+            lease=plan.lease,
+            grace=plan.grace,
+            report=self._report,
+            clear=self._clear,
+            settle=self._settle_in,
+            exhausted=self._give_in,
+        )
+        await asyncio.to_thread(self._engine.migrate)
+        self._turning = threading.Thread(target=self._take_turns, name="treadle-engine", daemon=True)
+        self._turning.start()
+        self._keeper.start()
+        log.info("worker %s: queues %s, %d slots", plan.name, ", ".join(plan.queues), plan.concurrency)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop claiming, let handlers finish for the grace time, release the rest unburnt."""
+        self._stopping = True
+        self._slots.close()
+        await self._slots.drain(self.plan.grace, self._hurry)
+        self._drained = True
+        self._wake.set()
+        await asyncio.to_thread(self._turning.join)
+        await asyncio.to_thread(self._keeper.stop)
+        log.info("worker %s stopped", self.plan.name)
+
+    def _give_in(self) -> None:
+        """Too many slots are lost to handlers that never end: only a new process gets them back."""
+        self.exhausted = True
+        self._stopping = True
+        self._slots.close()
+        if hasattr(self, "_bell"):
+            self.stop()
+
+    # ------------------------------------------------------------------------ said to the engine thread
+
+    def _report(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        """How an attempt ended. None, or a lost lease: there is nothing to write."""
+        if outcome is None or attempt.told is Told.LOST:
+            self._held.pop(attempt.job.id, None)
+        else:
+            self._outcomes.append((attempt, outcome))
+        self._wake.set()
+
+    def _clear(self, suspect: Attempt) -> None:
+        self._suspects.append(suspect)
+        self._wake.set()
+
+    def _tell(self, attempt: Attempt, why: Told) -> None:
+        """Ask a handler to stop; a lost job is forgotten here and now, for its writes would be refused."""
+        attempt.tell(why)
+        if why is Told.LOST:
+            self._held.pop(attempt.job.id, None)
+            self._wake.set()
+        self._on_loop(self._slots.interrupt, attempt)
+
+    def _on_loop(self, call: Any, *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)  # type: ignore[union-attr]
+        except RuntimeError:  # the host closed its loop under us: leases and fences take care of the rest
+            log.warning("the event loop is closed, the worker cannot go on")
+            self._stopping = self._drained = True
+
+    def _settle_in(self, attempt: Attempt, tx: Any, result: Any) -> None:
+        """ctx.settle: write the success in the handler's own transaction."""
+        now = self._engine.now()
+        outcome = Succeeded(None if result is None else json_text(result, "result"))
+        verdict = Verdict(Verdicts.STALE, attempt.job)
+        while verdict.outcome is Verdicts.STALE:  # a cancel request came: a success still stands
+            attempt.job = verdict.job or attempt.job
+            change = lifecycle.settle(_as_told(attempt), outcome, now)
+            verdict = run_in(tx, self._engine.settle_script(change, now=now))
+        if verdict.outcome is not Verdicts.APPLIED:
+            raise LeaseLost(f"job {attempt.job.id} is no longer yours: roll your transaction back")
+        attempt.settled = change
+
+    # --------------------------------------------------------------------------------- the engine thread
+
+    def _take_turns(self) -> None:
+        claim: Claim | None = None  # kept until it is answered: a repeated token claims no second time
+        rest_until = failures = 0.0
+        give_up_at = float("inf")
+        last = time.monotonic()
+        while True:
+            self._wake.clear()
+            try:
+                self._decide()
+                if self._drained:
+                    give_up_at = min(give_up_at, time.monotonic() + LAST_WORDS)
+                    if not self._settling and not self._outcomes:
+                        return
+                self._start_suspects()
+                if claim is None and time.monotonic() >= rest_until:
+                    claim = self._wish()
+                if self._settling or claim is not None:
+                    sent = time.monotonic()
+                    turn = self._engine.turn([settling.change for settling in self._settling], claim)
+                    self._upkeep.heard(time.monotonic() - sent)
+                    failures = 0
+                    self._pace(len(self._settling), time.monotonic() - last)
+                    last = time.monotonic()
+                    settled, self._settling = self._settling, []
+                    for settling, verdict in zip(settled, turn.verdicts, strict=True):
+                        self._judge(settling, verdict)
+                    if claim is not None:
+                        if len(turn.jobs) < claim.limit:
+                            rest_until = time.monotonic() + self.plan.poll
+                        claim = None
+                        self._take(turn.jobs, sent)
+                elif self._rest(rest_until - time.monotonic()):
+                    rest_until = 0.0
+                if not self._stopping:
+                    self._upkeep.tick()
+            except Exception as error:
+                failures += 1
+                self._stumble(error, failures)
+                if time.monotonic() > give_up_at:
+                    log.error("the store did not answer: %d jobs are left to their leases", len(self._held))
+                    return
+
+    def _wish(self) -> Claim | None:
+        """A claim for as many jobs as will start within a fraction of a second."""
+        plan = self.plan
+        capacity = plan.concurrency - self._slots.lost + self._ahead
+        room = min(LARGEST_BATCH, capacity - len(self._held) + len(self._settling))
+        if room <= 0 or self._stopping:
+            return None
+        tasks = None if plan.fail_unknown else tuple(self._tasks)
+        return Claim(new_id(), plan.name, room, plan.lease, plan.queues, plan.lanes, tasks)
+
+    def _take(self, jobs: list[Job], sent: float) -> None:
+        """Hand claimed jobs to the slots; their leases count from before the claim was sent."""
+        if jobs:
+            now = time.monotonic()
+            attempts = [Attempt(job, lease_ends=sent + self.plan.lease, queued_at=now) for job in jobs]
+            self._held.update((attempt.job.id, attempt) for attempt in attempts)
+            self._on_loop(self._slots.add, attempts)
+
+    def _pace(self, settled: int, elapsed: float) -> None:
+        if settled:
+            self._ahead = min(LARGEST_BATCH, int(settled / max(elapsed, 1e-4) * AHEAD))
+
+    def _rest(self, rest: float) -> bool:
+        """Wait for an outcome, a hint, or the next chore; whether there may be something to claim."""
+        patience = GLANCE if self._held else self.plan.poll
+        if rest > 0 and not self._stopping:
+            hinted = self._engine.wait(self.plan.queues, min(rest, patience), self._wake)
+        else:
+            hinted = self._wake.wait(patience)
+        if self._slots.waiting:
+            self._ahead = 0  # jobs take longer than thought
+            self._on_loop(self._slots.release_late)
+        return hinted
+
+    def _decide(self) -> None:
+        """Turn the outcomes so far into changes."""
+        now = self._engine.now()
+        while self._outcomes and len(self._settling) < LARGEST_BATCH:
+            attempt, outcome = self._outcomes[0]
+            if attempt.settled is not None:
+                outcome = self._verified(attempt, outcome)
+            self._outcomes.popleft()
+            if attempt.settled is not None or attempt.told is Told.LOST:
+                self._held.pop(attempt.job.id, None)
+                continue
+            noise = random.random()  # noqa: S311 - jitter
+            change = lifecycle.settle(_as_told(attempt), outcome, now, noise=noise)
+            self._settling.append(Settling(attempt, outcome, change))
+
+    def _verified(self, attempt: Attempt, outcome: Outcome) -> Outcome:
+        """What the handler wrote with ctx.settle stands if its transaction was committed; else the attempt failed."""
+        [job] = self._engine.get([attempt.job.id])
+        if job is None or attempt.settled is None or job.revision >= attempt.settled.after.revision:
+            return outcome
+        attempt.settled = None
+        if not isinstance(outcome, Succeeded):
+            return outcome
+        why = RuntimeError("ctx.settle(tx) was called but the transaction was not committed: this attempt has failed")
+        return Failed(error_from(why, attempt, self._engine.now()))
+
+    def _judge(self, settling: Settling, verdict: Verdict) -> None:
+        """What the store said to one change."""
+        attempt, outcome, change = settling
+        match verdict.outcome:
+            case Verdicts.APPLIED | Verdicts.ALREADY:
+                self._held.pop(attempt.job.id, None)
+            case Verdicts.LOST:
+                log.warning("job %s: its lease was lost, its outcome was refused", attempt.job.id)
+                self._held.pop(attempt.job.id, None)
+            case Verdicts.STALE:
+                attempt.job = verdict.job or attempt.job
+                self._outcomes.append((attempt, outcome))
+            case Verdicts.BUSY:
+                self._outcomes.append((attempt, outcome))
+            case Verdicts.REFUSED if verdict.holder:
+                superseded = lifecycle.supersede(change, self._engine.now())
+                self._settling.append(Settling(attempt, outcome, superseded))
+            case Verdicts.REFUSED:
+                why = ValueError(f"the store refused the outcome: {verdict.why}")
+                refused = Refused(Reason.INVALID_RESULT, error_from(why, attempt, self._engine.now()))
+                self._outcomes.append((attempt, refused))
+
+    def _start_suspects(self) -> None:
+        """Write that a suspect starts, then let it."""
+        while self._suspects:
+            attempt = self._suspects[0]
+            started_at, sent = self._engine.now(), time.monotonic()
+            hold = Hold(attempt.job.id, attempt.job.lease_token or "", started_at)
+            [held] = self._engine.extend([hold], lease=self.plan.lease)
+            if held.renewal is Renewal.BUSY:
+                return
+            self._suspects.popleft()
+            if held.renewal is Renewal.RENEWED:
+                attempt.started_at, attempt.lease_ends = started_at, sent + self.plan.lease
+            else:
+                self._tell(attempt, Told.LOST)
+            self._on_loop(self._slots.launch, attempt)
+
+    def _stumble(self, error: Exception, failures: float) -> None:
+        """A turn failed: wait a little longer each time, with jitter, and take the same turn again."""
+        patient = isinstance(error, EngineUnavailable)
+        wait = min(5.0, (0.05 if patient else 0.5) * 2 ** min(failures, 7)) * random.uniform(0.5, 1.0)  # noqa: S311
+        if isinstance(error, EngineError):
+            log.warning("the store did not take the turn, next try in %.1f s: %s", wait, error)
+        else:
+            log.exception("a turn failed, next try in %.1f s", wait, exc_info=error)
+        self._upkeep.heard(float("inf"))
+        time.sleep(wait)
+
+
+def _as_told(attempt: Attempt) -> Job:
+    """The job with what its attempt has told so far."""
+    return attempt.job.evolve(
+        started_at=attempt.started_at or attempt.job.started_at,
+        progress=attempt.progress or attempt.job.progress,
+        cost_micros=attempt.cost_micros,
+    )

@@ -1,0 +1,710 @@
+"""A random walk through the engine contract: the same acts on an engine and on the reference, every answer compared.
+
+Workers, producers, an operator and a reaper act in random order on copies of jobs that may be long out of date,
+repeat what they sent, and lose answers, while the clock jumps to just before, onto and just past the moments that
+matter. Each store is walked with its own seed, and each seed leaves out some acts and favours others.
+
+python tests/conformance/walk.py --engine sqlite --steps 5000000 --seed 1
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from reference import ReferenceEngine, storable
+
+from treadle import lifecycle
+from treadle.engines import connect
+from treadle.engines.base import Claim, Engine, Held, Hold, Outcome, Receipt, Renewal, Turn, Verdict, Where
+from treadle.model import Change, Fence, Job, JobError, Progress, Reason, Retry, Scope, State, What
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WORKERS = ("w1", "w2", "w3", "w4")
+HALF_A_CHARACTER = '"\ud800"'  # no store takes it
+STEPS_PER_STORE = 5_000
+STEPS_PER_CHECK = 40
+
+REACHED = (
+    "enqueue: created", "enqueue: known id", "enqueue: taken key", "enqueue: refused",
+    "claim: given", "claim: nothing due", "claim: repeated", "claim: several lanes",
+    "settle: applied", "settle: already", "settle: stale", "settle: lost", "settle: refused",
+    "settle: value refused", "supersede: applied", "supersede: lost",
+    "recover: applied", "recover: lost", "recover: refused", "expire: applied", "expire: lost",
+    "cancel: applied", "cancel: lost", "request: applied", "request: lost",
+    "retry: applied", "retry: lost", "retry: refused", "replace: applied", "replace: lost",
+    "extend: renewed", "extend: lost", "extend: cancel requested",
+    "expired: found", "prune: deleted", "prune: nothing", "find", "clock",
+    *(f"outcome: {outcome.__name__}" for outcome in lifecycle.Outcome.__args__),
+)  # fmt: skip
+"""What a walk worth its name has met many times."""
+
+
+class Difference(AssertionError):
+    """The engine and the reference disagree, or the engine broke a promise."""
+
+
+# ------------------------------------------------------------------------------------------ the pair
+
+
+class Pair:
+    """An engine beside the reference: each call goes to both, and a different answer raises Difference."""
+
+    def __init__(self, engine: Engine, *, everything: bool = False) -> None:
+        self.engine = engine
+        self.reference = ReferenceEngine(everything=everything)
+        self.ledger = Ledger()
+        self.counts: Counter[str] = Counter()
+        self.recent: deque[tuple[object, ...]] = deque(maxlen=12)
+
+    def enqueue(self, jobs: Sequence[Job], now: datetime) -> list[Receipt]:
+        self.recent.append(("enqueue", now, jobs))
+        receipts = self.engine.enqueue(jobs, now=now)
+        expected = self.reference.enqueue(jobs, now=now)
+        for job, receipt, wanted in zip(jobs, receipts, expected, strict=True):
+            if storable(job):
+                same(receipt, wanted, "receipt")
+            else:  # whether the value or the key is looked at first is open
+                promise(not receipt.created, f"a value no store takes was taken: {receipt}")
+            if receipt.created:
+                self.ledger.created(receipt.job)
+            self.counts[f"enqueue: {_fate(job, receipt)}"] += 1
+        return receipts
+
+    def turn(self, changes: Sequence[Change], claim: Claim | None, now: datetime) -> Turn:
+        self.recent.append(("turn", now, changes, claim))
+        turn = self.engine.turn(changes, claim, now=now)
+        given = {job.id for job in turn.jobs}
+        expected = self.reference.turn(changes, claim, now=now, prefer=given)
+        for change, verdict, wanted in zip(changes, turn.verdicts, expected.verdicts, strict=True):
+            self._judge(change, verdict, wanted)
+        # Between lanes the order is the engine's own affair.
+        same(_by_lane(turn.jobs), _by_lane(expected.jobs), "jobs claimed")
+        same(turn.now, expected.now, "the store's time")
+        if claim is not None:
+            repeated = self.ledger.claimed(turn.jobs, claim)
+            self.counts["claim: repeated" if repeated else "claim: given" if turn.jobs else "claim: nothing due"] += 1
+            self.counts["claim: several lanes"] += len(_by_lane(turn.jobs)) > 1
+        return turn
+
+    def _judge(self, change: Change, verdict: Verdict, wanted: Verdict) -> None:
+        kind, outcome = kind_of(change), verdict.outcome
+        if storable(change.after):
+            same(outcome, wanted.outcome, f"verdict on {kind}")
+            same(verdict.holder, wanted.holder, "holder of the key")
+            if outcome in (Outcome.ALREADY, Outcome.STALE, Outcome.LOST):
+                same(verdict.job, wanted.job, f"job beside {outcome}")
+            self.counts[f"{kind}: {outcome.value}"] += 1
+        else:  # whether the value or the fence is looked at first is open
+            promise(outcome is not Outcome.APPLIED, f"a value no store takes was applied: {change}")
+            self.counts[f"{kind}: value refused"] += outcome is Outcome.REFUSED
+        if outcome is Outcome.APPLIED:
+            self.ledger.applied(change)
+
+    def extend(self, holds: Sequence[Hold], lease: float, now: datetime) -> list[Held]:
+        self.recent.append(("extend", now, holds, lease))
+        answers = self.engine.extend(holds, lease=lease, now=now)
+        same(answers, self.reference.extend(holds, lease=lease, now=now), "renewals")
+        for held in answers:
+            self.counts[f"extend: {held.renewal.value}"] += 1
+            self.counts["extend: cancel requested"] += held.cancel_requested
+        return answers
+
+    def expired(self, limit: int, now: datetime) -> list[Job]:
+        self.recent.append(("expired", now, limit))
+        found = self.engine.expired(limit=limit, now=now)
+        wanted = {job.id: job for job in self.reference.expired(limit=sys.maxsize, now=now)}
+        same(len({job.id for job in found}), min(limit, len(wanted)), "number of jobs expired")
+        same(found, [wanted.get(job.id) for job in found], "jobs expired")  # which come first is open
+        self.counts["expired: found"] += len(found)
+        return found
+
+    def prune(self, keep: dict[State, timedelta], limit: int, now: datetime) -> int:
+        self.recent.append(("prune", now, keep, limit))
+        deleted = self.engine.prune(keep, limit=limit, now=now)
+        ids = list(self.reference.jobs)
+        gone = {id_ for id_, job in zip(ids, self.engine.get(ids), strict=True) if job is None}
+        same(deleted, self.reference.prune(keep, limit=limit, now=now, prefer=gone), "number of jobs pruned")
+        same(gone, set(ids) - set(self.reference.jobs), "jobs pruned")
+        self.counts["prune: deleted" if deleted else "prune: nothing"] += 1
+        return deleted
+
+    def find(self, where: Where, limit: int) -> list[Job]:
+        self.recent.append(("find", where, limit))
+        found: list[Job] = []
+        cursor = None
+        while True:
+            page = self.engine.find(where, limit=limit, cursor=cursor)
+            found += page.jobs
+            cursor = page.cursor
+            if cursor is None:
+                break
+            promise(len(page.jobs) == limit, "a page that is not the last is not full")
+        same(found, self.reference.find(where), f"jobs found by {where}")
+        same(self.engine.count(where), self.reference.count(where), f"count by {where}")
+        self.counts["find"] += 1
+        return found
+
+    def get(self, ids: Sequence[str]) -> list[Job | None]:
+        found = self.engine.get(ids)
+        same(found, self.reference.get(ids), "jobs")
+        return found
+
+    def check(self, trails: int = sys.maxsize) -> None:
+        """Compare the whole state, the trails of the newest `trails` jobs, and what the ledger has seen."""
+        self.recent.append(("check",))
+        jobs = self.find(Where(), limit=1000)
+        self.ledger.compare(jobs)
+        for job in jobs[:trails]:
+            same(self.engine.events(job.id), self.reference.events(job.id), f"events of {job.id}")
+
+
+class Ledger:
+    """What the engine's own answers oblige it to, kept without the reference's help."""
+
+    def __init__(self) -> None:
+        self.revisions: Counter[str] = Counter()
+        self.attempts: Counter[str] = Counter()
+        self.final: set[str] = set()
+        self.asked: set[str] = set()  # running jobs with a cancel request
+        self.holders: dict[str, str] = {}  # job -> token
+
+    def created(self, job: Job) -> None:
+        self.revisions[job.id] = self.attempts[job.id] = 0
+        self.final.discard(job.id)
+
+    def claimed(self, jobs: Sequence[Job], claim: Claim) -> bool:
+        """Whether the answer repeats an earlier one; otherwise nobody may hold what was given."""
+        held = {id_ for id_, token in self.holders.items() if token == claim.token}
+        if held:
+            promise({job.id for job in jobs} == held, f"a repeated claim held {held}, and was answered {jobs}")
+            return True
+        for job in jobs:
+            promise(job.id not in self.holders, f"{job.id} is held by {self.holders.get(job.id)} and was given again")
+            promise(job.id not in self.final, f"{job.id} has ended and was given")
+            self.holders[job.id] = claim.token
+            self.revisions[job.id] += 1
+            self.attempts[job.id] += 1
+        return False
+
+    def applied(self, change: Change) -> None:
+        id_, token = change.before.id, self.holders.get(change.before.id)
+        match change.fence:
+            case Fence.HOLDER | Fence.RECOVERY:
+                promise(token == change.before.lease_token, f"held under {token}, written by {change}")
+                promise(id_ not in self.asked or change.after.state.final, f"a cancel request was buried by {change}")
+                del self.holders[id_]
+                self.asked.discard(id_)
+            case Fence.RUNNING:
+                promise(token is not None, f"not running, and asked to stop by {change}")
+                self.asked.add(id_)
+            case Fence.REVISION:
+                promise(token is None, f"held under {token}, written by {change}")
+        promise((id_ in self.final) == (change.what is What.RETRIED), f"final is final, except by a retry: {change}")
+        (self.final.add if change.after.state.final else self.final.discard)(id_)
+        self.revisions[id_] += 1
+
+    def compare(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            seen = (job.revision, job.attempt, job.state.final)
+            told = (self.revisions[job.id], self.attempts[job.id], job.id in self.final)
+            promise(seen == told, f"(revision, attempt, final) of {job.id} is {seen}; the answers amount to {told}")
+            holder = job.lease_token if job.state is State.RUNNING else None
+            promise(holder == self.holders.get(job.id), f"{job} should be held under {self.holders.get(job.id)}")
+            promise(job.state is not State.RUNNING or job.cancel_requested == (job.id in self.asked), f"flag of {job}")
+
+
+def promise(kept: bool, broken: str) -> None:
+    if not kept:
+        raise Difference(broken)
+
+
+def same(answer: object, expected: object, what: str) -> None:
+    if answer != expected:
+        raise Difference("\n  ".join([f"{what}:", *_differences("", answer, expected)]))
+
+
+def _differences(place: str, answer: Any, expected: Any) -> list[str]:
+    """Only what differs, for people who have a screen and not all day."""
+    if answer == expected:
+        return []
+    if type(answer) is type(expected) and isinstance(answer, tuple | list | dict) and len(answer) == len(expected):
+        if hasattr(answer, "_asdict"):
+            place = f"{place} {answer[0]}"
+            answer, expected = answer._asdict(), expected._asdict()
+        if not isinstance(answer, dict):
+            answer, expected = dict(enumerate(answer)), dict(enumerate(expected))
+        if answer.keys() == expected.keys():
+            return [
+                line for name in answer for line in _differences(f"{place}.{name}", answer[name], expected[name])
+            ]
+    return [f"{place} engine    {answer}", f"{place} reference {expected}"]
+
+
+def kind_of(change: Change) -> str:
+    """Who writes: the rows of the compare table."""
+    match change.fence, change.what:
+        case _, What.SUPERSEDED | What.RETRIED | What.REPLACED | What.EXPIRED:
+            names = {"superseded": "supersede", "retried": "retry", "replaced": "replace", "expired": "expire"}
+            return names[change.what]
+        case Fence.HOLDER, _:
+            return "settle"
+        case Fence.RECOVERY, _:
+            return "recover"
+        case Fence.RUNNING, _:
+            return "request"
+    return "cancel"
+
+
+def _fate(job: Job, receipt: Receipt) -> str:
+    if receipt.refused:
+        return "refused"
+    if receipt.created:
+        return "created"
+    return "known id" if receipt.job.id == job.id else "taken key"
+
+
+def _by_lane(jobs: Sequence[Job]) -> dict[tuple[str, str], list[Job]]:
+    lanes: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        lanes.setdefault((job.queue, job.lane), []).append(job)
+    return lanes
+
+
+# ------------------------------------------------------------------------------------------ the walk
+
+
+class Walk:
+    """The actors, what they remember, and the die they roll."""
+
+    def __init__(self, pair: Pair, seed: int) -> None:
+        self.pair = pair
+        self.rng = Random(seed)
+        self.now = START
+        self.copies: dict[str, list[Job]] = {worker: [] for worker in WORKERS}  # of jobs each once held
+        self.sent: deque[tuple[Sequence[Change], Claim | None]] = deque(maxlen=12)
+        self.asked_for: deque[list[Job]] = deque(maxlen=8)  # enqueued before, perhaps again
+        self.readings: deque[Job] = deque(maxlen=12)  # the operator's
+        self.found_expired: deque[Job] = deque(maxlen=8)  # the reaper's
+        self.replaceable: deque[tuple[Job, Job]] = deque(maxlen=6)  # who holds the key, who wants it
+        self._draw_the_swarm()
+
+    def _draw_the_swarm(self) -> None:
+        """Leave some acts out and favour others, so that rare company is met in some seed."""
+        roll = self.rng
+        usual: dict[Callable[[], bool], float] = {
+            self.clock: 12, self.enqueue: 12, self.claim: 14, self.settle: 16, self.extend: 8, self.repeat_turn: 5,
+            self.enqueue_again: 2, self.replace: 4, self.look_for_expired: 5, self.recover: 7, self.read: 4,
+            self.cancel: 5, self.retry: 6, self.mixed: 6, self.prune: 2, self.find: 2,
+        }  # fmt: skip
+        needed = (self.clock, self.enqueue, self.claim, self.settle, self.look_for_expired, self.recover, self.prune)
+        self.acts = list(usual)
+        self.weights = [
+            weight * roll.choice((0.3, 1, 1, 2)) if act in needed or roll.random() < 0.85 else 0.0
+            for act, weight in usual.items()
+        ]
+        self.population = roll.choice((4, 8, 14, 24))  # jobs alive, about
+        self.keyed = roll.choice((0.0, 0.3, 0.8))
+        self.distracted = roll.choice((0.1, 0.4, 0.7))  # act on an old copy, keep one after the end, lose an answer
+        self.lease = roll.choice((1.0, 5.0, 30.0))
+        self.lanes = roll.choice((("",), ("", "a"), ("a", "b", "c")))
+        self.queues = roll.choice((("default",), ("default", "mail")))
+        self.tasks = roll.choice((("greet",), ("greet", "render")))
+        self.tenants = roll.choice((("default",), ("default", "acme")))
+
+    def step(self) -> str:
+        """One act that could be done; its name."""
+        while True:
+            [act] = self.rng.choices(self.acts, self.weights)
+            if act():
+                return act.__name__
+
+    # -------------------------------------------------------------------------------- producers
+
+    def enqueue(self) -> bool:
+        alive = sum(not job.state.final for job in self.pair.reference.jobs.values())
+        if alive >= self.population:
+            return False
+        self._enqueue([self._new_job() for _ in range(self.rng.choice((1, 1, 2, 4)))])
+        return True
+
+    def enqueue_again(self) -> bool:
+        """The answer was lost, or the producer is not sure."""
+        if not self.asked_for:
+            return False
+        self._enqueue(self.rng.choice(self.asked_for))
+        return True
+
+    def _enqueue(self, jobs: list[Job]) -> None:
+        # Whether a window that was over before its job arrived keeps away others of the same call is open.
+        jobs = [job for job in jobs if job.key_until is None or job.key_until > self.now] or jobs[:1]
+        receipts = self.pair.enqueue(jobs, self.now)
+        self.asked_for.append(jobs)
+        for job, receipt in zip(jobs, receipts, strict=True):
+            if receipt.created:
+                self._forget(job.id)
+            if not receipt.created and receipt.job.id != job.id:
+                self.replaceable.append((receipt.job, job))
+            elif not receipt.refused and self._chance(0.2):
+                self.readings.append(receipt.job)
+
+    def _forget(self, id_: str) -> None:
+        """A reading does not outlive its job: an id that was pruned and enqueued again begins at revision 0."""
+        for worker, copies in self.copies.items():
+            self.copies[worker] = [job for job in copies if job.id != id_]
+        self.readings = deque((job for job in self.readings if job.id != id_), 12)
+        self.found_expired = deque((job for job in self.found_expired if job.id != id_), 8)
+        self.replaceable = deque((pair for pair in self.replaceable if pair[0].id != id_), 6)
+        self.sent = deque((turn for turn in self.sent if all(change.before.id != id_ for change in turn[0])), 12)
+
+    def _new_job(self) -> Job:
+        roll = self.rng
+        scope = roll.choice(list(Scope)) if self._chance(self.keyed) else None
+        sent_at = self.now + timedelta(seconds=roll.choice((0, 0, 0, -2, 2)))  # a producer's clock may be wrong
+        return Job(
+            id=self._new_id(),
+            task=roll.choice(self.tasks),
+            payload_json=HALF_A_CHARACTER if self._chance(0.01) else f'{{"n":{roll.randrange(100)}}}',
+            created_at=sent_at,
+            due_at=sent_at + timedelta(seconds=roll.choice((0, 0, 0, 0, 1, 5, 20, -3))),
+            tenant=roll.choice(self.tenants),
+            queue=roll.choice(self.queues),
+            lane=roll.choice(self.lanes),
+            priority=roll.choice((0, 0, 0, 1, 5, -1)),
+            retry=Retry(roll.choice((1, 2, 3)), roll.choice((0.0, 2.0)), roll.choice((None, 3.0)), roll.choice((0, 1.0))),
+            timeout=roll.choice((None, 60.0)),
+            expires_at=self.now + timedelta(seconds=roll.choice((0, 3, 15))) if self._chance(0.15) else None,
+            key=roll.choice("kl") if scope else None,
+            key_scope=scope,
+            key_until=self.now + timedelta(seconds=roll.choice((0, 4, 20))) if scope is Scope.WINDOW else None,
+        )
+
+    def _new_id(self) -> str:
+        """A UUIDv7 of the walk's own time and die; within a millisecond the order is random."""
+        stamp = f"{int(self.now.timestamp() * 1000):012x}"
+        low = f"{self.rng.getrandbits(62) | 1 << 63:016x}"
+        return f"{stamp[:8]}-{stamp[8:]}-7{self.rng.getrandbits(12):03x}-{low[:4]}-{low[4:]}"
+
+    def replace(self) -> bool:
+        return self._send(self._replacements())
+
+    def _replacements(self) -> list[Change]:
+        if not self.replaceable:
+            return []
+        first, wanted = self.rng.choice(self.replaceable)
+        [first] = self._as_it_is_now([first])
+        if first.state is not State.PENDING or not storable(wanted):
+            return []
+        return [lifecycle.replace(first, wanted, self.now, actor="producer")]
+
+    # ---------------------------------------------------------------------------------- workers
+
+    def claim(self) -> bool:
+        self._turn([], self._new_claim())
+        return True
+
+    def _new_claim(self) -> Claim:
+        roll = self.rng
+        return Claim(
+            token=f"t{roll.getrandbits(48):012x}",
+            worker=roll.choice(WORKERS),
+            limit=roll.choice((0, 1, 1, 2, 3, 5, 50)),
+            lease=self.lease,
+            queues=roll.choice((self.queues, self.queues[:1])),
+            lanes=roll.choice((None, self.lanes[:1], self.lanes[-1:], self.lanes)),
+            tasks=roll.choice((None, None, self.tasks[-1:])),
+        )
+
+    def settle(self) -> bool:
+        return self._send(self._settlements(), self._new_claim() if self._chance(0.3) else None)
+
+    def _settlements(self) -> list[Change]:
+        copies = self.copies[self.rng.choice(WORKERS)]
+        chosen = self.rng.sample(copies, min(len(copies), self.rng.choice((1, 1, 2, 4))))
+        return [self._settlement(job) for job in chosen]
+
+    def _settlement(self, job: Job) -> Change:
+        outcome = self._outcome(job)
+        self.pair.counts[f"outcome: {type(outcome).__name__}"] += 1
+        return lifecycle.settle(job, outcome, self.now, noise=self.rng.random())
+
+    def _outcome(self, job: Job) -> lifecycle.Outcome:
+        roll = self.rng
+        message = "half \ud800" if self._chance(0.02) else roll.choice(("boom", "Ünglück ☂"))
+        error = JobError("RuntimeError", message, "Traceback", job.attempt, self.now.isoformat())
+        return roll.choice(
+            (
+                lifecycle.Succeeded(roll.choice((None, '{"ok":true}', '"\\u00fc"'))),
+                lifecycle.Failed(error),
+                lifecycle.Failed(error, delay=roll.choice((0.0, 2.5))),
+                lifecycle.TimedOut(error),
+                lifecycle.Refused(roll.choice((Reason.PERMANENT, Reason.UNKNOWN_TASK)), error),
+                lifecycle.Snoozed(roll.choice((0.0, 1.0, 10.0))),
+                lifecycle.Released(),
+                lifecycle.Stopped("enough"),
+            )
+        )
+
+    def extend(self) -> bool:
+        copies = self.copies[self.rng.choice(WORKERS)]
+        if not copies:
+            return False
+        chosen = self.rng.sample(copies, self.rng.randint(1, len(copies)))
+        # One job under two tokens is a worker beside its own zombie; under one token it is named once.
+        chosen = list({(job.id, job.lease_token): job for job in chosen}.values())
+        tellings = [self._telling(job) for job in chosen]
+        answers = self.pair.extend([hold for _, hold in tellings], self.lease, self.now)
+        for (job, hold), held in zip(tellings, answers, strict=True):
+            if held.renewal is Renewal.LOST and not self._chance(self.distracted):
+                copies.remove(job)
+            elif held.renewal is Renewal.RENEWED and not self._chance(self.distracted):
+                told = {name: value for name, value in hold._asdict().items() if name in Job._fields and value is not None}
+                copies[copies.index(job)] = job.evolve(**told)
+        return True
+
+    def _telling(self, job: Job) -> tuple[Job, Hold]:
+        roll = self.rng
+        return job, Hold(
+            job.id,
+            job.lease_token or "",
+            started_at=roll.choice((None, self.now, job.started_at)),
+            progress=roll.choice((None, None, Progress(0.5, "half way"), Progress(1.0))),
+            cost_micros=roll.choice((None, None, job.cost_micros + 7)),
+        )
+
+    def repeat_turn(self) -> bool:
+        """The very same turn again: its answer was lost, or it was slow to arrive."""
+        if not self.sent:
+            return False
+        self._turn(*self.rng.choice(self.sent))
+        return True
+
+    # --------------------------------------------------------------- the reaper and the operator
+
+    def look_for_expired(self) -> bool:
+        self.found_expired += self.pair.expired(self.rng.choice((1, 3, 100)), self.now)
+        return True
+
+    def recover(self) -> bool:
+        return self._send(self._recoveries())
+
+    def _recoveries(self) -> list[Change]:
+        chosen = self.rng.sample(self.found_expired, min(len(self.found_expired), self.rng.choice((1, 2, 3))))
+        return [
+            lifecycle.crash(job, self.now, actor="reaper")
+            if job.state is State.RUNNING
+            else lifecycle.expire(job, self.now, actor="reaper")
+            for job in chosen
+        ]
+
+    def read(self) -> bool:
+        if not self.pair.reference.jobs:
+            return False
+        [job] = self.pair.get([self.rng.choice(list(self.pair.reference.jobs))])
+        self.readings.append(job)
+        return True
+
+    def cancel(self) -> bool:
+        return self._send(self._cancellations())
+
+    def _cancellations(self) -> list[Change]:
+        return [
+            lifecycle.cancel(job, self.now, actor="operator", note="not needed")
+            for job in self._some_readings()
+            if not job.state.final
+        ]
+
+    def retry(self) -> bool:
+        return self._send(self._retries())
+
+    def _retries(self) -> list[Change]:
+        return [
+            lifecycle.retry(job, self.now, actor="operator", keep_attempts=self._chance(0.4))
+            for job in self._some_readings()
+            if job.state in (State.FAILED, State.CANCELLED)
+        ]
+
+    def _some_readings(self) -> list[Job]:
+        chosen = self.rng.sample(self.readings, min(len(self.readings), self.rng.choice((1, 3, 6))))
+        return self._as_it_is_now(chosen)
+
+    def _as_it_is_now(self, jobs: list[Job]) -> list[Job]:
+        """Look again before acting, unless distracted."""
+        if self._chance(self.distracted):
+            return jobs
+        return [now or job for now, job in zip(self.pair.get([job.id for job in jobs]), jobs, strict=True)]
+
+    # --------------------------------------------------------------------------- turns and time
+
+    def mixed(self) -> bool:
+        """A worker's turn also carries the upkeep it did meanwhile."""
+        sources = (self._settlements, self._recoveries, self._cancellations, self._retries, self._replacements)
+        changes = [change for source in self.rng.sample(sources, 3) for change in source()]
+        return self._send(changes, self._new_claim() if self._chance(0.7) else None)
+
+    def _send(self, changes: list[Change], claim: Claim | None = None) -> bool:
+        one_a_job = list({change.before.id: change for change in changes}.values())
+        if not one_a_job:
+            return False
+        self._turn(one_a_job, claim)
+        return True
+
+    def _turn(self, changes: Sequence[Change], claim: Claim | None) -> None:
+        turn = self.pair.turn(changes, claim, self.now)
+        self.sent.append((changes, claim))
+        if self._chance(self.distracted / 3):
+            return  # the answer was lost
+        if claim is not None:
+            self.copies[claim.worker] = (self.copies[claim.worker] + turn.jobs)[-10:]
+        again = [self._follow(change, verdict) for change, verdict in zip(changes, turn.verdicts, strict=True)]
+        self._send([change for change in again if change is not None])
+
+    def _follow(self, change: Change, verdict: Verdict) -> Change | None:
+        """What a writer does about its verdict: let go, decide again, or give way to the holder of the key."""
+        worker = self.copies.get(change.before.worker or "", [])
+        match verdict.outcome:
+            case Outcome.APPLIED | Outcome.ALREADY | Outcome.LOST:
+                if change.before in worker and not self._chance(self.distracted):
+                    worker.remove(change.before)
+            case Outcome.STALE:
+                if change.before in worker:
+                    worker[worker.index(change.before)] = verdict.job
+                if self._chance(0.7):
+                    return self._settlement(verdict.job)
+            case Outcome.REFUSED:
+                if verdict.holder and change.fence in (Fence.HOLDER, Fence.RECOVERY) and self._chance(0.9):
+                    return lifecycle.supersede(change, self.now)
+            case Outcome.BUSY:
+                raise Difference("one thread, and something is busy")
+        return None
+
+    def clock(self) -> bool:
+        """Move on a little, or to just before, onto or just past a moment that matters."""
+        moments = [
+            moment
+            for job in self.pair.reference.jobs.values()
+            for moment in (job.lease_until, job.due_at, job.expires_at, job.key_until)
+            if moment is not None and moment > self.now
+        ]
+        if moments and self._chance(0.6):
+            moment = self.rng.choice(moments) + timedelta(microseconds=self.rng.choice((-1, 0, 0, 1)))
+        else:
+            moment = self.now + timedelta(milliseconds=self.rng.choice((1, 50, 500, 2_000, 12_000)))
+        self.now = max(self.now, moment)
+        self.pair.counts["clock"] += 1
+        return True
+
+    def prune(self) -> bool:
+        ages = (timedelta(), timedelta(seconds=5), timedelta(seconds=30))
+        states = self.rng.sample([state for state in State if state.final], self.rng.choice((1, 3, 3)))
+        self.pair.prune({state: self.rng.choice(ages) for state in states}, self.rng.choice((1, 5, 100)), self.now)
+        return True
+
+    def find(self) -> bool:
+        roll = self.rng
+        where = Where(
+            state=roll.choice((None, *State)),
+            task=roll.choice((None, None, *self.tasks)),
+            queue=roll.choice((None, None, *self.queues)),
+            tenant=roll.choice((None, None, *self.tenants)),
+            key=roll.choice((None, None, None, "k")),
+        )
+        self.pair.find(where, limit=roll.choice((1, 3, 50)))
+        return True
+
+    def _chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+
+# ------------------------------------------------------------------------------------- walking it
+
+
+def walk(kind: str, seed: int, steps: int = STEPS_PER_STORE) -> Counter[str]:
+    """Walk a fresh store; what was met, how often. Raises Difference naming the seed and the step."""
+    everything = Random(-seed).random() < 0.5
+    with tempfile.TemporaryDirectory() as folder:
+        engine = connect(store_url(kind, folder), clock=lambda: START, everything=everything)
+        try:
+            return _walk(Pair(engine, everything=everything), seed, steps)
+        finally:
+            engine.close()
+
+
+def store_url(kind: str, folder: str) -> str:
+    """A fresh store that need not survive a power cut."""
+    return {"sqlite": f"sqlite:///{folder}/walk.db?synchronous=normal"}[kind]
+
+
+def _walk(pair: Pair, seed: int, steps: int) -> Counter[str]:
+    walk = Walk(pair, seed)
+    step = 0
+    try:
+        for step in range(1, steps + 1):  # noqa: B007 - told when it goes wrong
+            walk.step()
+            if step % STEPS_PER_CHECK == 0:
+                pair.check(trails=8)
+        pair.check()
+    except Exception as error:
+        acts = "\n".join(f"  {' '.join(map(_short, act))}" for act in pair.recent)
+        said = error if isinstance(error, Difference) else f"{type(error).__name__}: {error}"
+        told = f"seed {seed}, step {step}, in {pair.recent[-1][0]}: {said}\nthe last acts, newest last:\n{acts}"
+        raise Difference(told.encode(errors="backslashreplace").decode()) from error
+    return pair.counts
+
+
+def _short(value: Any) -> str:
+    """A value as a line of a trace."""
+    match value:
+        case Change():
+            before, after = value.before, value.after
+            return (
+                f"[{value.what} {before.id[-4:]} by {value.actor}: {before.state}@{before.revision}"
+                f" -> {after.state}@{after.revision}, token {before.lease_token}, key {before.key} {before.key_scope}]"
+            )
+        case Job():
+            return f"[{value.id[-4:]} key {value.key} {value.key_scope}]"
+        case datetime():
+            return f"+{(value - START).total_seconds()}s"
+        case list():
+            return " ".join(map(_short, value))
+    return str(value)
+
+
+def table(counts: Counter[str]) -> str:
+    """The counts, four to a line."""
+    cells = [f"{name:<24}{counts[name]:>9,}" for name in sorted(counts)]
+    return "\n".join("   ".join(cells[at : at + 3]) for at in range(0, len(cells), 3))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", default="sqlite")
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1, help="of the first store; the next ones count on")
+    given = parser.parse_args(arguments)
+    counts: Counter[str] = Counter()
+    done, seed, started = 0, given.seed, time.monotonic()
+    while done < given.steps:
+        steps = min(STEPS_PER_STORE, given.steps - done)
+        try:
+            counts += walk(given.engine, seed, steps)
+        except Difference as difference:
+            print(f"DIFFERENT after {done:,} steps and more\n{difference}")
+            return 1
+        done, seed = done + steps, seed + 1
+        if done % 100_000 < STEPS_PER_STORE or done == given.steps:
+            pace = done / (time.monotonic() - started)
+            print(f"{done:>12,} steps, {pace:,.0f} a second, seeds {given.seed}-{seed - 1}: no difference", flush=True)
+    print(table(counts))
+    unmet = [name for name in REACHED if not counts[name]]
+    print(f"never met: {', '.join(unmet)}" if unmet else "every act and every verdict was met")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

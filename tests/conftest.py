@@ -1,0 +1,49 @@
+"""One fixture over the engines: every conformance case runs on each of them, with no skips."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from treadle.engines import connect
+from treadle.engines.base import Engine
+from treadle.testing import FakeClock
+
+pytest_plugins = ["covers"]
+
+ENGINES = ("sqlite",)
+
+
+@pytest.fixture(params=ENGINES)
+def engine_kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store_url(engine_kind: str, tmp_path: Path) -> str:
+    """A fresh, empty store; several engines and processes may open it."""
+    return {"sqlite": f"sqlite:///{tmp_path}/treadle.db"}[engine_kind]
+
+
+@pytest.fixture
+def make_engine(store_url: str, clock: FakeClock) -> Iterator[Callable[..., Engine]]:
+    """Opens further engines on the same store, as other processes would."""
+    opened: list[Engine] = []
+
+    def open_engine(**options: object) -> Engine:
+        opened.append(connect(store_url, clock=clock.now, **options))
+        return opened[-1]
+
+    yield open_engine
+    for engine in opened:
+        engine.close()
+
+
+@pytest.fixture
+def engine(make_engine: Callable[..., Engine]) -> Engine:
+    return make_engine()

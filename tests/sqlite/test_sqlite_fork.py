@@ -1,0 +1,166 @@
+"""Forked children: a prefork server, a process pool, a daemon. Each opens connections of its own."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from making import a_job, claim, current, enqueued, settle
+from treadle.engines.base import Engine, Hold, Outcome, Renewal, Where
+from treadle.lifecycle import Succeeded
+from treadle.model import Job, State
+
+Fork = Callable[[Callable[[], Any]], Any]
+
+
+def test_an_engine_used_before_a_fork_works_in_the_child_and_in_the_parent(engine: Engine, neighbour: Fork) -> None:
+    before = enqueued(engine)
+
+    def child() -> tuple[Job, Job]:
+        [mine] = claim(engine, worker="child")
+        assert settle(engine, mine, Succeeded()).outcome is Outcome.APPLIED
+        return mine, enqueued(engine)
+
+    settled, made = neighbour(child).answer()
+    assert settled.id == before.id
+    assert current(engine, before).state is State.SUCCEEDED
+    assert current(engine, made).state is State.PENDING
+    assert [job.id for job in claim(engine)] == [made.id]
+
+
+def test_parent_and_children_may_write_at_the_same_time(engine: Engine, together: Any, path: Path, plain: Any) -> None:
+    enqueued(engine)
+
+    def child(number: int, barrier: Any) -> None:
+        barrier.wait()
+        for _ in range(50):
+            enqueued(engine)
+
+    together(3, child)
+    for _ in range(50):
+        enqueued(engine)
+    assert engine.count(Where()) == {State.PENDING: 1 + 3 * 50 + 50}
+    assert plain().execute("pragma integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_child_goes_on_after_its_parent_has_closed(engine: Engine, neighbour: Fork) -> None:
+    # The last one to close deletes the write-ahead log: a child must count as one that has it open.
+    before = enqueued(engine)
+    assert current(engine, before) == before
+    used_by_child, say_used = os.pipe()
+    parent_closed, say_closed = os.pipe()
+
+    def child() -> list[Job]:
+        first = enqueued(engine)
+        os.write(say_used, b"!")
+        os.read(parent_closed, 1)
+        return [first, enqueued(engine), enqueued(engine)]
+
+    process = neighbour(child)
+    os.read(used_by_child, 1)
+    engine.close()
+    os.write(say_closed, b"!")
+    made = process.answer()
+    assert engine.get([job.id for job in made]) == made
+
+
+def test_a_child_that_uses_one_of_two_engines_goes_on_after_its_parent_has_closed_both(
+    make_engine: Callable[[], Engine], neighbour: Fork
+) -> None:
+    one, other = make_engine(), make_engine()
+    enqueued(one)
+    enqueued(other)
+    used_by_child, say_used = os.pipe()
+    parent_closed, say_closed = os.pipe()
+
+    def child() -> list[Job]:
+        first = enqueued(one)
+        os.write(say_used, b"!")
+        os.read(parent_closed, 1)
+        return [first, enqueued(one)]
+
+    process = neighbour(child)
+    os.read(used_by_child, 1)
+    one.close()
+    other.close()
+    os.write(say_closed, b"!")
+    made = process.answer()
+    assert one.get([job.id for job in made]) == made
+
+
+def test_a_child_of_a_process_that_has_just_closed_its_engine_starts_anew(engine: Engine, neighbour: Fork) -> None:
+    before = enqueued(engine)
+    engine.close()
+    made = neighbour(lambda: enqueued(engine)).answer()
+    assert engine.get([before.id, made.id]) == [before, made]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_child_forked_while_another_thread_writes_is_not_locked_out_for_ever(
+    engine: Engine, neighbour: Fork
+) -> None:
+    enqueued(engine)
+    writing, go_on = threading.Event(), threading.Event()
+    parent_wrote, say_wrote = os.pipe()
+
+    def write() -> None:
+        with engine.file.write() as connection:
+            connection.execute("update treadle_jobs set worker = null")
+            writing.set()
+            go_on.wait()
+
+    def child() -> Job:
+        os.read(parent_wrote, 1)
+        return enqueued(engine)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        writing.wait()
+        process = neighbour(child)
+    finally:
+        go_on.set()
+        writer.join()
+    os.write(say_wrote, b"!")
+    made = process.answer()
+    assert current(engine, made).state is State.PENDING
+
+
+def test_a_child_waits_for_the_write_its_parent_had_begun(engine: Engine, neighbour: Fork) -> None:
+    job = enqueued(engine)
+    [held] = claim(engine)
+
+    def child() -> tuple[Renewal, Job | None]:
+        [answer] = engine.extend([Hold(job.id, held.lease_token or "")], lease=3.0)
+        return answer.renewal, engine.get([made.id])[0]
+
+    made = a_job(engine.now())
+    with engine.file.write() as connection:
+        connection.execute("update treadle_jobs set worker = 'parent'")
+        assert neighbour(child).answer() == (Renewal.BUSY, None)
+    assert current(engine, job).worker == "parent"
+
+
+def test_children_forked_beside_a_busy_writer_all_work_and_the_file_stays_whole(
+    engine: Engine, neighbour: Fork, plain: Any
+) -> None:
+    enqueued(engine)
+    enough = threading.Event()
+    written: list[Job] = []
+
+    def keep_writing() -> None:
+        while not enough.is_set():
+            written.append(enqueued(engine))
+
+    writer = threading.Thread(target=keep_writing)
+    writer.start()
+    try:
+        made = [neighbour(lambda: enqueued(engine)).answer() for _ in range(30)]
+    finally:
+        enough.set()
+        writer.join()
+    assert plain().execute("pragma integrity_check").fetchall() == [("ok",)]
+    assert engine.get([job.id for job in made + written]) == made + written

@@ -1,0 +1,308 @@
+"""The tables: made once, by whoever comes first, and never used when they are not ours."""
+
+import re
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from making import claim, current, enqueued
+from treadle.engines import connect
+from treadle.engines.base import Engine, Where
+from treadle.engines.sqlite import file
+from treadle.engines.sqlite.file import Migration
+from treadle.errors import EngineError, SchemaError
+from treadle.model import State
+from treadle.testing import FakeClock
+
+TABLES = ["treadle_events", "treadle_finished", "treadle_jobs", "treadle_keys", "treadle_migrations"]
+
+
+def test_nothing_is_touched_until_the_engine_is_used(make_engine: Callable[[], Engine], tmp_path: Path) -> None:
+    make_engine()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_use_makes_the_tables(engine: Engine, path: Path) -> None:
+    assert engine.get(["none"]) == [None]
+    assert tables(path) == TABLES
+    assert recorded(path) == [(1, "0001_jobs", file.migrations()[0].checksum)]
+
+
+def test_migrate_names_what_it_applied_and_the_second_time_nothing(make_engine: Callable[[], Engine]) -> None:
+    engine = make_engine()
+    assert engine.migrate() == ["0001_jobs"]
+    assert engine.migrate() == []
+    assert make_engine().migrate() == []
+
+
+def test_tables_of_an_application_in_the_same_file_are_left_alone(engine: Engine, path: Path) -> None:
+    script(path, "create table orders (id integer); insert into orders values (7);")
+    enqueued(engine)
+    assert run(path, "select id from orders") == [(7,)]
+    assert engine.check() == []
+
+
+def test_eight_processes_may_open_a_fresh_file_at_once(
+    together: Callable[..., Sequence[list[str]]], tmp_path: Path, clock: FakeClock
+) -> None:
+    rounds = 200
+    files = [tmp_path / f"{number}.db" for number in range(rounds)]
+
+    def work(number: int, barrier: object) -> list[str]:
+        claimed = []
+        for fresh in files:
+            barrier.wait()
+            engine = connect(f"sqlite:///{fresh}", clock=clock.now)
+            enqueued(engine)
+            claimed += [job.id for job in claim(engine, 1)]
+            engine.close()
+        return claimed
+
+    claimed = [id for ids in together(8, work) for id in ids]
+    assert len(claimed) == len(set(claimed)) == 8 * rounds
+    assert [len(recorded(fresh)) for fresh in files] == [1] * rounds
+    assert {run(fresh, "select count(*) from treadle_jobs where state = 'running'")[0] for fresh in files} == {(8,)}
+
+
+def test_of_processes_that_migrate_at_once_one_says_that_it_did(
+    together: Callable[..., Sequence[list[list[str]]]], tmp_path: Path, clock: FakeClock
+) -> None:
+    files = [tmp_path / f"{number}.db" for number in range(20)]
+
+    def work(number: int, barrier: object) -> list[list[str]]:
+        said = []
+        for fresh in files:
+            engine = connect(f"sqlite:///{fresh}", clock=clock.now)
+            barrier.wait()
+            said.append(engine.migrate())
+            engine.close()
+        return said
+
+    by_round = list(zip(*together(4, work), strict=True))
+    assert [sorted(said) for said in by_round] == [[[], [], [], ["0001_jobs"]]] * len(files)
+
+
+def test_processes_may_open_and_close_a_file_all_the_time(
+    together: Callable[..., Sequence[int]], store_url: str, engine: Engine, clock: FakeClock
+) -> None:
+    # The last one to close deletes the write-ahead log and locks even readers out meanwhile.
+    def work(number: int, barrier: object) -> int:
+        barrier.wait()
+        for _ in range(60):
+            engine = connect(store_url, clock=clock.now)
+            assert engine.get(["none"]) == [None]
+            enqueued(engine)
+            engine.close()
+        return 60
+
+    assert sum(together(4, work)) == engine.count(Where())[State.PENDING]
+
+
+# ------------------------------------------------------------------------------- files that are not ours
+
+
+@pytest.fixture
+def used(make_engine: Callable[[], Engine], path: Path) -> Path:
+    """A file with a job in it, closed."""
+    engine = make_engine()
+    enqueued(engine)
+    engine.close()
+    return path
+
+
+def test_a_file_of_a_newer_treadle_is_refused_and_says_upgrade(
+    used: Path, make_engine: Callable[[], Engine]
+) -> None:
+    run(used, "insert into treadle_migrations (number, name, checksum) values (9000, '9000_rockets', 'abc')")
+    for attempt in (lambda e: e.get(["x"]), enqueued, lambda e: e.migrate()):
+        with pytest.raises(SchemaError, match=r"9000_rockets.*newer.*upgrade"):
+            attempt(make_engine())
+
+
+def test_a_newer_file_with_further_tables_says_upgrade_too(used: Path, make_engine: Callable[[], Engine]) -> None:
+    run(
+        used,
+        "insert into treadle_migrations (number, name, checksum) values (9000, '9000_rockets', 'abc')",
+        "create table treadle_rockets (id text)",
+        "alter table treadle_jobs add column rocket text",
+    )
+    with pytest.raises(SchemaError, match="upgrade"):
+        enqueued(make_engine())
+
+
+def test_a_migration_that_was_other_than_ours_is_refused(used: Path, make_engine: Callable[[], Engine]) -> None:
+    run(used, "update treadle_migrations set checksum = 'another'")
+    with pytest.raises(SchemaError, match=r"0001_jobs.*install the treadle that wrote it"):
+        enqueued(make_engine())
+
+
+DRIFT = {
+    "a dropped index": ("drop index treadle_jobs_claim", "treadle_jobs_claim is missing"),
+    "a dropped table": ("drop table treadle_events", "treadle_events is missing"),
+    "an added column": ("alter table treadle_jobs add column mine text", "treadle_jobs was altered"),
+    "an altered index": (
+        "drop index treadle_keys_job; create index treadle_keys_job on treadle_keys (job, scope)",
+        "treadle_keys_job was altered",
+    ),
+    "a further index": ("create index treadle_jobs_mine on treadle_jobs (task)", "treadle_jobs_mine is unknown"),
+}
+
+
+@pytest.mark.parametrize(("change", "named"), DRIFT.values(), ids=DRIFT)
+def test_drift_is_refused_by_name(
+    used: Path, make_engine: Callable[[], Engine], change: str, named: str
+) -> None:
+    run(used, *change.split("; "))
+    for attempt in (lambda e: e.get(["x"]), enqueued, lambda e: e.migrate()):
+        with pytest.raises(SchemaError, match=named):
+            attempt(make_engine())
+
+
+@pytest.mark.parametrize(("change", "named"), DRIFT.values(), ids=DRIFT)
+def test_check_names_drift_without_raising(
+    used: Path, make_engine: Callable[[], Engine], change: str, named: str
+) -> None:
+    run(used, *change.split("; "))
+    assert make_engine().check() == [named]
+
+
+def test_check_names_every_difference(used: Path, make_engine: Callable[[], Engine]) -> None:
+    run(used, *(statement for change, _ in DRIFT.values() for statement in change.split("; ")))
+    assert sorted(make_engine().check()) == sorted(named for _, named in DRIFT.values())
+
+
+def test_check_tells_of_a_newer_file_instead_of_raising(used: Path, make_engine: Callable[[], Engine]) -> None:
+    run(used, "insert into treadle_migrations (number, name, checksum) values (9000, '9000_rockets', 'abc')")
+    [difference] = make_engine().check()
+    assert "9000_rockets" in difference
+    assert [finding.level for finding in make_engine().doctor()].count("error") == 1
+
+
+def test_check_tells_of_a_foreign_migration_instead_of_raising(
+    used: Path, make_engine: Callable[[], Engine]
+) -> None:
+    run(used, "update treadle_migrations set checksum = 'another'")
+    [difference] = make_engine().check()
+    assert "0001_jobs" in difference
+
+
+@pytest.mark.parametrize(("change", "found"), [("select 1", []), ("drop table treadle_events", ["treadle_events is missing"])])
+def test_check_does_not_change_the_file(
+    used: Path, make_engine: Callable[[], Engine], change: str, found: list[str]
+) -> None:
+    run(used, change)
+    before = (used.read_bytes(), used.stat().st_mtime_ns)
+    assert make_engine().check() == found
+    assert (used.read_bytes(), used.stat().st_mtime_ns) == before
+
+
+def test_check_of_a_missing_file_says_so_and_makes_none(engine: Engine, tmp_path: Path) -> None:
+    [difference] = engine.check()
+    assert re.search(r"treadle\.db does not exist yet.*treadle migrate", difference)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_of_an_empty_file_says_what_is_missing(engine: Engine, path: Path) -> None:
+    path.touch()
+    assert [line for line in engine.check() if "treadle_jobs is missing" in line]
+    assert path.stat().st_size == 0
+
+
+def test_check_of_jobs_in_memory_finds_nothing(clock: FakeClock) -> None:
+    engine = connect("sqlite://", clock=clock.now)
+    enqueued(engine)
+    assert engine.check() == []
+    engine.close()
+
+
+# -------------------------------------------------------------------------------------- migrations in steps
+
+FIRST = file.migrations()[0]
+GOOD = Migration(2, "0002_good", "create table treadle_more (id text);\ncreate index treadle_more_id on treadle_more (id);")
+BROKEN = Migration(2, "0002_broken", "create table treadle_more (id text);\ncreate table treadle_more (id text);")
+
+
+def test_a_migration_that_fails_in_the_middle_leaves_nothing(
+    make_engine: Callable[[], Engine], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert file.migrations()  # and what is expected of a file is known by now
+    with monkeypatch.context() as later:
+        later.setattr(file, "migrations", lambda: [FIRST, BROKEN])
+        with pytest.raises(EngineError, match="treadle_more"):
+            enqueued(make_engine())
+    assert tables(path) == []
+    assert enqueued(make_engine()).state is State.PENDING
+
+
+def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
+    used: Path, make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(file, "migrations", lambda: [FIRST, BROKEN])
+        with pytest.raises(EngineError):
+            enqueued(make_engine())
+    assert tables(used) == TABLES
+    assert make_engine().count(Where()) == {State.PENDING: 1}
+
+
+def test_an_upgrade_applies_only_what_is_new_and_keeps_the_jobs(
+    used: Path, make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "migrations", lambda: [FIRST, GOOD])
+    monkeypatch.setattr(file, "_schema_cache", {})
+    engine = make_engine()
+    assert engine.migrate() == ["0002_good"]
+    assert [number for number, _, _ in recorded(used)] == [1, 2]
+    assert engine.count(Where()) == {State.PENDING: 1}
+
+
+# -------------------------------------------------------------------------------------------- schema_sql
+
+
+def test_the_printed_schema_makes_the_very_tables(engine: Engine, path: Path, tmp_path: Path) -> None:
+    enqueued(engine)
+    by_hand = tmp_path / "hand.db"
+    script(by_hand, engine.schema_sql())
+    ours = [row for row in schema(path) if row[0] != "treadle_migrations"]
+    assert [row for row in schema(by_hand) if row[0] != "treadle_migrations"] == ours
+
+
+def test_a_file_made_from_the_printed_schema_is_accepted(engine: Engine, path: Path) -> None:
+    script(path, engine.schema_sql())
+    job = enqueued(engine)
+    assert current(engine, job) == job
+    assert engine.check() == []
+
+
+def test_the_printed_schema_names_each_migration_and_its_checksum(engine: Engine) -> None:
+    assert f"-- {FIRST.name}, checksum {FIRST.checksum}\n" in engine.schema_sql()
+
+
+def run(path: Path, *statements: str) -> list[tuple[object, ...]]:
+    """The rows of the last of these statements, each committed."""
+    assert path.exists()
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        return [connection.execute(statement).fetchall() for statement in statements][-1]
+    finally:
+        connection.close()
+
+
+def script(path: Path, sql: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.executescript(sql)
+    connection.close()
+
+
+def tables(path: Path) -> list[str]:
+    return [name for (name,) in run(path, "select name from sqlite_schema where type = 'table' order by name")]
+
+
+def schema(path: Path) -> list[tuple[object, ...]]:
+    return run(path, "select tbl_name, type, name, sql from sqlite_schema where sql is not null order by type, name")
+
+
+def recorded(path: Path) -> list[tuple[object, ...]]:
+    return run(path, "select number, name, checksum from treadle_migrations order by number")
