@@ -94,6 +94,11 @@ def write(engine: Engine, change: Change) -> Verdict:
     return verdict
 
 
+def as_if_holding(job: Job, outcome: Outcome, now: datetime) -> Change:
+    """The change of a broken worker that takes this job, whatever its state and token, for its own."""
+    return lifecycle.settle(job.evolve(state=State.RUNNING), outcome, now)._replace(before=job)
+
+
 def start(engine: Engine, job: Job, lease: float = LEASE) -> Job:
     """Write down that the handler of a claimed job has started, as the worker does for a suspect."""
     engine.extend([Hold(job.id, job.lease_token, started_at=engine.now())], lease=lease)
@@ -131,6 +136,14 @@ def traces(engine: Engine) -> tuple[list[Job], list[list[Event]]]:
     """Everything the store shows: every job and its audit lines. Equal before and after means nothing was written."""
     jobs = engine.find(Where(), limit=10_000).jobs
     return jobs, [engine.events(job.id) for job in jobs]
+
+
+def several(make_engine: Callable[[], Engine], number: int) -> list[Engine]:
+    """Engines on one store, opened one after the other, as a race over something else needs them."""
+    engines = [make_engine() for _ in range(number)]
+    for engine in engines:
+        engine.migrate()
+    return engines
 
 
 def race(racers: int, act: Callable[[int], T]) -> list[T]:

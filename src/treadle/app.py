@@ -297,9 +297,9 @@ class Treadle:
             raise ConfigError(f"concurrency: {plan.concurrency} must be from 1 to 1,000")
         return Worker(self.engine, self.tasks, plan)
 
-    def run_worker(self, **options: Any) -> None:
+    def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
         """Run a worker in this thread until it is stopped (SIGTERM, SIGINT); options as in `worker`."""
-        self.worker(**options).run()
+        self.worker(**options).run(until_idle=until_idle)
 
     def _keep(self) -> Mapping[State, timedelta]:
         settings = self.settings

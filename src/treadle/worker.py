@@ -79,14 +79,19 @@ class Worker:
         self._wake = threading.Event()
         self._stopping = False
         self._drained = False
+        self._until_idle = False
         self._ahead = 0
         self._asked = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # ----------------------------------------------------------------------------------- start and stop
 
-    def run(self) -> None:
-        """Work in this thread until `stop`, SIGTERM or SIGINT; a second signal releases at once what still runs."""
+    def run(self, *, until_idle: bool = False) -> None:
+        """Work in this thread until `stop`, SIGTERM or SIGINT; a second signal releases at once what still runs.
+
+        With `until_idle`, also stop when nothing is due and nothing runs.
+        """
+        self._until_idle = until_idle
         asyncio.run(self._run())
 
     def stop(self) -> None:
@@ -227,6 +232,8 @@ class Worker:
                             rest_until = time.monotonic() + self.plan.poll
                         claim = None
                         self._take(turn.jobs, sent)
+                        if self._until_idle and not self._held:
+                            self.stop()
                 elif self._rest(rest_until - time.monotonic()):
                     rest_until = 0.0
                 if not self._stopping:

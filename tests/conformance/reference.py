@@ -46,8 +46,11 @@ class ReferenceEngine:
         self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime, prefer: Collection[str] = ()
     ) -> Turn:
         """`prefer` names the jobs another engine picked: taken over if the promised order allows that choice."""
-        verdicts = [self._write(change, now) for change in changes]
-        return Turn(verdicts, self._claim(claim, now, prefer) if claim else [], now)
+        # The order of a turn's changes is open; we free keys before we take them, so none stands in its own way.
+        ordered = sorted(changes, key=_takes_key)
+        verdicts = {change.before.id: self._write(change, now) for change in ordered}
+        jobs = self._claim(claim, now, prefer) if claim else []
+        return Turn([verdicts[change.before.id] for change in changes], jobs, now)
 
     def _write(self, change: Change, now: datetime) -> Verdict:
         current = self.jobs.get(change.before.id)
@@ -61,13 +64,10 @@ class ReferenceEngine:
         if change.fence is Fence.RUNNING:
             # The flag alone is the change: it may be decided on an old reading, and must not bring that back.
             after = current.evolve(cancel_requested=True, revision=current.revision + 1)
-        other = self.holder_of_key(after, now)
-        if other not in (None, after.id) and self._must_hold_key(after):
+        if _takes_key(change) and (other := self.holder_of_key(after, now)) not in (None, after.id):
             return Verdict(Outcome.REFUSED, holder=other)
         self._store(after, now)
-        self._note(
-            Event(after.id, after.revision, change.at, change.what, change.actor, change.note, after.tenant)
-        )
+        self._note(Event(after.id, after.revision, change.at, change.what, change.actor, change.note, after.tenant))
         return Verdict(Outcome.APPLIED)
 
     def _passes(self, change: Change, current: Job, now: datetime) -> bool:
@@ -151,9 +151,7 @@ class ReferenceEngine:
         late = [job for job in self._in(State.PENDING) if _too_late(job, now)]
         return (crashed + late)[:limit]
 
-    def prune(
-        self, keep: Mapping[State, timedelta], *, limit: int, now: datetime, prefer: Collection[str] = ()
-    ) -> int:
+    def prune(self, keep: Mapping[State, timedelta], *, limit: int, now: datetime, prefer: Collection[str] = ()) -> int:
         """Which jobs go first is left open, so `prefer` names those another engine deleted."""
         old = [job for job in self.jobs.values() if job.state in keep and job.finished_at < now - keep[job.state]]
         free = [job for job in old if self.holder_of_key(job, now) != job.id]
@@ -202,10 +200,6 @@ class ReferenceEngine:
         elif self.holder_of_key(job, now) == job.id:
             del self.keys[_key(job)]
 
-    def _must_hold_key(self, job: Job) -> bool:
-        """Windows and evers do not come back for their key: while they last it never leaves them."""
-        return job.key_scope in (Scope.PENDING, Scope.ACTIVE) and job.key_scope.covers(job.state)
-
     def _note(self, event: Event) -> None:
         if self._everything or event.what.noteworthy:
             self.trail.setdefault(event.job_id, []).append(event)
@@ -222,6 +216,14 @@ def storable(job: Job) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _takes_key(change: Change) -> bool:
+    """Windows and evers do not come back for their key: while they last it never leaves them."""
+    scope = change.after.key_scope
+    return scope in (Scope.PENDING, Scope.ACTIVE) and (
+        scope.covers(change.after.state) and not scope.covers(change.before.state)
+    )
 
 
 def _wanted(job: Job, claim: Claim, now: datetime) -> bool:

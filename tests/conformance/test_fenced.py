@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from making import (
-    LEASE, OUTCOMES, a_job, an_error, claim, claimed, crashed, current, enqueued, every_outcome, race, recover, running,
-    settle, taken_over, traces, write,
+    LEASE, OUTCOMES, a_job, an_error, as_if_holding, claim, claimed, crashed, current, enqueued, every_outcome, race, recover, running,
+    settle, several, taken_over, traces, write,
 )  # fmt: skip
 from treadle import lifecycle
 from treadle.engines.base import Claim, Held, Hold, Outcome, Renewal
@@ -234,7 +234,7 @@ def test_a_holders_change_without_a_token_matches_nothing(engine, clock, name):
     before = traces(engine)
 
     for job in (held.evolve(lease_token=None), held.evolve(lease_token=""), waiting):
-        assert settle(engine, job, outcome).outcome is Outcome.LOST
+        assert write(engine, as_if_holding(job, outcome, clock.now())).outcome is Outcome.LOST
     assert traces(engine) == before
 
 
@@ -245,7 +245,7 @@ def test_a_change_without_a_token_is_never_taken_for_a_write_that_was_made(engin
     write(engine, lifecycle.replace(replaced, a_job(clock.now()), clock.now(), actor="ann"))
 
     for job in (held.evolve(lease_token=None), replaced):
-        assert settle(engine, job, Released()).outcome is Outcome.LOST
+        assert write(engine, as_if_holding(job, Released(), clock.now())).outcome is Outcome.LOST
 
 
 @pytest.mark.parametrize("first", [Released(), Snoozed(60.0)], ids=["release", "snooze"])
@@ -257,9 +257,7 @@ def test_a_holders_change_needs_a_running_job_though_the_settled_row_keeps_its_t
     before = traces(engine)
 
     for name, outcome in every_outcome(clock.now()).items():
-        change = lifecycle.settle(waiting.evolve(state=State.RUNNING), outcome, clock.now())
-
-        assert write(engine, change._replace(before=waiting)).outcome is Outcome.LOST, name
+        assert write(engine, as_if_holding(waiting, outcome, clock.now())).outcome is Outcome.LOST, name
         assert traces(engine) == before
 
 
@@ -362,7 +360,7 @@ def test_of_two_reapers_one_recovers_the_job(engine, clock):
 
 
 def test_of_racing_reapers_one_recovers_the_job(make_engine, clock):
-    engines = [make_engine() for _ in range(6)]
+    engines = several(make_engine, 6)
     jobs = [running(engines[0]) for _ in range(5)]
     clock.advance(seconds=LEASE)
 
@@ -521,7 +519,7 @@ def test_an_operators_retry_by_an_old_revision_is_refused(engine, clock):
 
 
 def test_of_racing_operators_one_retries_the_job(make_engine, clock):
-    engines = [make_engine() for _ in range(4)]
+    engines = several(make_engine, 4)
     job = running(engines[0])
     settle(engines[0], job, Refused(Reason.PERMANENT, an_error(clock.now())))
     failed = current(engines[0], job)
@@ -577,7 +575,7 @@ def test_a_turn_answers_in_order_and_a_refused_change_does_not_hold_up_its_neigh
 
 
 def test_of_a_holder_and_a_reaper_that_race_one_writes(make_engine, clock):
-    engines = [make_engine(), make_engine()]
+    engines = several(make_engine, 2)
     for _ in range(10):
         job = running(engines[0], retry=Retry(max_attempts=3))
         clock.advance(seconds=LEASE)

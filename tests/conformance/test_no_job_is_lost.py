@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from making import (
-    OUTCOMES, a_job, an_error, claim, claimed, current, ended, enqueued, every_outcome, running, settle, write,
+    OUTCOMES, a_job, an_error, claim, claimed, current, ended, enqueued, every_outcome, race, running, settle, write,
 )  # fmt: skip
 from treadle import lifecycle
 from treadle.engines.base import Hold, Outcome, Where
@@ -105,6 +105,16 @@ def test_what_one_engine_acknowledged_another_one_sees(engine, make_engine):
     assert make_engine().get([job.id]) == [job]
 
 
+@pytest.mark.parametrize("round_", range(5))
+def test_engines_that_open_a_new_store_at_the_same_moment_all_get_in(make_engine, clock, round_):
+    engines = [make_engine() for _ in range(8)]
+
+    receipts = race(8, lambda place: engines[place].enqueue([a_job(clock.now())])[0])
+
+    assert all(receipt.created for receipt in receipts)
+    assert engines[0].count(Where()) == {State.PENDING: 8}
+
+
 def test_a_job_is_created_at_the_time_of_the_store_not_of_the_caller(engine, clock):
     for offset in (timedelta(hours=-1), timedelta(0), timedelta(hours=1)):
         [receipt] = engine.enqueue([a_job(clock.now() + offset)])
@@ -141,7 +151,7 @@ def full_job(now: datetime) -> Job:
         task="mail.send/ü",
         tenant="acme ✓",
         queue="mail; drop table jobs --",
-        lane="l'ane \"7\" \\ %s ? :x $1",
+        lane='l\'ane "7" \\ %s ? :x $1',
         task_version=7,
         priority=-(2**31),
         payload_json='{"text":"naïve ☃ 𝄞 \\" \\\\ \\n","big":123456789012345678901234567890,"small":1e-300,"deep":[[[]]]}',
@@ -149,7 +159,7 @@ def full_job(now: datetime) -> Job:
         timeout=1.5,
         due_at=now + timedelta(microseconds=1),
         expires_at=now + timedelta(days=400, microseconds=999_999),
-        key="it's \"a\" key: ключ 鍵",
+        key='it\'s "a" key: ключ 鍵',
         key_scope=Scope.WINDOW,
         key_until=now + timedelta(hours=1, microseconds=3),
     )

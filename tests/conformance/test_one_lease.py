@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from making import LEASE, a_job, claim, claimed, crashed, current, enqueued, race, running, settle, traces
+from making import LEASE, a_job, claim, claimed, crashed, current, enqueued, race, running, settle, several, traces
 from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Outcome, Renewal, Where
 from treadle.lifecycle import Failed, Released, Snoozed, Succeeded
@@ -305,7 +305,7 @@ def test_a_lease_that_is_extended_in_time_keeps_the_job_from_others(engine, cloc
 
 @pytest.mark.covers("001-R22.a", "000-AC-29", "003-S09.a", "000-R17.a", "002-T1.e")
 def test_of_eight_claimers_racing_for_one_job_one_gets_it_and_the_others_nothing(make_engine):
-    engines = [make_engine() for _ in range(8)]
+    engines = several(make_engine, 8)
 
     for _ in range(10):
         job = enqueued(engines[0])
@@ -318,7 +318,7 @@ def test_of_eight_claimers_racing_for_one_job_one_gets_it_and_the_others_nothing
 
 @pytest.mark.covers("000-R17.a", "000-R15.c", "002-Q3.d")
 def test_eight_claimers_racing_for_two_hundred_jobs_never_get_the_same_one(make_engine, clock):
-    engines = [make_engine() for _ in range(8)]
+    engines = several(make_engine, 8)
     jobs = [a_job(clock.now(), lane="ab"[number % 2]) for number in range(200)]
     engines[0].enqueue(jobs)
 

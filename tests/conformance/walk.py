@@ -26,6 +26,7 @@ from treadle.model import Change, Fence, Job, JobError, Progress, Reason, Retry,
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WORKERS = ("w1", "w2", "w3", "w4")
+SCOPES = (*(Scope.PENDING, Scope.ACTIVE) * 3, Scope.WINDOW, Scope.EVER)
 HALF_A_CHARACTER = '"\ud800"'  # no store takes it
 STEPS_PER_STORE = 5_000
 STEPS_PER_CHECK = 40
@@ -53,14 +54,21 @@ class Difference(AssertionError):
 
 
 class Pair:
-    """An engine beside the reference: each call goes to both, and a different answer raises Difference."""
+    """An engine beside the reference: each call goes to both, and a different answer raises Difference.
 
-    def __init__(self, engine: Engine, *, everything: bool = False) -> None:
-        self.engine = engine
+    Several engines are several processes on one store: `switch` says which one is called from now on.
+    """
+
+    def __init__(self, *engines: Engine, everything: bool = False) -> None:
+        self.engines = engines
+        self.engine = engines[0]
         self.reference = ReferenceEngine(everything=everything)
         self.ledger = Ledger()
         self.counts: Counter[str] = Counter()
         self.recent: deque[tuple[object, ...]] = deque(maxlen=12)
+
+    def switch(self, number: int) -> None:
+        self.engine = self.engines[number % len(self.engines)]
 
     def enqueue(self, jobs: Sequence[Job], now: datetime) -> list[Receipt]:
         self.recent.append(("enqueue", now, jobs))
@@ -70,7 +78,7 @@ class Pair:
             if storable(job):
                 same(receipt, wanted, "receipt")
             else:  # whether the value or the key is looked at first is open
-                promise(not receipt.created, f"a value no store takes was taken: {receipt}")
+                promise(not receipt.created, "a value no store takes was taken:", receipt)
             if receipt.created:
                 self.ledger.created(receipt.job)
             self.counts[f"enqueue: {_fate(job, receipt)}"] += 1
@@ -101,7 +109,7 @@ class Pair:
                 same(verdict.job, wanted.job, f"job beside {outcome}")
             self.counts[f"{kind}: {outcome.value}"] += 1
         else:  # whether the value or the fence is looked at first is open
-            promise(outcome is not Outcome.APPLIED, f"a value no store takes was applied: {change}")
+            promise(outcome is not Outcome.APPLIED, "a value no store takes was applied:", change)
             self.counts[f"{kind}: value refused"] += outcome is Outcome.REFUSED
         if outcome is Outcome.APPLIED:
             self.ledger.applied(change)
@@ -182,11 +190,11 @@ class Ledger:
         """Whether the answer repeats an earlier one; otherwise nobody may hold what was given."""
         held = {id_ for id_, token in self.holders.items() if token == claim.token}
         if held:
-            promise({job.id for job in jobs} == held, f"a repeated claim held {held}, and was answered {jobs}")
+            promise({job.id for job in jobs} == held, "a repeated claim holds and was answered", held, jobs)
             return True
         for job in jobs:
-            promise(job.id not in self.holders, f"{job.id} is held by {self.holders.get(job.id)} and was given again")
-            promise(job.id not in self.final, f"{job.id} has ended and was given")
+            promise(job.id not in self.holders, "held by another, and given again:", job)
+            promise(job.id not in self.final, "ended, and given:", job)
             self.holders[job.id] = claim.token
             self.revisions[job.id] += 1
             self.attempts[job.id] += 1
@@ -196,16 +204,18 @@ class Ledger:
         id_, token = change.before.id, self.holders.get(change.before.id)
         match change.fence:
             case Fence.HOLDER | Fence.RECOVERY:
-                promise(token == change.before.lease_token, f"held under {token}, written by {change}")
-                promise(id_ not in self.asked or change.after.state.final, f"a cancel request was buried by {change}")
+                promise(
+                    token == change.before.lease_token, "held under this token, written by that change:", token, change
+                )
+                promise(id_ not in self.asked or change.after.state.final, "a cancel request was buried by", change)
                 del self.holders[id_]
                 self.asked.discard(id_)
             case Fence.RUNNING:
-                promise(token is not None, f"not running, and asked to stop by {change}")
+                promise(token is not None, "not running, and asked to stop by", change)
                 self.asked.add(id_)
             case Fence.REVISION:
-                promise(token is None, f"held under {token}, written by {change}")
-        promise((id_ in self.final) == (change.what is What.RETRIED), f"final is final, except by a retry: {change}")
+                promise(token is None, "held under this token, written by that change:", token, change)
+        promise((id_ in self.final) == (change.what is What.RETRIED), "final is final, except by a retry:", change)
         (self.final.add if change.after.state.final else self.final.discard)(id_)
         self.revisions[id_] += 1
 
@@ -213,15 +223,19 @@ class Ledger:
         for job in jobs:
             seen = (job.revision, job.attempt, job.state.final)
             told = (self.revisions[job.id], self.attempts[job.id], job.id in self.final)
-            promise(seen == told, f"(revision, attempt, final) of {job.id} is {seen}; the answers amount to {told}")
+            promise(seen == told, "(revision, attempt, final) as seen, as the answers amount to:", seen, told, job)
             holder = job.lease_token if job.state is State.RUNNING else None
-            promise(holder == self.holders.get(job.id), f"{job} should be held under {self.holders.get(job.id)}")
-            promise(job.state is not State.RUNNING or job.cancel_requested == (job.id in self.asked), f"flag of {job}")
+            promise(holder == self.holders.get(job.id), "held under another token than was given:", job)
+            promise(
+                job.state is not State.RUNNING or job.cancel_requested == (job.id in self.asked),
+                "the cancel request of",
+                job,
+            )
 
 
-def promise(kept: bool, broken: str) -> None:
+def promise(kept: bool, broken: str, *values: object) -> None:
     if not kept:
-        raise Difference(broken)
+        raise Difference("\n  ".join([broken, *map(str, values)]))
 
 
 def same(answer: object, expected: object, what: str) -> None:
@@ -240,9 +254,7 @@ def _differences(place: str, answer: Any, expected: Any) -> list[str]:
         if not isinstance(answer, dict):
             answer, expected = dict(enumerate(answer)), dict(enumerate(expected))
         if answer.keys() == expected.keys():
-            return [
-                line for name in answer for line in _differences(f"{place}.{name}", answer[name], expected[name])
-            ]
+            return [line for name in answer for line in _differences(f"{place}.{name}", answer[name], expected[name])]
     return [f"{place} engine    {answer}", f"{place} reference {expected}"]
 
 
@@ -319,6 +331,7 @@ class Walk:
 
     def step(self) -> str:
         """One act that could be done; its name."""
+        self.pair.switch(self.rng.randrange(4) // 3)
         while True:
             [act] = self.rng.choices(self.acts, self.weights)
             if act():
@@ -364,7 +377,7 @@ class Walk:
 
     def _new_job(self) -> Job:
         roll = self.rng
-        scope = roll.choice(list(Scope)) if self._chance(self.keyed) else None
+        scope = roll.choice(SCOPES) if self._chance(self.keyed) else None
         sent_at = self.now + timedelta(seconds=roll.choice((0, 0, 0, -2, 2)))  # a producer's clock may be wrong
         return Job(
             id=self._new_id(),
@@ -376,10 +389,13 @@ class Walk:
             queue=roll.choice(self.queues),
             lane=roll.choice(self.lanes),
             priority=roll.choice((0, 0, 0, 1, 5, -1)),
-            retry=Retry(roll.choice((1, 2, 3)), roll.choice((0.0, 2.0)), roll.choice((None, 3.0)), roll.choice((0, 1.0))),
+            retry=Retry(
+                roll.choice((1, 2, 3)), roll.choice((0.0, 2.0)), roll.choice((None, 3.0)), roll.choice((0, 1.0))
+            ),
             timeout=roll.choice((None, 60.0)),
             expires_at=self.now + timedelta(seconds=roll.choice((0, 3, 15))) if self._chance(0.15) else None,
-            key=roll.choice("kl") if scope else None,
+            # A key kept for ever is lost to the walk, so most of those are names of their own.
+            key=None if scope is None else f"e{roll.randrange(50)}" if scope is Scope.EVER else roll.choice("klm"),
             key_scope=scope,
             key_until=self.now + timedelta(seconds=roll.choice((0, 4, 20))) if scope is Scope.WINDOW else None,
         )
@@ -413,7 +429,7 @@ class Walk:
         return Claim(
             token=f"t{roll.getrandbits(48):012x}",
             worker=roll.choice(WORKERS),
-            limit=roll.choice((0, 1, 1, 2, 3, 5, 50)),
+            limit=roll.choice((0, 1, 1, 1, 2, 2, 3, 3, 5, 50)),
             lease=self.lease,
             queues=roll.choice((self.queues, self.queues[:1])),
             lanes=roll.choice((None, self.lanes[:1], self.lanes[-1:], self.lanes)),
@@ -463,7 +479,9 @@ class Walk:
             if held.renewal is Renewal.LOST and not self._chance(self.distracted):
                 copies.remove(job)
             elif held.renewal is Renewal.RENEWED and not self._chance(self.distracted):
-                told = {name: value for name, value in hold._asdict().items() if name in Job._fields and value is not None}
+                told = {
+                    name: value for name, value in hold._asdict().items() if name in Job._fields and value is not None
+                }
                 copies[copies.index(job)] = job.evolve(**told)
         return True
 
@@ -566,18 +584,19 @@ class Walk:
 
     def _follow(self, change: Change, verdict: Verdict) -> Change | None:
         """What a writer does about its verdict: let go, decide again, or give way to the holder of the key."""
-        worker = self.copies.get(change.before.worker or "", [])
+        holder = change.fence is Fence.HOLDER
+        memory = self.copies[change.actor] if holder else self.found_expired
         match verdict.outcome:
             case Outcome.APPLIED | Outcome.ALREADY | Outcome.LOST:
-                if change.before in worker and not self._chance(self.distracted):
-                    worker.remove(change.before)
+                if change.before in memory and not self._chance(self.distracted):
+                    memory.remove(change.before)
             case Outcome.STALE:
-                if change.before in worker:
-                    worker[worker.index(change.before)] = verdict.job
+                if change.before in memory:
+                    memory[memory.index(change.before)] = verdict.job
                 if self._chance(0.7):
                     return self._settlement(verdict.job)
             case Outcome.REFUSED:
-                if verdict.holder and change.fence in (Fence.HOLDER, Fence.RECOVERY) and self._chance(0.9):
+                if verdict.holder and (holder or change.fence is Fence.RECOVERY) and self._chance(0.9):
                     return lifecycle.supersede(change, self.now)
             case Outcome.BUSY:
                 raise Difference("one thread, and something is busy")
@@ -628,11 +647,13 @@ def walk(kind: str, seed: int, steps: int = STEPS_PER_STORE) -> Counter[str]:
     """Walk a fresh store; what was met, how often. Raises Difference naming the seed and the step."""
     everything = Random(-seed).random() < 0.5
     with tempfile.TemporaryDirectory() as folder:
-        engine = connect(store_url(kind, folder), clock=lambda: START, everything=everything)
+        url = store_url(kind, folder)
+        engines = [connect(url, clock=lambda: START, everything=everything) for _ in range(2)]
         try:
-            return _walk(Pair(engine, everything=everything), seed, steps)
+            return _walk(Pair(*engines, everything=everything), seed, steps)
         finally:
-            engine.close()
+            for engine in engines:
+                engine.close()
 
 
 def store_url(kind: str, folder: str) -> str:
@@ -644,7 +665,7 @@ def _walk(pair: Pair, seed: int, steps: int) -> Counter[str]:
     walk = Walk(pair, seed)
     step = 0
     try:
-        for step in range(1, steps + 1):  # noqa: B007 - told when it goes wrong
+        for step in range(1, steps + 1):
             walk.step()
             if step % STEPS_PER_CHECK == 0:
                 pair.check(trails=8)

@@ -64,12 +64,19 @@ def locked(plain: Callable[[], sqlite3.Connection]) -> Callable[[], AbstractCont
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
-    """The engine gives up on a locked file after this many seconds instead of thirty."""
-    patience = 0.3
-    monkeypatch.setattr(file, "PATIENCE", patience)
-    monkeypatch.setattr(file.File.write.__wrapped__, "__defaults__", (patience,))
-    return patience
+def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """`patience(0.3)`: the engine gives up on a locked file after this many seconds instead of thirty."""
+
+    def set_patience(seconds: float) -> None:
+        monkeypatch.setattr(file, "PATIENCE", seconds)
+        monkeypatch.setattr(file.File.write.__wrapped__, "__defaults__", (seconds,))
+
+    return set_patience
+
+
+@pytest.fixture
+def impatient(patience: Callable[[float], None]) -> None:
+    patience(0.3)
 
 
 class Neighbour:

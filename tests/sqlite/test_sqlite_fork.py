@@ -145,8 +145,9 @@ def test_a_child_waits_for_the_write_its_parent_had_begun(engine: Engine, neighb
 
 
 def test_children_forked_beside_a_busy_writer_all_work_and_the_file_stays_whole(
-    engine: Engine, neighbour: Fork, plain: Any
+    engine: Engine, neighbour: Fork, plain: Any, patience: Callable[[float], None]
 ) -> None:
+    patience(5.0)
     enqueued(engine)
     enough = threading.Event()
     written: list[Job] = []

@@ -1,0 +1,180 @@
+"""Promise 12: the audit line is in the same atom as the change it records, and says who."""
+
+import pytest
+
+from making import (
+    LEASE, a_job, an_error, claimed, crashed, current, enqueued, recover, running, settle, start, taken_over, write,
+)  # fmt: skip
+from treadle import lifecycle
+from treadle.engines.base import Claim, Hold, Outcome
+from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
+from treadle.model import Event, Progress, Reason, Retry, Scope, State, What, new_id
+
+
+def story(engine, job):
+    """What the audit trail tells of a job."""
+    return [event.what for event in engine.events(job.id)]
+
+
+@pytest.mark.covers("001-R36.a", "004-T12.a")
+def test_a_line_names_who_did_what_to_which_job_when_and_why(engine, clock):
+    job = enqueued(engine, tenant="acme")
+    clock.advance(seconds=3)
+
+    write(engine, lifecycle.cancel(job, clock.now(), actor="ann@example.org", note="wrong customer ☃"))
+
+    assert engine.events(job.id) == [
+        Event(job.id, 1, clock.now(), What.CANCELLED, "ann@example.org", "wrong customer ☃", "acme")
+    ]
+
+
+def test_routine_leaves_no_line_by_default(engine, clock):
+    job = running(engine)
+    settle(engine, job, Snoozed(0))
+    settle(engine, claimed(engine, job), Released())
+    write(engine, lifecycle.replace(current(engine, job), a_job(clock.now()), clock.now(), actor="enqueue"))
+    settle(engine, claimed(engine, job), Succeeded())
+
+    assert engine.events(job.id) == []
+
+
+@pytest.mark.covers("001-R36.a")
+def test_failures_and_acts_of_operators_leave_a_line_by_default(engine, clock):
+    job = running(engine, retry=Retry(max_attempts=2, base=0, jitter=0))
+    settle(engine, job, Failed(an_error(clock.now(), "first")))
+    crashed(engine, clock, claimed(engine, job))
+    settle(engine, claimed(engine, job), Failed(an_error(clock.now(), "last")))
+    write(engine, lifecycle.retry(current(engine, job), clock.now(), actor="ann"))
+    held = claimed(engine, job)
+    write(engine, lifecycle.cancel(held, clock.now(), actor="bob", note="stop"))
+    settle(engine, current(engine, job), Stopped("as asked"))
+
+    told = [(event.what, event.actor, event.note) for event in engine.events(job.id)]
+
+    assert told == [
+        (What.RETRYING, "w1", "first"),
+        (What.CRASHED, "reaper", "the lease of worker w1 ran out on attempt 2"),
+        (What.FAILED, "w1", "last"),
+        (What.RETRIED, "ann", ""),
+        (What.CANCEL_REQUESTED, "bob", "stop"),
+        (What.CANCELLED, "w1", "as asked"),
+    ]
+
+
+def test_expiry_and_superseding_leave_a_line_by_default(engine, clock):
+    expired, held = enqueued(engine, queue="other"), running(engine, key="k", key_scope=Scope.PENDING)
+    enqueued(engine, key="k", key_scope=Scope.PENDING)
+    write(engine, lifecycle.expire(expired, clock.now(), actor="upkeep"))
+    write(engine, lifecycle.supersede(lifecycle.settle(held, Released(), clock.now()), clock.now()))
+
+    assert story(engine, expired) == [What.EXPIRED]
+    assert story(engine, held) == [What.SUPERSEDED]
+
+
+@pytest.mark.covers("004-T12.a", "001-R36.a")
+def test_on_request_every_transition_leaves_a_line_and_the_chain_has_no_gap(make_engine, clock):
+    engine = make_engine(everything=True)
+    job = running(engine, retry=Retry(max_attempts=9, base=0, jitter=0))
+    settle(engine, job, Snoozed(0))
+    write(engine, lifecycle.replace(current(engine, job), a_job(clock.now()), clock.now(), actor="enqueue"))
+    settle(engine, claimed(engine, job), Released())
+    settle(engine, claimed(engine, job), Failed(an_error(clock.now())))
+    crashed(engine, clock, start(engine, claimed(engine, job)))
+    settle(engine, claimed(engine, job), Refused(Reason.PERMANENT, an_error(clock.now())))
+    write(engine, lifecycle.retry(current(engine, job), clock.now(), actor="ann"))
+    held = claimed(engine, job, worker="w9")
+    write(engine, lifecycle.cancel(held, clock.now(), actor="bob"))
+    settle(engine, current(engine, job), Succeeded())
+
+    events = engine.events(job.id)
+
+    assert [event.what for event in events] == [
+        What.ENQUEUED, What.CLAIMED, What.SNOOZED, What.REPLACED, What.CLAIMED, What.RELEASED, What.CLAIMED,
+        What.RETRYING, What.CLAIMED, What.CRASHED, What.CLAIMED, What.FAILED, What.RETRIED, What.CLAIMED,
+        What.CANCEL_REQUESTED, What.SUCCEEDED,
+    ]  # fmt: skip
+    assert [event.revision for event in events] == list(range(current(engine, job).revision + 1))
+    assert {event.tenant for event in events} == {"default"}
+    assert [event.actor for event in events][-3:] == ["w9", "bob", "w9"]
+    assert [event.at for event in events] == sorted(event.at for event in events)
+
+
+def test_a_job_claimed_in_a_crowd_has_a_line_of_its_own(make_engine, clock):
+    engine = make_engine(everything=True)
+    jobs = [receipt.job for receipt in engine.enqueue([a_job(clock.now()) for _ in range(50)])]
+
+    turn = engine.turn([], Claim(token=new_id(), worker="w1", limit=50, lease=LEASE))
+    engine.turn([lifecycle.settle(job, Succeeded(), clock.now()) for job in turn.jobs])
+
+    for job in jobs:
+        assert story(engine, job) == [What.ENQUEUED, What.CLAIMED, What.SUCCEEDED]
+
+
+def test_heartbeats_progress_and_cost_leave_no_line_even_on_request(make_engine, clock):
+    engine = make_engine(everything=True)
+    job = running(engine)
+
+    engine.extend([Hold(job.id, job.lease_token, clock.now(), Progress(0.5), 10)], lease=LEASE)
+
+    assert story(engine, job) == [What.ENQUEUED, What.CLAIMED]
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["by default", "on request"])
+def test_a_refused_change_leaves_no_line(make_engine, clock, everything):
+    engine = make_engine(everything=everything)
+    first, second = taken_over(engine, clock, key="k", key_scope=Scope.PENDING)
+    rival = enqueued(engine, key="k", key_scope=Scope.PENDING)
+    before = story(engine, first)
+    now = clock.now()
+
+    outcomes = [
+        settle(engine, first, Failed(an_error(now))).outcome,
+        recover(engine, second).outcome,
+        write(engine, lifecycle.cancel(first.evolve(state=State.PENDING, revision=0), now, actor="ann")).outcome,
+        settle(engine, second, Released()).outcome,
+        settle(engine, second, Refused(Reason.PERMANENT, an_error(now, "half a character: \ud800"))).outcome,
+    ]
+
+    assert outcomes[1:] == [Outcome.LOST, Outcome.LOST, Outcome.REFUSED, Outcome.REFUSED]
+    assert outcomes[0] in (Outcome.LOST, Outcome.REFUSED)
+    assert story(engine, first) == before
+    assert current(engine, second) == second
+    assert current(engine, rival) == rival
+
+
+def test_a_repeated_write_or_enqueue_or_claim_leaves_no_second_line(make_engine, clock):
+    engine = make_engine(everything=True)
+    job = enqueued(engine)
+    engine.enqueue([job])
+    wish = Claim(token=new_id(), worker="w1", limit=1, lease=LEASE)
+    [held] = engine.turn([], wish).jobs
+    engine.turn([], wish)
+    change = lifecycle.settle(held, Failed(an_error(clock.now())), clock.now())
+    write(engine, change)
+    write(engine, change)
+
+    assert story(engine, job) == [What.ENQUEUED, What.CLAIMED, What.RETRYING]
+
+
+def test_a_request_answered_with_an_older_job_leaves_no_line(make_engine, clock):
+    engine = make_engine(everything=True)
+    first = enqueued(engine, key="k", key_scope=Scope.EVER)
+    second = a_job(clock.now(), key="k", key_scope=Scope.EVER)
+
+    engine.enqueue([second])
+
+    assert story(engine, first) == [What.ENQUEUED]
+    assert engine.events(second.id) == []
+
+
+def test_the_trail_of_a_job_that_never_was_is_empty(engine):
+    assert engine.events(new_id()) == []
+
+
+def test_the_trail_of_one_job_holds_no_line_of_another(engine, clock):
+    one, two = enqueued(engine), enqueued(engine)
+    write(engine, lifecycle.cancel(one, clock.now(), actor="ann"))
+    write(engine, lifecycle.cancel(two, clock.now(), actor="bob"))
+
+    assert [event.actor for event in engine.events(one.id)] == ["ann"]
+    assert [event.actor for event in engine.events(two.id)] == ["bob"]

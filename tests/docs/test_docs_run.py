@@ -1,0 +1,49 @@
+"""README and docs are true: their Python and treadle blocks are run, page by page, in a fresh directory."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# file: (\S+)\n")
+
+
+def run(command: list[str], cwd: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TREADLE_")}
+    env = {**clean, "PYTHONPATH": str(cwd), "NO_COLOR": "1"}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_blocks_of_a_page_run_as_printed(page: Path, tmp_path: Path) -> None:
+    for language, code in BLOCK.findall(page.read_text("utf-8")):
+        if language == "python":
+            named = FILE.match(code)
+            if named:
+                (tmp_path / named.group(1)).write_text(code)
+            run([sys.executable, "-c", code], tmp_path)
+        else:
+            for line in code.splitlines():
+                command = shlex.split(line.removeprefix("$ "))
+                assert command[0] == "treadle", f"{page.name}: a console block holds only treadle commands: {line}"
+                run([sys.executable, "-m", *command], tmp_path)
+
+
+def test_the_first_app_in_the_readme_is_six_lines() -> None:
+    first = next(code for language, code in BLOCK.findall(PAGES[0].read_text("utf-8")) if language == "python")
+    lines = [line for line in first.splitlines() if line.strip() and not line.startswith("#")]
+    assert len(lines) <= 6
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,109 @@
+"""Do the tests see a broken promise? Plants one bug at a time in a copy of the source and runs the promise's own cases.
+
+    python3 dev.py mutants [--only NAME] [--jobs 2]
+
+A mutant is killed when a case of the promise it breaks fails. One that survives, or whose text is no longer in the
+source, fails the run. The product has no switch for any of this: the copy is patched, the tests see it by PYTHONPATH.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+SOURCE = ROOT / "src"
+FAILED = re.compile(r"^FAILED \S*?(test_\w+\.py)::([^\s\[]+)", re.MULTILINE)
+
+
+class Mutant(NamedTuple):
+    """A bug to plant: `old` stands once in `file` and becomes `new`; `cases` are the tests that must notice."""
+
+    name: str
+    promise: str
+    cases: list[str]
+    file: str
+    old: str
+    new: str
+    planted_by: str
+
+    def problem(self) -> str:
+        """Why this mutant cannot be planted, or nothing."""
+        found = (SOURCE / "treadle" / self.file).read_text("utf-8").count(self.old)
+        missing = [case for case in self.cases if not (ROOT / "tests" / case).exists()]
+        if missing:
+            return f"there is no tests/{missing[0]}"
+        return "" if found == 1 else f"its text stands {found} times in {self.file}, not once"
+
+
+class Fate(NamedTuple):
+    mutant: Mutant
+    killed_by: str  # the first case that failed; empty if it survived
+    why: str
+    seconds: float
+
+
+def mutants() -> list[Mutant]:
+    """Every mutant of the lists beside this file."""
+    found = []
+    for path in sorted(HERE.glob("*.toml")):
+        for table in tomllib.loads(path.read_text("utf-8"))["mutant"]:
+            found.append(Mutant(planted_by=path.stem, **table))
+    return found
+
+
+def fate(mutant: Mutant) -> Fate:
+    """Plant one mutant and run its cases."""
+    start = time.monotonic()
+    if problem := mutant.problem():
+        return Fate(mutant, "", problem, 0.0)
+    with tempfile.TemporaryDirectory(prefix="treadle-mutant-") as scratch:
+        copy = Path(scratch) / "src"
+        shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        target = copy / "treadle" / mutant.file
+        target.write_text(target.read_text("utf-8").replace(mutant.old, mutant.new), "utf-8")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rf", "--timeout=120"]
+        run = subprocess.run(
+            [*command, f"--basetemp={scratch}/tmp", *(f"tests/{case}" for case in mutant.cases)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    killers = FAILED.findall(run.stdout)
+    why = "" if killers else "survived" if run.returncode == 0 else f"no case failed, yet pytest said:\n{run.stdout[-800:]}"
+    return Fate(mutant, f"{killers[0][0]}::{killers[0][1]}" if killers else "", why, time.monotonic() - start)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", help="a part of the name")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    chosen = [mutant for mutant in mutants() if not options.only or options.only in mutant.name]
+    start = time.monotonic()
+    survivors = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for end in pool.map(fate, chosen):
+            mark = "killed  " if end.killed_by else "SURVIVED"
+            print(f"{mark} {end.mutant.name:<38} {end.seconds:5.1f} s  {end.killed_by or end.why}", flush=True)
+            if not end.killed_by:
+                survivors.append(end.mutant.name)
+    strangers = sum(mutant.planted_by != "ours" for mutant in chosen)
+    print(f"{len(chosen)} mutants ({strangers} by people who had not read the tests), {time.monotonic() - start:.0f} s")
+    print(f"verdict: {'PASS' if not survivors else 'FAIL, survivors: ' + ', '.join(survivors)}")
+    return 1 if survivors or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""Promise 8, counted and not timed: the steps of SQLite's virtual machine, and the plans of its queries."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from itertools import islice
+
+import pytest
+
+from making import a_job, an_error, claim, enqueued, settle
+from treadle import lifecycle
+from treadle.engines import connect
+from treadle.engines.base import Claim, Engine, Hold, Outcome, Renewal, Where
+from treadle.engines.sqlite.rows import COLUMNS, JOB, row_from
+from treadle.lifecycle import Failed, Snoozed, Succeeded
+from treadle.model import Job, Scope, State, new_id
+from treadle.retry import Retry
+from treadle.testing import FakeClock
+
+MANY = 20_000
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def engine(clock: FakeClock) -> Iterator[Engine]:
+    """In memory, where reads and writes share one connection, so that one counter sees all of them."""
+    engine = connect("sqlite://", clock=clock.now)
+    yield engine
+    engine.close()
+
+
+def finished(job: Job) -> Job:
+    return job.evolve(state=State.SUCCEEDED, finished_at=job.created_at, attempt=1, revision=2, lease_token=new_id())
+
+
+def running(job: Job) -> Job:
+    return job.evolve(state=State.RUNNING, lease_until=job.created_at + HOUR, lease_token=new_id(), worker="other")
+
+
+CROWDS: dict[str, Callable[[Job], Job]] = {
+    "future jobs of a higher priority": lambda job: job.evolve(priority=9, due_at=job.due_at + HOUR),
+    "future jobs of the same priority": lambda job: job.evolve(due_at=job.due_at + HOUR),
+    "jobs of a lower priority": lambda job: job.evolve(priority=-9),
+    "finished jobs": finished,
+    "running jobs": running,
+    "jobs of another queue": lambda job: job.evolve(queue="another"),
+    "jobs of a queue before it": lambda job: job.evolve(queue="a"),
+    "future jobs of another lane": lambda job: job.evolve(lane="a", due_at=job.due_at + HOUR),
+    "pending jobs of the same queue": lambda job: job,
+}
+
+
+@pytest.fixture(scope="module", params=CROWDS)
+def costs(request: pytest.FixtureRequest) -> Iterator[dict[str, tuple[int, int]]]:
+    """Steps of each kind of work: alone, and beside twenty thousand of this crowd."""
+    clock = FakeClock()
+    engine = connect("sqlite://", clock=clock.now)
+    crowd = CROWDS[request.param]
+    insert(engine, [crowd(a_job(clock.now()))])  # one of each lane and priority is there from the start
+    alone = measured(engine)
+    insert(engine, (crowd(a_job(clock.now())) for _ in range(MANY)))
+    beside = measured(engine)
+    yield {work: (alone[work], beside[work]) for work in alone}
+    engine.close()
+
+
+def measured(engine: Engine) -> dict[str, int]:
+    now = engine.now()
+    engine.enqueue([a_job(now, priority=5) for _ in range(10)])
+    claiming = steps(engine, lambda: len(claim(engine, 10)) == 10)
+    engine.enqueue([a_job(now, queue="wanted", due_at=now + HOUR) for _ in range(10)])
+    looking = steps(engine, lambda: claim(engine, 10, queues=["wanted"]) == [])
+    engine.enqueue([a_job(now, priority=5) for _ in range(20)])
+    jobs = claim(engine, 20)
+    holds = [Hold(job.id, job.lease_token or "") for job in jobs[:10]]
+    changes = [lifecycle.settle(job, Succeeded(), now) for job in jobs[10:]]
+    return {
+        "claim": claiming,
+        "look": looking,
+        "renew": steps(engine, lambda: {held.renewal for held in engine.extend(holds, lease=30.0)} == {Renewal.RENEWED}),
+        "settle": steps(engine, lambda: {said.outcome for said in engine.turn(changes).verdicts} == {Outcome.APPLIED}),
+        "enqueue": steps(engine, lambda: len(engine.enqueue([a_job(now, queue="wanted") for _ in range(10)])) == 10),
+    }
+
+
+@pytest.mark.parametrize("work", ["claim", "look", "renew", "settle", "enqueue"])
+def test_work_costs_the_same_beside_twenty_thousand(costs: dict[str, tuple[int, int]], work: str) -> None:
+    alone, beside = costs[work]
+    assert alone > 30
+    assert beside <= 1.3 * alone
+
+
+def test_a_repeated_claim_finds_its_jobs_by_its_token(engine: Engine) -> None:
+    wish = Claim(new_id(), "w1", 10, 30.0)
+    engine.enqueue([a_job(engine.now()) for _ in range(10)])
+    first = engine.turn([], wish).jobs
+    alone = steps(engine, lambda: engine.turn([], wish).jobs == first)
+    insert(engine, (running(a_job(engine.now())) for _ in range(MANY)))
+    assert steps(engine, lambda: engine.turn([], wish).jobs == first) <= 1.3 * alone
+
+
+def test_a_list_of_failed_jobs_costs_the_same_beside_twenty_thousand(engine: Engine, clock: FakeClock) -> None:
+    failed = [
+        finished(a_job(clock.now())).evolve(state=State.FAILED, finished_at=clock.now() + HOUR) for _ in range(20)
+    ]
+    insert(engine, failed)
+    alone = steps(engine, lambda: len(engine.find(Where(state=State.FAILED), limit=10).jobs) == 10)
+    insert(engine, (finished(a_job(clock.now())) for _ in range(MANY)))
+    insert(engine, (finished(a_job(clock.now())).evolve(state=State.FAILED) for _ in range(MANY)))
+    assert steps(engine, lambda: len(engine.find(Where(state=State.FAILED), limit=10).jobs) == 10) <= 1.3 * alone
+
+
+def test_expired_leases_and_jobs_are_found_at_the_same_cost_beside_twenty_thousand(
+    engine: Engine, clock: FakeClock
+) -> None:
+    insert(engine, (a_job(clock.now(), expires_at=clock.now()) for _ in range(5)))
+    insert(engine, (running(a_job(clock.now())).evolve(lease_until=clock.now()) for _ in range(5)))
+    alone = steps(engine, lambda: len(engine.expired(limit=100)) == 10)
+    insert(engine, (a_job(clock.now()) for _ in range(MANY)))
+    insert(engine, (a_job(clock.now(), expires_at=clock.now() + HOUR) for _ in range(MANY)))
+    insert(engine, (finished(a_job(clock.now())) for _ in range(MANY)))
+    assert steps(engine, lambda: len(engine.expired(limit=100)) == 10) <= 1.3 * alone
+
+
+# --------------------------------------------------------------------------------------------- the plans
+
+
+@pytest.fixture(params=["unknown", "analyzed"])
+def crowded(engine: Engine, request: pytest.FixtureRequest) -> Engine:
+    """Some of everything, with and without the statistics that an operator's `analyze` leaves."""
+    for crowd in CROWDS.values():
+        insert(engine, (crowd(a_job(engine.now())) for _ in range(300)))
+    insert(engine, (finished(a_job(engine.now())).evolve(state=State.FAILED) for _ in range(300)))
+    if request.param == "analyzed":
+        with engine.file.write() as connection:
+            connection.execute("analyze")
+    return engine
+
+
+def test_claims_walk_the_claim_index_and_nothing_else(crowded: Engine) -> None:
+    found = plans(crowded, lambda: claim(crowded, 10, tasks=["greet"], queues=["default", "another"]))
+    picking = {sql: plan for sql, plan in found.items() if "select lane" in sql or "select priority" in sql or "due_at <=" in sql}
+    assert len(picking) >= 3
+    for plan in picking.values():
+        assert "USING INDEX treadle_jobs_claim (queue=?" in plan[0] or "COVERING INDEX treadle_jobs_claim (queue=?" in plan[0]
+        assert "TEMP B-TREE" not in " ".join(plan)
+    assert_searched_by_key(found)
+
+
+def test_settles_of_every_kind_find_their_jobs_by_primary_key(crowded: Engine, clock: FakeClock) -> None:
+    now = clock.now()
+    enqueued(crowded, priority=50, key="k", key_scope=Scope.ACTIVE)
+    crowded.enqueue([a_job(now, priority=50, retry=Retry(max_attempts=2)) for _ in range(5)])
+    jobs = claim(crowded, 6)
+    waiting = enqueued(crowded)
+    changes = [
+        lifecycle.settle(jobs[0], Succeeded(), now),
+        lifecycle.settle(jobs[1], Failed(an_error(now)), now),
+        lifecycle.settle(jobs[2], Snoozed(5), now),
+        lifecycle.cancel(jobs[3], now, actor="op"),
+        lifecycle.cancel(waiting, now, actor="op"),
+        lifecycle.crash(jobs[4], now, actor="reaper"),
+    ]
+    found = plans(crowded, lambda: crowded.turn(changes))
+    assert len(found) >= 6
+    assert_searched_by_key(found)
+    failed = crowded.find(Where(state=State.FAILED), limit=1).jobs[0]
+    assert_searched_by_key(plans(crowded, lambda: crowded.turn([lifecycle.retry(failed, now, actor="op")])))
+
+
+def test_renewals_and_enqueues_find_their_jobs_by_primary_key(crowded: Engine, clock: FakeClock) -> None:
+    [job] = claim(crowded, 1)
+    hold = Hold(job.id, job.lease_token or "")
+    assert_searched_by_key(plans(crowded, lambda: crowded.extend([hold], lease=30.0)))
+    new = [a_job(clock.now()), a_job(clock.now(), key="k", key_scope=Scope.WINDOW, key_until=clock.now() + HOUR)]
+    assert_searched_by_key(plans(crowded, lambda: crowded.enqueue(new)))
+    assert_searched_by_key(plans(crowded, lambda: crowded.get([job.id])))
+
+
+def test_expired_is_read_from_the_partial_indexes(crowded: Engine) -> None:
+    leases, expiries = plans(crowded, lambda: crowded.expired(limit=10)).values()
+    assert "USING INDEX treadle_jobs_lease" in leases[0]
+    assert "USING INDEX treadle_jobs_expiry (expires_at<?)" in expiries[0]
+
+
+@pytest.mark.parametrize("cursor", [None, "1767268800000000:01944d0f"])
+def test_finished_jobs_are_listed_from_their_index_without_sorting(crowded: Engine, cursor: str | None) -> None:
+    look = Where(state=State.FAILED)
+    [plan] = plans(crowded, lambda: crowded.find(look, limit=10, cursor=cursor)).values()
+    assert any("SEARCH treadle_finished USING INDEX treadle_finished_state (state=?" in line for line in plan)
+    assert not any(line.startswith("SCAN treadle_finished") for line in plan)
+
+
+def test_pruning_walks_the_index_of_finished_jobs(crowded: Engine) -> None:
+    found = plans(crowded, lambda: crowded.prune({State.FAILED: HOUR}, limit=10))
+    [plan] = [plan for sql, plan in found.items() if sql.lstrip().startswith("select id from treadle_finished")]
+    assert "treadle_finished_state (state=? AND finished_at<?)" in plan[0]
+    assert "TEMP B-TREE" not in " ".join(plan)
+
+
+# ---------------------------------------------------------------------------------------------- helpers
+
+
+def steps(engine: Engine, act: Callable[[], bool]) -> int:
+    """How many instructions SQLite's virtual machine ran for this; `act` says whether it did what it should."""
+    count = 0
+
+    def one_more() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    with engine.file.write() as connection:
+        connection.set_progress_handler(one_more, 1)
+    try:
+        assert act()
+    finally:
+        connection.set_progress_handler(None, 1)
+    return count
+
+
+def plans(engine: Engine, act: Callable[[], object]) -> dict[str, list[str]]:
+    """Every query that this ran, with its plan."""
+    ran: list[str] = []
+    with engine.file.write() as connection:
+        connection.set_trace_callback(ran.append)
+    try:
+        act()
+    finally:
+        connection.set_trace_callback(None)
+    words = ("select", "with", "insert", "update", "delete")
+    queries = [sql for sql in dict.fromkeys(ran) if sql.lstrip().lower().startswith(words)]
+    return {sql: [row[3] for row in connection.execute(f"explain query plan {sql}")] for sql in queries}
+
+
+def assert_searched_by_key(found: dict[str, list[str]]) -> None:
+    """No query walks over the jobs, running, waiting or finished: `SCAN j` is how a crowd would be paid for."""
+    assert found
+    for sql, plan in found.items():
+        walks = [line for line in plan if line.startswith("SCAN") and line.split()[1] in BIG]
+        assert not walks, f"{walks} in {sql}"
+
+
+BIG = ("treadle_jobs", "treadle_finished", "treadle_keys", "treadle_events", "j", "f", "k")
+
+
+def insert(engine: Engine, jobs: Iterable[Job]) -> None:
+    """Put jobs into their table as they are, many at a time."""
+    marks = ", ".join("?" * len(COLUMNS))
+    source = iter(jobs)
+    with engine.file.write() as connection:
+        while some := list(islice(source, 5000)):
+            for table in ("treadle_jobs", "treadle_finished"):
+                rows: Sequence[object] = [row_from(job) for job in some if job.state.final == (table != "treadle_jobs")]
+                connection.executemany(f"insert into {table} ({JOB}) values ({marks})", rows)

@@ -1,0 +1,131 @@
+"""A worker that waits: woken by its own process at once, by another within a glance, else at its timeout."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from making import claim, enqueued, settle
+from treadle.engines import connect
+from treadle.engines.base import Engine
+from treadle.lifecycle import Released
+from treadle.testing import FakeClock
+
+AGES = 60.0
+PAUSE = 2.0  # between two tries to wake somebody, who may not have been asleep yet
+
+
+class Sleeper:
+    """A thread inside engine.wait; knows when it woke."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.woke_at = 0.0
+        self._awake = threading.Event()
+        self._engine = engine
+        self._thread = threading.Thread(target=self._sleep, daemon=True)
+        self._thread.start()
+
+    def _sleep(self) -> None:
+        self._engine.wait(["default"], AGES)
+        self.woke_at = time.monotonic()
+        self._awake.set()
+
+    def woken_by(self, act: Callable[[], float]) -> float:
+        """Act until it wakes; seconds from the last act, which says when it was done, to its waking."""
+        done_at = act()
+        while not self._awake.wait(PAUSE):
+            done_at = act()
+        self._thread.join()
+        return self.woke_at - done_at
+
+
+def done(act: Callable[[], object]) -> float:
+    act()
+    return time.monotonic()
+
+
+@pytest.fixture(params=["sqlite:///", "file"])
+def any_engine(request: pytest.FixtureRequest, store_url: str, clock: FakeClock) -> Iterator[Engine]:
+    engine = connect(store_url if request.param == "file" else request.param, clock=clock.now)
+    enqueued(engine)
+    yield engine
+    engine.close()
+
+
+def test_an_enqueue_in_this_process_wakes_at_once(any_engine: Engine) -> None:
+    assert Sleeper(any_engine).woken_by(lambda: done(lambda: enqueued(any_engine))) < 0.2
+
+
+def test_a_job_given_back_in_this_process_wakes_at_once(any_engine: Engine) -> None:
+    def give_back() -> None:
+        [job] = claim(any_engine, 1)
+        settle(any_engine, job, Released())
+
+    assert Sleeper(any_engine).woken_by(lambda: done(give_back)) < 0.2
+
+
+def test_an_enqueue_wakes_everybody_who_waits(any_engine: Engine) -> None:
+    sleepers = [Sleeper(any_engine) for _ in range(5)]
+    assert all(sleeper.woken_by(lambda: done(lambda: enqueued(any_engine))) < 0.2 for sleeper in sleepers)
+
+
+def test_an_enqueue_in_another_process_wakes_within_a_fifth_of_a_second(
+    engine: Engine, store_url: str, clock: FakeClock, neighbour: Callable[..., Any]
+) -> None:
+    enqueued(engine)
+    told, ask = os.pipe()
+    answer, tell = os.pipe()
+
+    def enqueue_when_told() -> None:
+        other = connect(store_url, clock=clock.now)
+        other.get(["none"])
+        while os.read(told, 1) == b"!":
+            enqueued(other)
+            os.write(tell, f"{time.monotonic():020.6f}".encode())
+        other.close()
+
+    process = neighbour(enqueue_when_told)
+
+    def act() -> float:
+        os.write(ask, b"!")
+        return float(os.read(answer, 20))
+
+    assert Sleeper(engine).woken_by(act) < 0.2
+    os.write(ask, b".")
+    process.answer()
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.3])
+def test_without_news_the_wait_ends_at_its_timeout(
+    any_engine: Engine, timeout: float, stopwatch: Callable[[], Callable[[], float]]
+) -> None:
+    took = stopwatch()
+    any_engine.wait(["default"], timeout)
+    assert timeout <= took() < timeout + 0.3
+
+
+def test_reading_wakes_nobody(engine: Engine, stopwatch: Callable[[], Callable[[], float]]) -> None:
+    job = enqueued(engine)
+    enough = threading.Event()
+
+    def read() -> None:
+        while not enough.is_set():
+            engine.get([job.id])
+            engine.expired(limit=10)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    took = stopwatch()
+    engine.wait(["default"], 0.3)
+    enough.set()
+    reader.join()
+    assert took() >= 0.3
+
+
+def test_a_locked_file_does_not_disturb_who_waits(engine: Engine, locked: Callable[..., Any]) -> None:
+    enqueued(engine)
+    with locked():
+        engine.wait(["default"], 0.1)

@@ -1,0 +1,23 @@
+"""The lists of mutants must keep up with the source, or `dev.py mutants` would prove nothing."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).resolve().parent.parent / "mutants" / "run.py"
+spec = importlib.util.spec_from_file_location("mutants_run", RUN)
+run = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(run)
+
+
+@pytest.mark.parametrize("mutant", run.mutants(), ids=lambda mutant: mutant.name)
+def test_the_text_of_a_mutant_stands_in_the_source_once(mutant):
+    assert mutant.problem() == ""
+
+
+def test_there_are_enough_mutants_and_half_are_by_strangers():
+    found = run.mutants()
+    assert len(found) >= 24
+    assert sum(mutant.planted_by != "ours" for mutant in found) * 2 >= len(found)
+    assert len({mutant.name for mutant in found}) == len(found)
