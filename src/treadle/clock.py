@@ -54,7 +54,7 @@ def seconds(value: Duration, what: str) -> float:
     elif isinstance(value, str):
         result = _parse(value, what)
     else:
-        result = float(value)
+        result = float(min(value, 2 * LONGEST))
     if not math.isfinite(result) or not 0 <= result <= LONGEST:
         raise ConfigError(f"{what}: {value!r} is out of range; it must be between 0 and 100 years")
     return result

@@ -25,7 +25,7 @@ class Told(Enum):
 class Attempt:
     """One holder's try at a job: the mutable side, shared by the worker's threads and the handler's context."""
 
-    __slots__ = ("abandoned", "alarm", "cost_micros", "job", "lease_ends", "progress", "queued_at", "settled",
+    __slots__ = ("abandoned", "alarm", "cost_micros", "ended", "job", "lease_ends", "progress", "queued_at", "settled",
                  "started_at", "stop", "told")  # fmt: skip
 
     def __init__(self, job: Job, *, lease_ends: float, queued_at: float) -> None:
@@ -39,12 +39,21 @@ class Attempt:
         self.stop: Callable[[], object] | None = None  # how to interrupt the handler, if there is a way
         self.alarm: Any = None  # the timer that will tell it about its timeout
         self.settled: Change | None = None  # written by the handler itself, in its own transaction
+        self.ended = False  # its outcome is known, and on its way to the store
         self.abandoned = False  # its job was settled or lost while the handler still runs
 
     def tell(self, why: Told) -> None:
         """Ask the handler to stop; being lost is the last word."""
         if self.told is not Told.LOST:
             self.told = why
+
+    def as_told(self) -> Job:
+        """The job with what this attempt has told so far."""
+        return self.job.evolve(
+            started_at=self.started_at or self.job.started_at,
+            progress=self.progress or self.job.progress,
+            cost_micros=self.cost_micros,
+        )
 
 
 class Context:

@@ -67,6 +67,8 @@ class Keeper:
             answers = self._engine.extend(holds, lease=self._lease)
         finally:
             self._heard(time.monotonic() - asked)
+        if all(answer.renewal is Renewal.BUSY for answer in answers):
+            self._heard(float("inf"))  # nobody could renew: the other holders need time too
         for attempt, answer in zip(attempts, answers, strict=True):
             match answer.renewal:
                 case Renewal.RENEWED:
@@ -79,9 +81,12 @@ class Keeper:
                     self._tell(attempt, Told.LOST)
 
     def fence(self, attempts: Sequence[Attempt]) -> None:
-        """Give up what could not be renewed, before its lease can pass on."""
+        """Give up what could not be renewed, before its lease can pass on.
+
+        An attempt that has ended only waits to be written, and that write is fenced: it may still arrive in time.
+        """
         limit = time.monotonic() + self._lease * MARGIN
         for attempt in attempts:
-            if attempt.lease_ends < limit and attempt.told is not Told.LOST:
+            if attempt.lease_ends < limit and attempt.told is not Told.LOST and not attempt.ended:
                 log.error("job %s: its lease could not be renewed, the attempt is given up", attempt.job.id)
                 self._tell(attempt, Told.LOST)

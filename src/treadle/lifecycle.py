@@ -143,7 +143,7 @@ def retry(job: Job, now: datetime, *, actor: str, note: str = "", keep_attempts:
                 worker=None,
                 lease_token=None,
                 cancel_requested=False,
-                failures=job.failures if keep_attempts else 0,
+                failures=max(job.failures, job.max_attempts - 1) if keep_attempts else 0,
                 crashes=job.crashes if keep_attempts else 0,
                 revision=job.revision + 1,
             )
@@ -171,15 +171,16 @@ def replace(job: Job, new: Job, now: datetime, *, actor: str) -> Change:
 
 def supersede(refused: Change, now: datetime) -> Change:
     """The job wanted to wait again but another one took its key meanwhile: it ends, the other one runs."""
+    before = refused.before
     change = _finish(
-        refused.after.evolve(revision=refused.before.revision, worker=refused.before.worker),
+        refused.after.evolve(revision=before.revision, worker=before.worker, due_at=before.due_at),
         State.CANCELLED,
         Reason.SUPERSEDED,
         What.SUPERSEDED,
         now,
         refused.actor,
     )
-    return change._replace(before=refused.before, fence=refused.fence)
+    return change._replace(before=before, fence=refused.fence)
 
 
 def _fail(

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-LARGEST_EXPONENT = 62  # past this, base * 2**k is centuries for any base worth writing
+LARGEST_EXPONENT = 62  # so that 2**k cannot overflow
+LONGEST_DELAY = 10 * 365 * 86400.0  # so that a backoff without a cap stays within the calendar
 
 
 class Retry(NamedTuple):
@@ -26,4 +27,4 @@ class Retry(NamedTuple):
         wait = self.base * 2.0**exponent
         if self.cap is not None:
             wait = min(wait, self.cap)
-        return wait + self.jitter * noise
+        return min(wait + self.jitter * noise, LONGEST_DELAY)

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from treadle.context import Attempt, Context, Told
@@ -19,6 +20,7 @@ from treadle.executors.threads import ThreadExecutor
 from treadle.lifecycle import Outcome, Refused, Released
 from treadle.model import Reason
 from treadle.task import Task
+from treadle.tx import settle_in
 
 log = logging.getLogger("treadle.worker")
 
@@ -39,7 +41,6 @@ class Slots:
         grace: float,
         report: Callable[[Attempt, Outcome | None], None],
         clear: Callable[[Attempt], None],
-        settle: Callable[[Attempt, Any, Any], None],
         exhausted: Callable[[], None],
     ) -> None:
         self.running: set[Attempt] = set()
@@ -51,7 +52,7 @@ class Slots:
         self._freed = asyncio.Event()
         self._engine, self._tasks, self._loop = engine, tasks, loop
         self._size, self._lease, self._grace = size, lease, grace
-        self._report, self._clear, self._settle, self._exhausted = report, clear, settle, exhausted
+        self._report, self._clear, self._exhausted = report, clear, exhausted
         self._on_loop = LoopExecutor(loop, self._done_on_loop, engine.now)
         self._in_threads = ThreadExecutor("treadle", self._done_in_thread, engine.now)
 
@@ -77,7 +78,7 @@ class Slots:
             return
         if job.timeout is not None:
             attempt.alarm = self._loop.call_later(job.timeout, self._time_out, attempt)
-        call = Call(attempt, task, Context(attempt, self._settle))
+        call = Call(attempt, task, Context(attempt, partial(settle_in, self._engine)))
         (self._on_loop if task.is_async else self._in_threads).start(call)
 
     def interrupt(self, attempt: Attempt) -> None:

@@ -1,26 +1,27 @@
 """For your own tests: a clock that moves when told, and a worker that runs what is due, here and now.
 
-    clock = FakeClock()
-    app = Treadle("sqlite:///:memory:", clock=clock)
-    ...
-    welcome.using(run_after="5m").enqueue(user)
-    clock.advance(minutes=5)
-    run_until_idle(app)
+clock = FakeClock()
+app = Treadle("sqlite:///:memory:", clock=clock)
+...
+welcome.using(run_after="5m").enqueue(user)
+clock.advance(minutes=5)
+run_until_idle(app)
 """
 
 import asyncio
 import inspect
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from treadle import lifecycle
 from treadle.app import Treadle
 from treadle.context import Attempt, Context
 from treadle.engines.base import Claim, Outcome
-from treadle.errors import ConfigError
-from treadle.executors import Call, arguments_of, ended_by, succeeded
+from treadle.executors import Call, arguments_of, ended_by, succeeded, uncommitted
 from treadle.model import Job, State, new_id
+from treadle.tx import committed, settle_in
 
 
 class FakeClock:
@@ -63,7 +64,7 @@ def run_until_idle(app: Treadle, *, queues: tuple[str, ...] = ("default",), limi
 
 
 def assert_enqueued(app: Treadle, task: str, **fields: Any) -> Job:
-    """The newest pending job of this task whose fields (and `payload`) are as given; AssertionError if there is none."""
+    """The newest pending job of this task whose fields (and `payload`) are as given, or an AssertionError."""
     waiting = app.find(state=State.PENDING, task=task, limit=500).jobs
     for job in waiting:
         if all(getattr(job, name) == value for name, value in fields.items()):
@@ -74,7 +75,7 @@ def assert_enqueued(app: Treadle, task: str, **fields: Any) -> Job:
 def _run(app: Treadle, job: Job) -> Job:
     now = app.engine.now
     attempt = Attempt(job, lease_ends=float("inf"), queued_at=0.0)
-    call = Call(attempt, app.tasks[job.task], Context(attempt, _no_settle))
+    call = Call(attempt, app.tasks[job.task], Context(attempt, partial(settle_in, app.engine)))
     arguments = arguments_of(call, now())
     outcome: lifecycle.Outcome | None
     if isinstance(arguments, dict):
@@ -86,11 +87,10 @@ def _run(app: Treadle, job: Job) -> Job:
             outcome = ended_by(error, attempt, now())
     else:
         outcome = arguments
+    if attempt.settled is not None and outcome is not None:
+        outcome = None if committed(app.engine, attempt) else uncommitted(attempt, outcome, now())
     while outcome is not None:
-        told = attempt.job.evolve(
-            started_at=attempt.started_at, progress=attempt.progress, cost_micros=attempt.cost_micros
-        )
-        change = lifecycle.settle(told, outcome, now())
+        change = lifecycle.settle(attempt.as_told(), outcome, now())
         [verdict] = app.engine.turn([change]).verdicts
         if verdict.outcome is Outcome.STALE and verdict.job is not None:
             attempt.job = verdict.job
@@ -100,7 +100,3 @@ def _run(app: Treadle, job: Job) -> Job:
         else:
             break
     return app.get(job.id)
-
-
-def _no_settle(attempt: Attempt, tx: Any, result: Any) -> None:
-    raise ConfigError("ctx.settle(tx) needs a real worker; run one with app.worker() in this test")

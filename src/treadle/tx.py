@@ -1,10 +1,13 @@
-"""Running our statements inside the caller's own transaction, on the caller's own connection."""
+"""Our statements inside the caller's own transaction, on the caller's own connection."""
 
 import sqlite3
 from typing import Any, TypeVar
 
-from treadle.engines.base import Script
-from treadle.errors import ConfigError, EngineError, EngineUnavailable
+from treadle import lifecycle
+from treadle.context import Attempt
+from treadle.engines.base import Engine, Outcome, Script, Verdict
+from treadle.errors import ConfigError, EngineError, EngineUnavailable, LeaseLost
+from treadle.model import json_text
 
 T = TypeVar("T")
 
@@ -14,6 +17,26 @@ def run_in(tx: Any, script: Script[T]) -> T:
     if isinstance(tx, sqlite3.Connection):
         return _run_on_sqlite(tx, script)
     raise ConfigError(f"tx: {type(tx).__module__}.{type(tx).__name__} is not supported; pass a sqlite3.Connection")
+
+
+def settle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:
+    """ctx.settle: write the attempt's success in the handler's own transaction."""
+    now = engine.now()
+    outcome = lifecycle.Succeeded(None if result is None else json_text(result, "result"))
+    verdict = Verdict(Outcome.STALE, attempt.job)
+    while verdict.outcome is Outcome.STALE:  # a cancel request came meanwhile: a success still stands
+        attempt.job = verdict.job or attempt.job
+        change = lifecycle.settle(attempt.as_told(), outcome, now)
+        verdict = run_in(tx, engine.settle_script(change, now=now))
+    if verdict.outcome is not Outcome.APPLIED:
+        raise LeaseLost(f"job {attempt.job.id} is no longer yours: roll your transaction back")
+    attempt.settled = change
+
+
+def committed(engine: Engine, attempt: Attempt) -> bool:
+    """Whether what `settle_in` wrote was committed."""
+    [job] = engine.get([attempt.job.id])
+    return job is None or attempt.settled is None or job.revision >= attempt.settled.after.revision
 
 
 def _run_on_sqlite(connection: sqlite3.Connection, script: Script[T]) -> T:

@@ -52,7 +52,7 @@ class Upkeep:
                 pass
 
     def recover(self) -> int:
-        """Requeue or end the jobs whose lease or time to live has run out; how many were found."""
+        """Requeue or end the jobs whose lease or time to live has run out; how many it was."""
         found = self._engine.expired(limit=BATCH)
         if not found:
             return 0
@@ -61,12 +61,14 @@ class Upkeep:
         for job in found:
             decide = lifecycle.crash if job.state is State.RUNNING else lifecycle.expire
             changes.append(decide(job, now, actor=self._actor))
-        superseded = []
+        superseded: list[Change] = []
+        done = 0
         for change, verdict in zip(changes, self._engine.turn(changes).verdicts, strict=True):
             if verdict.outcome is Outcome.REFUSED and verdict.holder:
                 superseded.append(lifecycle.supersede(change, now))
             elif verdict.outcome is Outcome.APPLIED:
+                done += 1
                 log.warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.what)
         if superseded:
             self._engine.turn(superseded)
-        return len(found)
+        return done + len(superseded)

@@ -20,14 +20,14 @@ from treadle import lifecycle
 from treadle.context import Attempt, Told
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Verdict
 from treadle.engines.base import Outcome as Verdicts
-from treadle.errors import EngineError, EngineUnavailable, LeaseLost
-from treadle.executors import error_from
+from treadle.errors import EngineError, EngineUnavailable
+from treadle.executors import error_from, uncommitted
 from treadle.keeper import Keeper
-from treadle.lifecycle import Failed, Outcome, Refused, Succeeded
-from treadle.model import Change, Job, Reason, State, json_text, new_id
+from treadle.lifecycle import Outcome, Refused
+from treadle.model import Change, Job, Reason, State, new_id
 from treadle.slots import Slots
 from treadle.task import Task
-from treadle.tx import run_in
+from treadle.tx import committed
 from treadle.upkeep import Upkeep
 
 log = logging.getLogger("treadle.worker")
@@ -82,6 +82,7 @@ class Worker:
         self._until_idle = False
         self._ahead = 0
         self._asked = threading.Event()
+        self._bell: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # ----------------------------------------------------------------------------------- start and stop
@@ -97,17 +98,17 @@ class Worker:
     def stop(self) -> None:
         """Ask a worker that was started with `run` to stop; safe from any thread and from a signal handler."""
         self._asked.set()
-        if self._loop is not None:
+        if self._loop is not None and self._bell is not None:
             self._loop.call_soon_threadsafe(self._bell.set)
 
     async def _run(self) -> None:
-        self._bell = asyncio.Event()
+        self._bell = bell = asyncio.Event()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, self._signalled)
         async with self:
             while not self._asked.is_set():
-                await self._bell.wait()
+                await bell.wait()
 
     def _signalled(self) -> None:
         if self._asked.is_set():
@@ -128,7 +129,6 @@ class Worker:
             grace=plan.grace,
             report=self._report,
             clear=self._clear,
-            settle=self._settle_in,
             exhausted=self._give_in,
         )
         await asyncio.to_thread(self._engine.migrate)
@@ -154,8 +154,7 @@ class Worker:
         self.exhausted = True
         self._stopping = True
         self._slots.close()
-        if hasattr(self, "_bell"):
-            self.stop()
+        self.stop()
 
     # ------------------------------------------------------------------------ said to the engine thread
 
@@ -164,6 +163,7 @@ class Worker:
         if outcome is None or attempt.told is Told.LOST:
             self._held.pop(attempt.job.id, None)
         else:
+            attempt.ended = True
             self._outcomes.append((attempt, outcome))
         self._wake.set()
 
@@ -185,19 +185,6 @@ class Worker:
         except RuntimeError:  # the host closed its loop under us: leases and fences take care of the rest
             log.warning("the event loop is closed, the worker cannot go on")
             self._stopping = self._drained = True
-
-    def _settle_in(self, attempt: Attempt, tx: Any, result: Any) -> None:
-        """ctx.settle: write the success in the handler's own transaction."""
-        now = self._engine.now()
-        outcome = Succeeded(None if result is None else json_text(result, "result"))
-        verdict = Verdict(Verdicts.STALE, attempt.job)
-        while verdict.outcome is Verdicts.STALE:  # a cancel request came: a success still stands
-            attempt.job = verdict.job or attempt.job
-            change = lifecycle.settle(_as_told(attempt), outcome, now)
-            verdict = run_in(tx, self._engine.settle_script(change, now=now))
-        if verdict.outcome is not Verdicts.APPLIED:
-            raise LeaseLost(f"job {attempt.job.id} is no longer yours: roll your transaction back")
-        attempt.settled = change
 
     # --------------------------------------------------------------------------------- the engine thread
 
@@ -291,19 +278,15 @@ class Worker:
                 self._held.pop(attempt.job.id, None)
                 continue
             noise = random.random()  # noqa: S311 - jitter
-            change = lifecycle.settle(_as_told(attempt), outcome, now, noise=noise)
+            change = lifecycle.settle(attempt.as_told(), outcome, now, noise=noise)
             self._settling.append(Settling(attempt, outcome, change))
 
     def _verified(self, attempt: Attempt, outcome: Outcome) -> Outcome:
         """What the handler wrote with ctx.settle stands if its transaction was committed; else the attempt failed."""
-        [job] = self._engine.get([attempt.job.id])
-        if job is None or attempt.settled is None or job.revision >= attempt.settled.after.revision:
+        if committed(self._engine, attempt):
             return outcome
         attempt.settled = None
-        if not isinstance(outcome, Succeeded):
-            return outcome
-        why = RuntimeError("ctx.settle(tx) was called but the transaction was not committed: this attempt has failed")
-        return Failed(error_from(why, attempt, self._engine.now()))
+        return uncommitted(attempt, outcome, self._engine.now())
 
     def _judge(self, settling: Settling, verdict: Verdict) -> None:
         """What the store said to one change."""
@@ -353,12 +336,3 @@ class Worker:
             log.exception("a turn failed, next try in %.1f s", wait, exc_info=error)
         self._upkeep.heard(float("inf"))
         time.sleep(wait)
-
-
-def _as_told(attempt: Attempt) -> Job:
-    """The job with what its attempt has told so far."""
-    return attempt.job.evolve(
-        started_at=attempt.started_at or attempt.job.started_at,
-        progress=attempt.progress or attempt.job.progress,
-        cost_micros=attempt.cost_micros,
-    )

@@ -1,5 +1,7 @@
 """Promise 14: errors name the situation and the way out, and one bad value never takes its batch with it."""
 
+from datetime import timedelta
+
 import pytest
 
 from making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, write
@@ -8,8 +10,20 @@ from treadle.engines.base import Claim, Hold, Outcome, Renewal, Where
 from treadle.errors import InvalidJob
 from treadle.lifecycle import Failed, Refused, Snoozed, Succeeded
 from treadle.model import (
-    KEY_CAP, NAME_CAP, PAYLOAD_CAP, Job, Progress, Reason, Retry, Scope, State, check_json, checked, json_text, new_id,
-)  # fmt: skip
+    KEY_CAP,
+    NAME_CAP,
+    PAYLOAD_CAP,
+    Job,
+    Progress,
+    Reason,
+    Retry,
+    Scope,
+    State,
+    check_json,
+    checked,
+    json_text,
+    new_id,
+)
 from treadle.testing import FakeClock
 
 HALF = "\ud800"  # half a character, which no database stores
@@ -113,11 +127,23 @@ def test_a_bad_note_does_not_cost_the_neighbours_their_leases(engine, clock):
     clock.advance(seconds=10)
     holds = [Hold(job.id, job.lease_token) for job in others]
 
-    held = engine.extend([*holds[:2], Hold(bad.id, bad.lease_token, progress=Progress(0.5, HALF)), *holds[2:]], lease=60)
+    held = engine.extend(
+        [*holds[:2], Hold(bad.id, bad.lease_token, progress=Progress(0.5, HALF)), *holds[2:]], lease=60
+    )
 
     assert [held[at].renewal for at in (0, 1, 3, 4)] == [Renewal.RENEWED] * 4
-    clock.advance(seconds=50)
-    assert not {job.id for job in others} & {job.id for job in engine.expired(limit=10)}
+    assert [current(engine, job).lease_until for job in others] == [clock.now() + timedelta(seconds=60)] * 4
+
+
+def test_a_job_with_a_bad_note_can_still_be_read_and_recovered(engine, clock):
+    bad, other = running(engine), running(engine)
+
+    engine.extend([Hold(bad.id, bad.lease_token, progress=Progress(0.5, HALF))], lease=LEASE)
+
+    assert engine.get([bad.id, other.id])[1] == other
+    clock.advance(seconds=LEASE)
+    assert {job.id for job in engine.expired(limit=10)} == {bad.id, other.id}
+    assert settle(engine, bad, Succeeded()).outcome is Outcome.APPLIED
 
 
 def test_a_bad_value_that_comes_alone_is_refused_without_an_error(engine, clock):
@@ -165,7 +191,8 @@ def cycle():
         ({(1, 2): 3}, "cannot be JSON"),
     ],
     ids=[
-        "nan", "inf inside", "-inf", "bytes", "bytearray", "cycle", "object", "nul", "nul in a key", "nul after a backslash",
+        "nan", "inf inside", "-inf", "bytes", "bytearray", "cycle", "object", "nul", "nul in a key",
+        "nul after a backslash",
         "surrogate", "surrogate in a key", "over the cap", "over the cap in bytes", "too deep", "tuple as key",
     ],
 )  # fmt: skip

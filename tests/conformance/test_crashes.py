@@ -5,8 +5,20 @@ from datetime import timedelta
 import pytest
 
 from making import (
-    LEASE, an_error, claim, claimed, crashed, current, enqueued, ended, recover, running, settle, start, write,
-)  # fmt: skip
+    LEASE,
+    an_error,
+    claim,
+    claimed,
+    crashed,
+    current,
+    ended,
+    enqueued,
+    recover,
+    running,
+    settle,
+    start,
+    write,
+)
 from treadle import lifecycle
 from treadle.engines.base import Hold, Outcome, Where
 from treadle.lifecycle import Failed, Released, Snoozed, Succeeded

@@ -5,9 +5,26 @@ from datetime import timedelta
 import pytest
 
 from making import (
-    LEASE, OUTCOMES, a_job, an_error, as_if_holding, claim, claimed, crashed, current, enqueued, every_outcome, race, recover, running,
-    settle, several, taken_over, traces, write,
-)  # fmt: skip
+    LEASE,
+    OUTCOMES,
+    a_job,
+    an_error,
+    as_if_holding,
+    claim,
+    claimed,
+    crashed,
+    current,
+    enqueued,
+    every_outcome,
+    race,
+    recover,
+    running,
+    settle,
+    several,
+    taken_over,
+    traces,
+    write,
+)
 from treadle import lifecycle
 from treadle.engines.base import Claim, Held, Hold, Outcome, Renewal
 from treadle.lifecycle import Failed, Refused, Released, Snoozed, Succeeded

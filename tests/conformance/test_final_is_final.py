@@ -5,9 +5,22 @@ from datetime import timedelta
 import pytest
 
 from making import (
-    LEASE, a_job, an_error, as_if_holding, claim, claimed, current, ended, enqueued, every_outcome, running, settle, start, traces,
+    LEASE,
+    a_job,
+    an_error,
+    as_if_holding,
+    claim,
+    claimed,
+    current,
+    ended,
+    enqueued,
+    every_outcome,
+    running,
+    settle,
+    start,
+    traces,
     write,
-)  # fmt: skip
+)
 from treadle import lifecycle
 from treadle.engines.base import Hold, Outcome, Renewal, Where
 from treadle.errors import NotPossible

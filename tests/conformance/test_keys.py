@@ -5,11 +5,27 @@ from datetime import timedelta
 import pytest
 
 from making import (
-    LEASE, a_job, an_error, claim, claimed, crashed, current, ended, enqueued, every_outcome, race, recover, running,
-    settle, several, taken_over, traces, write,
-)  # fmt: skip
+    LEASE,
+    a_job,
+    an_error,
+    claim,
+    claimed,
+    crashed,
+    current,
+    ended,
+    enqueued,
+    every_outcome,
+    race,
+    recover,
+    running,
+    settle,
+    several,
+    taken_over,
+    traces,
+    write,
+)
 from treadle import lifecycle
-from treadle.engines.base import Outcome, Where
+from treadle.engines.base import Hold, Outcome, Where
 from treadle.errors import NotPossible
 from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 from treadle.model import JobError, Reason, Retry, Scope, State, What
@@ -331,6 +347,18 @@ def test_superseding_keeps_the_fence_of_the_change_it_stands_for(engine, clock):
 
     assert write(engine, lifecycle.supersede(change, clock.now())).outcome is Outcome.LOST
     assert current(engine, second) == second
+
+
+def test_a_reaper_cannot_supersede_a_job_whose_lease_was_renewed_since_it_looked(engine, clock):
+    held = running(engine, **keyed(Scope.PENDING, clock))
+    ask(engine, clock, Scope.PENDING)
+    clock.advance(seconds=LEASE)
+    change = lifecycle.crash(held, clock.now(), actor="reaper")
+    assert write(engine, change).outcome is Outcome.REFUSED
+    engine.extend([Hold(held.id, held.lease_token)], lease=LEASE)
+
+    assert write(engine, lifecycle.supersede(change, clock.now())).outcome is Outcome.LOST
+    assert settle(engine, held, Succeeded()).outcome is Outcome.APPLIED
 
 
 def test_a_settle_that_finishes_needs_no_key_though_another_job_has_it(engine, clock):

@@ -16,7 +16,7 @@ from treadle.model import Change, Fence, Job, Progress, Reason, Retry, Scope, St
 LEASE = 5.0
 URLS = {"sqlite": "sqlite:///:memory:"}
 PATIENT = settings(
-    max_examples=60,
+    max_examples=200,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,  # the same stories in every run: walk.py is for new ones
@@ -29,15 +29,15 @@ requests = st.fixed_dictionaries(
         "priority": st.sampled_from([0, 0, 5]),
         "due": st.sampled_from([0, 0, 3]),  # seconds from now
         "max_attempts": st.integers(1, 2),
-        "scope": st.sampled_from([None, *Scope]),
-        "lives": st.sampled_from([None, None, 4]),  # seconds until it expires
+        "scope": st.sampled_from([None, None, None, *Scope]),
+        "lives": st.sampled_from([None, None, None, 4]),  # seconds until it expires
     }
 )
 outcomes = st.sampled_from(
     [
         lambda error: lifecycle.Succeeded("1"),
         lambda error: lifecycle.Failed(error, 0.0),
-        lambda error: lifecycle.TimedOut(error),
+        lifecycle.TimedOut,
         lambda error: lifecycle.Refused(Reason.PERMANENT, error),
         lambda error: lifecycle.Snoozed(2.0),
         lambda error: lifecycle.Released(),
@@ -61,6 +61,7 @@ class Story(RuleBasedStateMachine):
         super().__init__()
         self.now = START
         self.pair = Pair(connect(url, clock=lambda: START, everything=True), everything=True)
+        self.made = 0
         self.requests: dict[str, Job] = {}
         self.claims: list[Claim] = []
 
@@ -91,8 +92,8 @@ class Story(RuleBasedStateMachine):
         return self._write(lifecycle.replace(job, self._request(wish), self.now, actor="producer"))
 
     def _request(self, wish: dict) -> Job:
-        number = len(self.requests) + 1
-        scope = wish["scope"]
+        self.made += 1
+        number, scope = self.made, wish["scope"]
         return Job(
             id=f"{number * 0x9E3779B1 % 2**32:08x}-0000-7000-8000-{number:012x}",  # in no order
             task="greet",
@@ -103,14 +104,14 @@ class Story(RuleBasedStateMachine):
             priority=wish["priority"],
             retry=Retry(wish["max_attempts"], 1.0, None, 0.0),
             expires_at=wish["lives"] and self.now + timedelta(seconds=wish["lives"]),
-            key=scope and "the key",
+            key="ever" if scope is Scope.EVER else scope and "the key",
             key_scope=scope,
             key_until=self.now + timedelta(seconds=4) if scope is Scope.WINDOW else None,
         )
 
     # ------------------------------------------------------------------------------------ workers
 
-    @rule(target=held, limit=st.integers(0, 3), lanes=st.sampled_from([None, None, [""], ["a"]]))
+    @rule(target=held, limit=st.integers(1, 3), lanes=st.sampled_from([None, None, [""], ["a"]]))
     def claim(self, limit: int, lanes: list[str] | None) -> object:
         number = len(self.claims) + 1
         self.claims.append(Claim(f"token {number}", f"w{number}", limit, LEASE, lanes=lanes))

@@ -111,8 +111,7 @@ class Pair:
         else:  # whether the value or the fence is looked at first is open
             promise(outcome is not Outcome.APPLIED, "a value no store takes was applied:", change)
             self.counts[f"{kind}: value refused"] += outcome is Outcome.REFUSED
-        if outcome is Outcome.APPLIED:
-            self.ledger.applied(change)
+        self.ledger.told(change, outcome)
 
     def extend(self, holds: Sequence[Hold], lease: float, now: datetime) -> list[Held]:
         self.recent.append(("extend", now, holds, lease))
@@ -181,6 +180,7 @@ class Ledger:
         self.final: set[str] = set()
         self.asked: set[str] = set()  # running jobs with a cancel request
         self.holders: dict[str, str] = {}  # job -> token
+        self.settled: set[tuple[str, str | None, int]] = set()  # job, token, revision after
 
     def created(self, job: Job) -> None:
         self.revisions[job.id] = self.attempts[job.id] = 0
@@ -200,7 +200,19 @@ class Ledger:
             self.attempts[job.id] += 1
         return False
 
-    def applied(self, change: Change) -> None:
+    def told(self, change: Change, outcome: Outcome) -> None:
+        """A holder may only be told of its own writes, and may only decide again on what it still holds."""
+        ours = (change.before.id, change.before.lease_token, change.after.revision)
+        match outcome:
+            case Outcome.APPLIED:
+                self._applied(change)
+                self.settled.add(ours)
+            case Outcome.ALREADY:
+                promise(ours in self.settled, "already there, and never written:", change)
+            case Outcome.STALE:
+                promise(self.holders.get(ours[0]) == ours[1], "stale, and not held:", change)
+
+    def _applied(self, change: Change) -> None:
         id_, token = change.before.id, self.holders.get(change.before.id)
         match change.fence:
             case Fence.HOLDER | Fence.RECOVERY:
@@ -249,7 +261,7 @@ def _differences(place: str, answer: Any, expected: Any) -> list[str]:
         return []
     if type(answer) is type(expected) and isinstance(answer, tuple | list | dict) and len(answer) == len(expected):
         if hasattr(answer, "_asdict"):
-            place = f"{place} {answer[0]}"
+            place = f"{place} {answer[0]}" if isinstance(answer[0], str) else place
             answer, expected = answer._asdict(), expected._asdict()
         if not isinstance(answer, dict):
             answer, expected = dict(enumerate(answer)), dict(enumerate(expected))
@@ -367,13 +379,20 @@ class Walk:
                 self.readings.append(receipt.job)
 
     def _forget(self, id_: str) -> None:
-        """A reading does not outlive its job: an id that was pruned and enqueued again begins at revision 0."""
-        for worker, copies in self.copies.items():
-            self.copies[worker] = [job for job in copies if job.id != id_]
-        self.readings = deque((job for job in self.readings if job.id != id_), 12)
-        self.found_expired = deque((job for job in self.found_expired if job.id != id_), 8)
-        self.replaceable = deque((pair for pair in self.replaceable if pair[0].id != id_), 6)
-        self.sent = deque((turn for turn in self.sent if all(change.before.id != id_ for change in turn[0])), 12)
+        """An id that was pruned and enqueued again begins at revision 0, so old readings would pass for new ones.
+
+        Old leases must not: zombies of the former job stay and are refused by their token alone.
+        """
+        self.readings = deque((job for job in self.readings if job.id != id_), self.readings.maxlen)
+        leased = (job for job in self.found_expired if job.id != id_ or job.state is State.RUNNING)
+        self.found_expired = deque(leased, self.found_expired.maxlen)
+        self.replaceable = deque((two for two in self.replaceable if two[0].id != id_), self.replaceable.maxlen)
+        tokened = (
+            turn
+            for turn in self.sent
+            if not any(change.before.id == id_ and change.fence is Fence.REVISION for change in turn[0])
+        )
+        self.sent = deque(tokened, self.sent.maxlen)
 
     def _new_job(self) -> Job:
         roll = self.rng
@@ -505,7 +524,8 @@ class Walk:
     # --------------------------------------------------------------- the reaper and the operator
 
     def look_for_expired(self) -> bool:
-        self.found_expired += self.pair.expired(self.rng.choice((1, 3, 100)), self.now)
+        ahead = timedelta(seconds=self.rng.choice((0, 0, 3)))  # the reaper's clock may be wrong
+        self.found_expired += self.pair.expired(self.rng.choice((1, 3, 100)), self.now + ahead)
         return True
 
     def recover(self) -> bool:
@@ -595,9 +615,11 @@ class Walk:
                     memory[memory.index(change.before)] = verdict.job
                 if self._chance(0.7):
                     return self._settlement(verdict.job)
-            case Outcome.REFUSED:
-                if verdict.holder and (holder or change.fence is Fence.RECOVERY) and self._chance(0.9):
-                    return lifecycle.supersede(change, self.now)
+            case Outcome.REFUSED if verdict.holder and (holder or change.fence is Fence.RECOVERY):
+                giving_way = lifecycle.supersede(change, self.now)
+                if not self._chance(self.distracted):
+                    return giving_way
+                self.sent.append(([giving_way], None))  # later, if ever
             case Outcome.BUSY:
                 raise Difference("one thread, and something is busy")
         return None

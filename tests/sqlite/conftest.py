@@ -1,7 +1,9 @@
 """What the tests of one SQLite file need: other processes, locks held by strangers, and less patience."""
 
 import multiprocessing
+import os
 import sqlite3
+import tempfile
 import time
 import traceback
 import warnings
@@ -17,6 +19,7 @@ from treadle.engines.sqlite import file
 
 FORK = multiprocessing.get_context("fork")
 BROKEN = "BrokenBarrierError"  # only says that another one failed
+SHM = Path("/dev/shm")
 LONG = 120.0  # seconds after which a neighbour counts as hung
 
 
@@ -30,6 +33,16 @@ def engine_kind(request: pytest.FixtureRequest) -> str:
 def path(tmp_path: Path) -> Path:
     """The file behind `store_url`."""
     return tmp_path / "treadle.db"
+
+
+@pytest.fixture
+def in_ram(tmp_path: Path) -> Iterator[Path]:
+    """A directory whose disk never makes anybody wait, where there is one: for tests of locks, not of durability."""
+    if not os.access(SHM, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="treadle-", dir=SHM) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

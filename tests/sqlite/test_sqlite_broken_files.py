@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from treadle.engines import connect
 from treadle.engines.base import Claim, Engine, Outcome, Where
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.lifecycle import Succeeded
-from treadle.model import Job, State
+from treadle.model import State
 from treadle.testing import FakeClock
 
 PAGE = 4096
@@ -104,8 +103,9 @@ def test_a_read_only_file_or_directory_says_what_to_make_writable(shelf: Path, m
     with an_ordinary_user():
         assert_refused(path, "make the file and its directory writable", enqueued, engine)
         engine.close()
-    path.chmod(0o644)
     shelf.chmod(0o755)
+    for each in shelf.iterdir():  # SQLite's own files beside it are born as read-only as the file was
+        each.chmod(0o644)
     assert enqueued(engine).state is State.PENDING
     assert engine.count(Where()) == {State.PENDING: 2}
     engine.close()
@@ -208,7 +208,9 @@ def test_a_big_enqueue_that_runs_out_of_space_writes_nothing_and_works_once_ther
 ) -> None:
     engine = connect(f"sqlite:///{cramped.path}", clock=clock.now)
     enqueued(engine)
-    batch = [a_job(clock.now(), payload_json=f'"{"x" * 1_000_000}"', key=f"k{n}", key_scope="ever") for n in range(megabytes)]
+    batch = [
+        a_job(clock.now(), payload_json=f'"{"x" * 1_000_000}"', key=f"k{n}", key_scope="ever") for n in range(megabytes)
+    ]
     cramped.run_out()
     try:
         with pytest.raises(EngineUnavailable, match=cramped.said) as told:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,7 +67,7 @@ def test_an_engine_that_opens_a_locked_file_waits_too(
     ids=["enqueue", "claim", "settle", "prune"],
 )
 def test_a_file_locked_beyond_patience_says_that_repeating_is_safe_and_writes_nothing(
-    engine: Engine, locked: Locked, path: Any, write: Callable[[Engine, Job], object]
+    engine: Engine, locked: Locked, path: Path, write: Callable[[Engine, Job], object]
 ) -> None:
     running = first_claimed(engine)
     enqueued(engine)
@@ -109,6 +110,7 @@ def test_renewals_are_busy_in_time_although_their_own_process_waits_for_the_lock
     job = first_claimed(engine)
     with locked():
         waiting = aside(enqueued, engine)
+        until_it_waits(engine)
         took = stopwatch()
         [held] = engine.extend([Hold(job.id, job.lease_token or "")], lease=3.0)
         assert took() < 1.5
@@ -159,10 +161,10 @@ def test_reads_do_not_wait_for_a_writer_of_their_own_process(
             assert not waiting.done()
 
 
-@pytest.mark.usefixtures("impatient")
-def test_many_threads_may_use_a_fresh_engine_at_once(clock: FakeClock) -> None:
+def test_many_threads_may_use_a_fresh_engine_at_once(clock: FakeClock, patience: Callable[[float], None]) -> None:
+    patience(5.0)
     threads = 8
-    patient = sys.getswitchinterval()
+    usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # let threads meet where they seldom do
     try:
         with ThreadPoolExecutor(threads) as pool:
@@ -174,16 +176,17 @@ def test_many_threads_may_use_a_fresh_engine_at_once(clock: FakeClock) -> None:
                 assert engine.get([job.id for job in jobs]) == jobs
                 engine.close()
     finally:
-        sys.setswitchinterval(patient)
+        sys.setswitchinterval(usual)
 
 
 def test_eight_processes_on_one_file_meet_no_error_and_settle_every_job_once(
-    together: Callable[..., Sequence[list[str]]], store_url: str, engine: Engine, clock: FakeClock
+    together: Callable[..., Sequence[list[str]]], in_ram: Path, clock: FakeClock
 ) -> None:
     cycles = 150
+    url = f"sqlite:///{in_ram}/treadle.db"
 
     def work(number: int, barrier: Any) -> list[str]:
-        engine = connect(store_url, clock=clock.now)
+        engine = connect(url, clock=clock.now)
         settled = []
         barrier.wait()
         for _ in range(cycles):
@@ -197,7 +200,9 @@ def test_eight_processes_on_one_file_meet_no_error_and_settle_every_job_once(
     settled = [id for ids in together(8, work) for id in ids]
     # Each claims after it enqueued, so there is always one left for it.
     assert len(settled) == len(set(settled)) == 8 * cycles
+    engine = connect(url, clock=clock.now)
     assert engine.count(Where()) == {State.SUCCEEDED: 8 * cycles}
+    engine.close()
 
 
 def test_a_process_stopped_with_the_lock_in_its_hands_costs_nobody_anything(
@@ -276,15 +281,17 @@ def everything(engine: Engine) -> list[Job]:
 
 
 def until_it_waits(engine: Engine) -> None:
-    """Return once another thread is inside a write of this engine: a third one is then told that it is busy."""
-    hold = [Hold("no job", "no token")]
-    while engine.extend(hold, lease=0.01)[0].renewal is not Renewal.BUSY:
-        pass
+    """Return once another thread is inside a write of this engine: it is then our own, not SQLite, that says no."""
+    while True:
+        try:
+            with engine.file.write(patience=0.001):
+                pass
+        except EngineUnavailable as told:
+            if told.__cause__ is None:
+                return
 
 
-def hold_the_lock(
-    neighbour: Callable[..., Any], store_url: str, clock: FakeClock, job: Job
-) -> tuple[Any, int, int]:
+def hold_the_lock(neighbour: Callable[..., Any], store_url: str, clock: FakeClock, job: Job) -> tuple[Any, int, int]:
     """A process that has written `job`, says so, and commits when told: itself, and the two ends to talk by."""
     lock_is_held, say_held = os.pipe()
     told, go_on = os.pipe()

@@ -45,10 +45,10 @@ def test_tables_of_an_application_in_the_same_file_are_left_alone(engine: Engine
 
 
 def test_eight_processes_may_open_a_fresh_file_at_once(
-    together: Callable[..., Sequence[list[str]]], tmp_path: Path, clock: FakeClock
+    together: Callable[..., Sequence[list[str]]], in_ram: Path, clock: FakeClock
 ) -> None:
     rounds = 200
-    files = [tmp_path / f"{number}.db" for number in range(rounds)]
+    files = [in_ram / f"{number}.db" for number in range(rounds)]
 
     def work(number: int, barrier: object) -> list[str]:
         claimed = []
@@ -67,9 +67,9 @@ def test_eight_processes_may_open_a_fresh_file_at_once(
 
 
 def test_of_processes_that_migrate_at_once_one_says_that_it_did(
-    together: Callable[..., Sequence[list[list[str]]]], tmp_path: Path, clock: FakeClock
+    together: Callable[..., Sequence[list[list[str]]]], in_ram: Path, clock: FakeClock
 ) -> None:
-    files = [tmp_path / f"{number}.db" for number in range(20)]
+    files = [in_ram / f"{number}.db" for number in range(20)]
 
     def work(number: int, barrier: object) -> list[list[str]]:
         said = []
@@ -85,19 +85,24 @@ def test_of_processes_that_migrate_at_once_one_says_that_it_did(
 
 
 def test_processes_may_open_and_close_a_file_all_the_time(
-    together: Callable[..., Sequence[int]], store_url: str, engine: Engine, clock: FakeClock
+    together: Callable[..., Sequence[int]], in_ram: Path, clock: FakeClock
 ) -> None:
     # The last one to close deletes the write-ahead log and locks even readers out meanwhile.
+    url = f"sqlite:///{in_ram}/treadle.db"
+
     def work(number: int, barrier: object) -> int:
         barrier.wait()
-        for _ in range(60):
-            engine = connect(store_url, clock=clock.now)
+        for _ in range(150):
+            engine = connect(url, clock=clock.now)
             assert engine.get(["none"]) == [None]
             enqueued(engine)
             engine.close()
-        return 60
+        return 150
 
-    assert sum(together(4, work)) == engine.count(Where())[State.PENDING]
+    made = sum(together(4, work))
+    engine = connect(url, clock=clock.now)
+    assert engine.count(Where()) == {State.PENDING: made}
+    engine.close()
 
 
 # ------------------------------------------------------------------------------- files that are not ours
@@ -112,9 +117,7 @@ def used(make_engine: Callable[[], Engine], path: Path) -> Path:
     return path
 
 
-def test_a_file_of_a_newer_treadle_is_refused_and_says_upgrade(
-    used: Path, make_engine: Callable[[], Engine]
-) -> None:
+def test_a_file_of_a_newer_treadle_is_refused_and_says_upgrade(used: Path, make_engine: Callable[[], Engine]) -> None:
     run(used, "insert into treadle_migrations (number, name, checksum) values (9000, '9000_rockets', 'abc')")
     for attempt in (lambda e: e.get(["x"]), enqueued, lambda e: e.migrate()):
         with pytest.raises(SchemaError, match=r"9000_rockets.*newer.*upgrade"):
@@ -151,9 +154,7 @@ DRIFT = {
 
 
 @pytest.mark.parametrize(("change", "named"), DRIFT.values(), ids=DRIFT)
-def test_drift_is_refused_by_name(
-    used: Path, make_engine: Callable[[], Engine], change: str, named: str
-) -> None:
+def test_drift_is_refused_by_name(used: Path, make_engine: Callable[[], Engine], change: str, named: str) -> None:
     run(used, *change.split("; "))
     for attempt in (lambda e: e.get(["x"]), enqueued, lambda e: e.migrate()):
         with pytest.raises(SchemaError, match=named):
@@ -180,15 +181,15 @@ def test_check_tells_of_a_newer_file_instead_of_raising(used: Path, make_engine:
     assert [finding.level for finding in make_engine().doctor()].count("error") == 1
 
 
-def test_check_tells_of_a_foreign_migration_instead_of_raising(
-    used: Path, make_engine: Callable[[], Engine]
-) -> None:
+def test_check_tells_of_a_foreign_migration_instead_of_raising(used: Path, make_engine: Callable[[], Engine]) -> None:
     run(used, "update treadle_migrations set checksum = 'another'")
     [difference] = make_engine().check()
     assert "0001_jobs" in difference
 
 
-@pytest.mark.parametrize(("change", "found"), [("select 1", []), ("drop table treadle_events", ["treadle_events is missing"])])
+@pytest.mark.parametrize(
+    ("change", "found"), [("select 1", []), ("drop table treadle_events", ["treadle_events is missing"])]
+)
 def test_check_does_not_change_the_file(
     used: Path, make_engine: Callable[[], Engine], change: str, found: list[str]
 ) -> None:
@@ -220,7 +221,9 @@ def test_check_of_jobs_in_memory_finds_nothing(clock: FakeClock) -> None:
 # -------------------------------------------------------------------------------------- migrations in steps
 
 FIRST = file.migrations()[0]
-GOOD = Migration(2, "0002_good", "create table treadle_more (id text);\ncreate index treadle_more_id on treadle_more (id);")
+GOOD = Migration(
+    2, "0002_good", "create table treadle_more (id text);\ncreate index treadle_more_id on treadle_more (id);"
+)
 BROKEN = Migration(2, "0002_broken", "create table treadle_more (id text);\ncreate table treadle_more (id text);")
 
 

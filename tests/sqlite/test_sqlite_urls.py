@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,7 @@ def test_the_durability_asked_for_is_the_one_in_force(
 
 
 @pytest.mark.parametrize(("option", "level"), [("", "ok"), ("?synchronous=normal", "warning")])
-def test_the_doctor_tells_what_a_power_cut_may_undo(
-    store_url: str, clock: FakeClock, option: str, level: str
-) -> None:
+def test_the_doctor_tells_what_a_power_cut_may_undo(store_url: str, clock: FakeClock, option: str, level: str) -> None:
     engine = connect(store_url + option, clock=clock.now)
     enqueued(engine)
     [finding] = [finding for finding in engine.doctor() if "power cut" in finding.text]
@@ -72,8 +71,8 @@ def test_a_url_with_what_is_no_file_name_is_an_error_of_ours(
     url: str, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TreadleError):
-        enqueued(connect(url, clock=clock.now))
+    with pytest.raises(TreadleError), closing(connect(url, clock=clock.now)) as engine:
+        enqueued(engine)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -211,7 +211,7 @@ def judge(change: Change, current: Job | None) -> Verdict:
     if current is None:
         return Verdict(Outcome.LOST)
     before, after = change.before, change.after
-    if change.fence is Fence.HOLDER and current.lease_token == before.lease_token:
+    if change.fence is Fence.HOLDER and before.lease_token and current.lease_token == before.lease_token:
         # Only the holder's own writes keep its token: anybody else's take it away.
         if current.state is State.RUNNING and current.revision > before.revision:
             return Verdict(Outcome.STALE, current)

@@ -86,6 +86,14 @@ def timed_out(attempt: Attempt, now: datetime, error: BaseException | None = Non
     return TimedOut(JobError("TimeoutError", message, trace, attempt.job.attempt, now.isoformat()))
 
 
+def uncommitted(attempt: Attempt, outcome: Outcome, now: datetime) -> Outcome:
+    """The outcome of a handler that settled in a transaction it did not commit."""
+    if not isinstance(outcome, Succeeded):
+        return outcome
+    why = RuntimeError("ctx.settle(tx) was called but the transaction was not committed: this attempt has failed")
+    return Failed(error_from(why, attempt, now))
+
+
 def error_from(error: BaseException, attempt: Attempt, now: datetime) -> JobError:
     """An exception as it is stored: even one that cannot be printed."""
     kind = type(error)

@@ -4,9 +4,10 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime, timedelta
-from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 from treadle.engines.base import (
@@ -24,7 +25,8 @@ from treadle.engines.base import (
     Where,
 )  # fmt: skip
 from treadle.engines.sqlite import scripts
-from treadle.engines.sqlite.file import MEMORY, WAL_RESET_FIXED, File, differences, migrations
+from treadle.engines.sqlite.claims import in_order, pick
+from treadle.engines.sqlite.file import MEMORY, WAL_RESET_FIXED, File, applied, differences, migrations
 from treadle.engines.sqlite.rows import JOB, Row, event_from, job_from, micros, small
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Change, Event, Job, Scope, State, What
@@ -50,32 +52,21 @@ class SqliteEngine:
     # ------------------------------------------------------------------------------------ the schema
 
     def migrate(self) -> list[str]:
-        before = set(self._applied())
+        before = self._peek(applied)
         self.file.read("select 1")  # opening the file migrates it
-        return [name for name in self._applied() if name not in before]
-
-    def _applied(self) -> list[str]:
-        try:
-            connection = sqlite3.connect(f"file:{self.file.path}?mode=ro", uri=True)
-        except sqlite3.Error:
-            return []
-        try:
-            return [row[0] for row in connection.execute("select name from treadle_migrations order by number")]
-        except sqlite3.Error:
-            return []
-        finally:
-            connection.close()
+        return [name for name in self._peek(applied) if name not in before]
 
     def check(self) -> list[str]:
-        with self.file.meaning():
-            try:
-                connection = sqlite3.connect(f"file:{self.file.path}?mode=ro", uri=True)
-            except sqlite3.OperationalError:
-                return [f"{self.file.path} does not exist yet: `treadle migrate` creates it"]
-            try:
-                return differences(connection)
-            finally:
-                connection.close()
+        if self.file.path != MEMORY and not Path(self.file.path).exists():
+            return [f"{self.file.path} does not exist yet: `treadle migrate` creates it"]
+        return self._peek(differences)
+
+    def _peek(self, look: Callable[[sqlite3.Connection], list[str]]) -> list[str]:
+        """Look at the schema without creating or migrating anything; nothing where there is no file."""
+        if self.file.path == MEMORY or not Path(self.file.path).exists():
+            return []
+        with self.file.meaning(), closing(sqlite3.connect(f"{Path(self.file.path).as_uri()}?mode=ro", uri=True)) as it:
+            return look(it)
 
     def schema_sql(self) -> str:
         return "\n".join(f"-- {step.name}, checksum {step.checksum}\n{step.sql}" for step in migrations())
@@ -155,9 +146,8 @@ class SqliteEngine:
         return self._settle(connection, changes[:half], now) + self._settle(connection, changes[half:], now)
 
     def _promising(self, reader: sqlite3.Connection, claim: Claim, now: datetime | None) -> bool:
-        return bool(
-            self._under(reader, claim.token) or self._pick(reader, claim._replace(limit=1), now or self._clock())
-        )
+        one = claim._replace(limit=1)
+        return bool(self._under(reader, claim.token) or pick(reader, one, now or self._clock()))
 
     @staticmethod
     def _under(connection: sqlite3.Connection, token: str) -> list[Row]:
@@ -168,9 +158,9 @@ class SqliteEngine:
     def _claim(self, connection: sqlite3.Connection, claim: Claim, now: datetime) -> list[Job]:
         held = self._under(connection, claim.token)
         if held:  # this turn was here before, its answer was lost: give the same answer, claim no more
-            return _in_order([job_from(row) for row in held])
+            return in_order([job_from(row) for row in held])
         self._rounds += 1
-        ids = self._pick(connection, claim, now)
+        ids = pick(connection, claim, now, first=self._rounds)
         if not ids:
             return []
         # state is compared again although we hold the write lock: the update must be right on its own.
@@ -193,31 +183,16 @@ class SqliteEngine:
                 "insert into treadle_events values (?, ?, ?, ?, ?, '', ?)",
                 [(job.id, job.revision, micros(now), What.CLAIMED, claim.worker, job.tenant) for job in jobs],
             )
-        return _in_order(jobs)
-
-    def _pick(self, connection: sqlite3.Connection, claim: Claim, now: datetime) -> list[str]:
-        """Ids to claim: lanes take turns, so that a full one does not starve the others."""
-        lanes = [(queue, lane) for queue in claim.queues for lane in _lanes(connection, queue, claim.lanes)]
-        if not lanes:
-            return []
-        start = self._rounds % len(lanes)
-        waiting = [_due(connection, lane, claim, now) for lane in lanes[start:] + lanes[:start]]
-        picked: list[str] = []
-        while waiting and len(picked) < claim.limit:
-            share = -(-(claim.limit - len(picked)) // len(waiting))
-            for source in list(waiting):
-                got = list(islice(source, min(share, claim.limit - len(picked))))
-                picked += got
-                if len(got) < share:
-                    waiting.remove(source)
-        return picked
+        return in_order(jobs)
 
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         if not holds:
             return []
         rows = [
-            (hold.job_id, hold.token, micros(hold.started_at), small(hold.progress), hold.cost_micros) for hold in holds
+            (hold.job_id, hold.token, micros(hold.started_at), _storable(small(hold.progress)), hold.cost_micros)
+            for hold in holds
         ]
+        version = self._version()
         try:
             with self.file.write(patience=lease / 6) as connection:
                 now = now or self._clock()
@@ -233,17 +208,19 @@ class SqliteEngine:
                         progress = coalesce(c.progress, j.progress),
                         cost_micros = coalesce(c.cost_micros, j.cost_micros)
                     from c where j.id = c.id and j.state = 'running' and j.lease_token = c.token
-                    returning id, cancel_requested
+                    returning id, lease_token, cancel_requested
                     """,
                     (json.dumps(rows), micros(now + timedelta(seconds=lease))),
                 ).fetchall()
         except EngineUnavailable:
-            # The file is locked: while it is, nobody can take these jobs either.
+            if self._version() != version:
+                raise  # others do write, we were only unlucky: these leases may pass on
+            # The file is locked and nobody has written: nobody can have taken these jobs either.
             return [Held(hold.job_id, Renewal.BUSY) for hold in holds]
-        renewed = dict(found)
+        renewed = {(job_id, token): cancel_requested == 1 for job_id, token, cancel_requested in found}
         return [
-            Held(hold.job_id, Renewal.RENEWED, renewed[hold.job_id] == 1)
-            if hold.job_id in renewed
+            Held(hold.job_id, Renewal.RENEWED, renewed[hold.job_id, hold.token])
+            if (hold.job_id, hold.token) in renewed
             else Held(hold.job_id, Renewal.LOST)
             for hold in holds
         ]
@@ -371,7 +348,7 @@ class SqliteEngine:
     def _same_file(self) -> Script[None]:
         self.file.read("select 1")  # the schema must be there before the caller's statement needs it
         rows = yield "select file from pragma_database_list where name = 'main' and ?1 = ?1", ""
-        if self.file.path == MEMORY or str(rows[0][0]) != _real(self.file.path):
+        if self.file.path == MEMORY or str(rows[0][0]) != str(Path(self.file.path).resolve()):
             raise EngineError(
                 f"tx is a connection to {rows[0][0] or MEMORY}, but the jobs are in {self.file.path}: "
                 "open the same file to enqueue or settle in its transaction"
@@ -404,55 +381,12 @@ def _run(connection: sqlite3.Connection, script: Script[T]) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-def _lanes(connection: sqlite3.Connection, queue: str, wanted: Sequence[str] | None) -> Iterator[str]:
-    """The lanes of a queue that hold pending jobs, found by stepping over the jobs of each."""
-    if wanted is not None:
-        yield from wanted
-        return
-    sql = "select lane from treadle_jobs where state = 'pending' and queue = ? and lane {} ? order by lane limit 1"
-    row = connection.execute(sql.format(">="), (queue, "")).fetchone()
-    while row is not None:
-        yield row[0]
-        row = connection.execute(sql.format(">"), (queue, row[0])).fetchone()
-
-
-def _due(connection: sqlite3.Connection, lane: tuple[str, str], claim: Claim, now: datetime) -> Iterator[str]:
-    """Ids of a lane that may be claimed now, in order: from priority to priority, within each by due time and id.
-
-    One range per priority: a single ordered scan would walk over every future job of a higher priority.
-    """
-    moment = micros(now)
-    tasks = None if claim.tasks is None else json.dumps(list(claim.tasks))
-    ceiling = 2**31
-    while True:
-        row = connection.execute(
-            """
-            select priority from treadle_jobs
-            where state = 'pending' and queue = ? and lane = ? and priority < ?
-            order by priority desc limit 1
-            """,
-            (*lane, ceiling),
-        ).fetchone()
-        if row is None:
-            return
-        ceiling = row[0]
-        yield from (
-            found[0]
-            for found in connection.execute(
-                """
-                select id from treadle_jobs
-                where state = 'pending' and queue = ?1 and lane = ?2 and priority = ?3 and due_at <= ?4
-                and (expires_at is null or expires_at > ?4)
-                and (?5 is null or task in (select value from json_each(?5)))
-                order by due_at, id
-                """,
-                (*lane, ceiling, moment, tasks),
-            )
-        )
-
-
-def _in_order(jobs: list[Job]) -> list[Job]:
-    return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))
+def _storable(text: str | None) -> str | None:
+    """The text, unless it holds half a character: a note that cannot be stored must not cost the lease."""
+    try:
+        return text if text is None or text.encode() else None
+    except UnicodeEncodeError:
+        return None
 
 
 def _conditions(where: Where) -> tuple[list[str], list[Any]]:
@@ -464,9 +398,3 @@ def _tables(state: State | None) -> tuple[str, ...]:
     if state is None:
         return ("treadle_jobs", "treadle_finished")
     return ("treadle_finished",) if state.final else ("treadle_jobs",)
-
-
-def _real(path: str) -> str:
-    from os.path import realpath  # noqa: PLC0415
-
-    return realpath(path)

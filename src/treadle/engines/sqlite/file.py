@@ -6,8 +6,10 @@ import random
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -47,13 +49,14 @@ class File:
         self._reading = threading.Lock()
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        self._owner = 0
+        if hasattr(os, "register_at_fork"):
+            this = weakref.ref(self)
+            os.register_at_fork(after_in_child=lambda: _start_anew(this()))
 
     @contextmanager
     def write(self, patience: float = PATIENCE) -> Iterator[sqlite3.Connection]:
         """A transaction that holds the write lock from its first moment; committed at the end, or undone whole."""
         deadline = time.monotonic() + patience
-        self._mind_forks()
         if not self._writing.acquire(timeout=patience):
             raise EngineUnavailable(f"{self.path} stayed locked for {patience:g} s; repeating is safe")
         try:
@@ -76,7 +79,6 @@ class File:
 
     def look(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """What `query` finds, on a connection of its own: a reader waits for no writer."""
-        self._mind_forks()
         deadline = time.monotonic() + PATIENCE
         with self._writing if self.path == MEMORY else self._reading, self.meaning():
             if self.path == MEMORY:
@@ -91,7 +93,6 @@ class File:
 
     def close(self) -> None:
         """Close both connections of this process."""
-        self._mind_forks()
         with self._reading, self._writing:
             for connection in (self._reader, self._writer):
                 if connection is not None:
@@ -127,12 +128,11 @@ class File:
             case _:
                 return EngineError(f"{where}: {error}")
 
-    def _mind_forks(self) -> None:
-        if self._owner != os.getpid():
-            # A forked child must neither use nor close its parent's connections: forget them, and the locks with them.
-            self._writer = self._reader = None
-            self._writing, self._reading = threading.Lock(), threading.Lock()
-            self._owner = os.getpid()
+    def start_anew(self) -> None:
+        """In a forked child: forget the parent's connections, which it must neither use nor close, and its locks."""
+        _inherited.extend(connection for connection in (self._writer, self._reader) if connection is not None)
+        self._writer = self._reader = None
+        self._writing, self._reading = threading.Lock(), threading.Lock()
 
     def _open(self) -> sqlite3.Connection:
         if self._writer is None:
@@ -154,8 +154,9 @@ class File:
         # handler, whose naps grow to 100 ms and starve whoever waited longest.
         connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
-            connection.execute(f"pragma synchronous = {self.synchronous}")
-            connection.execute("pragma cache_size = -32000")
+            deadline = time.monotonic() + PATIENCE
+            for setting in (f"synchronous = {self.synchronous}", "cache_size = -32000"):
+                self._until(deadline, partial(connection.execute, f"pragma {setting}"))
         except BaseException:
             connection.close()
             raise
@@ -168,9 +169,18 @@ class File:
             try:
                 return attempt()
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() >= deadline:
+                # some errors of the sqlite3 module itself carry no code
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _BUSY or time.monotonic() >= deadline:
                     raise
             time.sleep(random.uniform(0.0005, 0.005))  # noqa: S311 - spreads the waiters, keeps no secret
+
+
+_inherited: list[sqlite3.Connection] = []  # kept, for letting go of a connection closes it
+
+
+def _start_anew(file: File | None) -> None:
+    if file is not None:
+        file.start_anew()
 
 
 def migrations() -> list[Migration]:
@@ -192,10 +202,10 @@ def migrate(
     connection: sqlite3.Connection,
     *,
     deadline: float,
-    until: Callable[[float, Callable[[], object]], object],
+    until: Callable[[float, Callable[[], Any]], Any],
 ) -> list[str]:
     """Apply what is missing, in one transaction that starting processes take turns at; the names applied now."""
-    if not differences(connection):
+    if not until(deadline, lambda: differences(connection)):
         return []
     until(deadline, lambda: connection.execute("begin immediate"))
     try:
@@ -215,7 +225,7 @@ def migrate(
         if connection.in_transaction:
             connection.execute("rollback")
         raise
-    if drift := differences(connection):
+    if drift := until(deadline, lambda: differences(connection)):
         raise SchemaError(
             "the tables are not as treadle left them: " + "; ".join(drift) + ". Undo the change by hand, or move the "
             "jobs to a fresh file; `treadle migrate --sql` prints the expected schema"
@@ -227,6 +237,13 @@ def ledger(connection: sqlite3.Connection) -> dict[int, tuple[str, str]]:
     """The migrations this file has seen: number -> (name, checksum)."""
     rows = connection.execute("select number, name, checksum from treadle_migrations").fetchall()
     return {number: (name, checksum) for number, name, checksum in rows}
+
+
+def applied(connection: sqlite3.Connection) -> list[str]:
+    """The names of the migrations this file has seen."""
+    if "treadle_migrations" not in _schema(connection):
+        return []
+    return [name for _, (name, _) in sorted(ledger(connection).items())]
 
 
 def refuse_strangers(done: dict[int, tuple[str, str]]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from treadle.engines.base import Outcome, Receipt, Script, Verdict, judge
 from treadle.engines.sqlite.rows import COLUMNS, JOB, Row, job_from, micros, row_from, small
-from treadle.model import Change, Fence, Job, Scope, What
+from treadle.model import Change, Fence, Job, Scope, State, What
 
 
 def _unpack(names: Iterable[str]) -> str:
@@ -135,6 +135,14 @@ and (c.was_token is null or j.lease_token = c.was_token)
 and (c.was_lease is null or j.lease_until = c.was_lease and j.lease_until <= c.now)
 """
 
+# Whether a change would be written, were its key free.
+FITS = f"""
+{_unpack(_CHANGE[:6])}
+select j.id from c cross join treadle_jobs j on j.id = c.id where {_FENCE}
+union all
+select j.id from c cross join treadle_finished j on j.id = c.id where {_FENCE}
+"""  # noqa: S608
+
 _FROM_CHANGE = frozenset(_CHANGE) & frozenset(COLUMNS) - {"id", "due_at"}
 _FINISHED = ", ".join(
     f"c.{name}" if name in _FROM_CHANGE else "null" if name == "lease_until" else f"j.{name}" for name in COLUMNS
@@ -204,13 +212,20 @@ def settle(changes: Sequence[Change], now: datetime, *, everything: bool) -> Scr
             job = change.after
             yield FREE_DEAD_KEYS, _text([_key_row(job, now)])
             holders = yield HOLDERS, _text([_key_row(job, now)])
-            if holders and holders[0][1] != job.id:
+            taken = bool(holders) and holders[0][1] != job.id
+            if taken and (yield FITS, _text([_fence_row(change, now)])):
                 verdicts[job.id] = Verdict(Outcome.REFUSED, holder=holders[0][1], why=f"key {job.key!r} is taken")
+            elif taken:  # somebody else's job by now, whoever has the key
+                verdicts[job.id] = judge(change, _only((yield READ, _text([job.id]))))
             else:
                 yield from _write([change], now, verdicts, everything)
                 if verdicts[job.id].outcome is Outcome.APPLIED:
                     yield TAKE_KEYS, _text([_key_row(job, now)])
     return [verdicts[change.before.id] for change in changes]
+
+
+def _only(rows: list[Row]) -> Job | None:
+    return job_from(rows[0]) if rows else None
 
 
 def _write(changes: Sequence[Change], now: datetime, verdicts: dict[str, Verdict], everything: bool) -> Script[None]:
@@ -263,13 +278,13 @@ def _statement(change: Change) -> str:
 
 
 def _fence_row(change: Change, now: datetime) -> Row:
-    before = change.before
-    token = lease = None
+    before, state, token, lease = change.before, change.before.state, None, None
     if change.fence in (Fence.HOLDER, Fence.RECOVERY):
+        state = State.RUNNING  # a settled row keeps its token: holding is running
         token = before.lease_token or ""  # a change without a token must match nothing
     if change.fence is Fence.RECOVERY:
         lease = micros(before.lease_until) or 0
-    return (before.id, before.state, before.revision, token, lease, micros(now))
+    return (before.id, state, before.revision, token, lease, micros(now))
 
 
 def _change_row(change: Change, now: datetime) -> Row:

@@ -1,0 +1,176 @@
+"""The commands, put together: groups, help, and the one place where errors become a line and an exit code.
+
+Exit codes: 0 done, 1 the operation failed, 2 it was asked for in a wrong way, 130 interrupted.
+"""
+
+import json
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+import treadle
+from treadle.cli import demo_show, enqueue, jobs, options, store, work
+from treadle.cli.terminal import console, document, masked, safe, say
+from treadle.errors import ConfigError, InvalidJob, TreadleError, UnknownTask
+
+WRONG_USAGE = (ConfigError, InvalidJob, UnknownTask)
+INTERRUPTED = 130
+WIDTH = 100
+ORDER = START, RUN, JOBS, STORE, COMMANDS = (
+    "Start here",
+    "Run",
+    "Look and act",
+    "The store and this program",
+    "Commands",
+)
+
+
+class Sections(TyperGroup):
+    """Help in sections, each command one sentence and one example."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands by section, each with the example of its epilog."""
+        sections: dict[str, list[tuple[str, Any]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            if not command.hidden:
+                sections.setdefault(getattr(command, "rich_help_panel", None) or COMMANDS, []).append((name, command))
+        for title, commands in sorted(sections.items(), key=lambda section: ORDER.index(section[0])):
+            with formatter.section(title):
+                rows = []
+                for name, command in commands:
+                    rows.append((name, command.get_short_help_str(WIDTH)))
+                    example = (command.epilog or "").partition("Example: ")[2].split("\n")[0]
+                    rows += [("", f"$ {example}")] if example else []
+                formatter.write_dl(rows)
+
+
+cli = typer.Typer(
+    name="treadle",
+    cls=Sections,
+    help="A job queue in the database you already have.",
+    epilog="\b\nEvery command has --help and --json. Settings: options, TREADLE_* variables, treadle.toml,\n"
+    "[tool.treadle] of pyproject.toml. Exit codes: 0 done, 1 failed, 2 wrong usage.",
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": WIDTH},
+    pretty_exceptions_enable=False,
+)
+
+
+def _example(command: str) -> str:
+    return f"\b\nExample: {command}"
+
+
+cli.command("demo", rich_help_panel=START, epilog=_example("treadle demo"))(demo_show.demo)
+cli.command("worker", rich_help_panel=RUN, epilog=_example("treadle worker --app tasks:app --queue mail"))(work.worker)
+cli.command(
+    "enqueue", rich_help_panel=RUN, epilog=_example("""treadle enqueue greet '{"name": "Ada"}' --app tasks:app""")
+)(enqueue.enqueue)
+
+jobs_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
+jobs_cli.command("list", epilog=_example("treadle jobs list --state failed --task greet"))(jobs.list_jobs)
+jobs_cli.command("show", epilog=_example("treadle jobs show 0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"))(jobs.show)
+jobs_cli.command("retry", epilog=_example("treadle jobs retry 0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"))(jobs.retry)
+jobs_cli.command("cancel", epilog=_example('treadle jobs cancel 0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11 --reason "typo"'))(
+    jobs.cancel
+)
+jobs_cli.command("count", epilog=_example("treadle jobs count --queue mail"))(jobs.count)
+cli.add_typer(
+    jobs_cli,
+    name="jobs",
+    help="List, show, retry, cancel and count jobs.",
+    rich_help_panel=JOBS,
+    epilog=_example("treadle jobs list --state failed"),
+)
+
+cli.command("migrate", rich_help_panel=STORE, epilog=_example("treadle migrate --check"))(store.migrate)
+cli.command("doctor", rich_help_panel=STORE, epilog=_example("treadle doctor --url sqlite:///treadle.db"))(store.doctor)
+
+
+@cli.command("version", rich_help_panel=STORE, epilog=_example("treadle version --json"))
+def version(as_json: options.Json = False) -> None:
+    """Say which treadle and which Python this is."""
+    if as_json:
+        document({"version": treadle.__version__, "python": platform.python_version()})
+    else:
+        say(f"treadle {treadle.__version__} on Python {platform.python_version()}")
+
+
+def _version_option(wanted: bool) -> None:
+    if wanted:
+        say(f"treadle {treadle.__version__}")
+        raise typer.Exit
+
+
+@cli.callback()
+def root(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version_option, is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """A job queue in the database you already have."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of one command; whatever goes wrong is one line on stderr."""
+    debug, as_json = "--debug" in arguments, "--json" in arguments
+    if not arguments:
+        arguments = ["--help"]
+    try:
+        code = cli(arguments, prog_name="treadle", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:  # `treadle jobs list | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    except Exception as error:
+        if debug:
+            sys.stderr.write(safe(masked("".join(traceback.format_exception(error))), lines=True))
+        return _complain(error, as_json, debug)
+
+
+def _complain(error: Exception, as_json: bool, debug: bool) -> int:
+    """Say what went wrong, in one line; the exit code it means."""
+    kind = type(error).__name__
+    if hasattr(error, "format_message"):  # Typer's own: a wrong option, argument or command
+        code, kind, message = 2, "UsageError", _usage(error)
+    elif isinstance(error, TreadleError):
+        code, message = 2 if isinstance(error, WRONG_USAGE) else 1, str(error)
+    else:
+        hint = "" if debug else "; treadle --debug shows the traceback"
+        code, message = 1, f"unexpected {kind}: {error}{hint}"
+    message = " ".join(masked(message).split())
+    if as_json:
+        said = json.dumps({"error": {"type": kind, "message": message}}).replace("\x7f", "\\u007f")
+        sys.stderr.write(said + "\n")
+    else:
+        console(stderr=True).print(f"error: {safe(message)}", soft_wrap=True)
+    return code
+
+
+def _usage(error: Any) -> str:
+    message = str(error.format_message()).rstrip(".").replace("Value error, ", "")
+    command = getattr(getattr(error, "ctx", None), "command_path", None)
+    return f"{message} (see {command} --help)" if command else message

@@ -1,0 +1,103 @@
+"""Which app and which store a command works on."""
+
+import importlib
+import sys
+from operator import attrgetter
+from pathlib import Path
+from traceback import extract_tb
+
+from treadle.app import Treadle
+from treadle.cli.terminal import masked
+from treadle.errors import ConfigError, NotPossible
+from treadle.settings import load
+
+SETTINGS = "TREADLE_APP, treadle.toml or [tool.treadle]"
+
+
+def find_app(spec: str | None, url: str | None) -> Treadle:
+    """The app that --app or the settings name, on the store of --url if that is given."""
+    named = spec if spec is not None else load().app
+    if named is None:
+        raise ConfigError(
+            'which app? Give --app module:name, set TREADLE_APP, or write app = "module:name" in treadle.toml or '
+            "in [tool.treadle] of pyproject.toml"
+        )
+    app = _load(named, "--app" if spec is not None else SETTINGS)
+    return app if url is None else _moved(app, url, named)
+
+
+def find_store(spec: str | None, url: str | None) -> Treadle:
+    """The store to look at: that of --url, else the app's own, else that of the settings. It need not exist yet."""
+    if url is not None and spec is None:
+        return Treadle(url)
+    if spec is None and load().app is None:
+        return Treadle()
+    return find_app(spec, url)
+
+
+def find_ready_store(spec: str | None, url: str | None) -> Treadle:
+    """`find_store`, if its tables are there: to look at a store must not create it."""
+    app = find_store(spec, url)
+    if drift := app.check_schema():
+        more = f" (and {len(drift) - 1} more)" if len(drift) > 1 else ""
+        where = masked(app.settings.url)
+        raise NotPossible(
+            f"{where} is not ready: {drift[0]}{more}; `treadle migrate` sets it up, if it is the right one"
+        )
+    return app
+
+
+def _load(spec: str, source: str) -> Treadle:
+    module_name, colon, path = spec.partition(":")
+    names = (*module_name.split("."), *path.split("."))
+    if not colon or module_name.endswith(".py") or not all(name.isidentifier() for name in names):
+        example = f"{Path(module_name).stem or 'tasks'}:{path if path.isidentifier() else 'app'}"
+        raise ConfigError(f"app: {spec!r} (from {source}) must be module:name, for example {example}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise _broken(module_name, error) from error
+        looked = f"{here} and Python's path"
+        raise ConfigError(
+            f"app: there is no module {error.name!r} (from {source}: {spec}); looked in {looked}"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise _broken(module_name, error) from error
+    try:
+        found = attrgetter(path)(module)
+    except AttributeError:
+        apps = [name for name, value in vars(module).items() if isinstance(value, Treadle)]
+        there = f"it has {', '.join(f'{module_name}:{name}' for name in apps)}" if apps else "it has no Treadle at all"
+        raise ConfigError(f"app: module {module_name} has no {path!r}; {there}") from None
+    if not isinstance(found, Treadle):
+        raise ConfigError(f"app: {spec} is of type {type(found).__name__}, not a Treadle")
+    return found
+
+
+def _broken(module: str, error: BaseException) -> ConfigError:
+    """The user's module failed while it was imported: say where, in their own file if that can be told."""
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}, line {error.lineno}"
+    else:
+        frames = [frame for frame in extract_tb(error.__traceback__) if not _machinery(frame.filename)]
+        place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else module
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    what = f"{type(error).__name__}: {said}".rstrip(": ")
+    return ConfigError(f"app: importing {module} failed: {what} ({place}; --debug shows the traceback)")
+
+
+def _machinery(filename: str) -> bool:
+    return filename.startswith("<frozen") or filename in (__file__, importlib.__file__)
+
+
+def _moved(app: Treadle, url: str, spec: str) -> Treadle:
+    """The app on another store; too late if it has opened its own."""
+    if "engine" in vars(app) and app.settings.url != url:
+        own = masked(app.settings.url)
+        raise ConfigError(f"url: {spec} opened {own} while it was imported, so --url comes too late; set TREADLE_URL")
+    app.settings = app.settings.model_copy(update={"url": url})
+    return app

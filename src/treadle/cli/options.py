@@ -1,0 +1,19 @@
+"""The options that many commands share."""
+
+from typing import Annotated
+
+import typer
+
+App = Annotated[
+    str | None,
+    typer.Option(
+        "--app", "-A", metavar="MODULE:NAME", help="Your app, such as tasks:app (or TREADLE_APP).", show_default=False
+    ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", help="The store, such as sqlite:///treadle.db (or TREADLE_URL).", show_default=False
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]

@@ -1,0 +1,63 @@
+"""`treadle migrate` and `treadle doctor`: the store itself."""
+
+import sys
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from treadle.cli import options
+from treadle.cli.discovery import find_store
+from treadle.cli.terminal import coloured, document, masked, safe, say
+from treadle.errors import ConfigError
+
+MARKS = {"ok": "✓", "warning": "!", "error": "✗"}
+
+
+def migrate(
+    app: options.App = None,
+    url: options.Url = None,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the schema instead, for your own tool.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what differs; exit code 1 if anything does.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Create the tables, or bring them up to date."""
+    if sql and check:
+        raise ConfigError("--sql and --check cannot be given together")
+    with closing(find_store(app, url)) as store:
+        where = safe(masked(store.settings.url))
+        if sql:
+            text = store.schema_sql()
+            document({"sql": text}) if as_json else sys.stdout.write(text.rstrip() + "\n")
+        elif check:
+            differences = store.check_schema()
+            if as_json:
+                document({"differences": differences})
+            else:
+                for line in differences or [f"{where} is up to date"]:
+                    say(safe(line))
+            if differences:
+                raise typer.Exit(1)
+        else:
+            applied = store.migrate()
+            if as_json:
+                document({"applied": applied})
+            else:
+                say(f"{where}: applied {', '.join(map(safe, applied))}" if applied else f"{where} is up to date")
+
+
+def doctor(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
+    """Look the store over and say what an operator should know."""
+    with closing(find_store(app, url)) as store:
+        findings = store.doctor()
+    healthy = all(finding.level != "error" for finding in findings)
+    if as_json:
+        document({"ok": healthy, "findings": [finding._asdict() for finding in findings]})
+    else:
+        for finding in findings:
+            mark = MARKS.get(finding.level, "?")
+            say(coloured(finding.level, f"{mark} {finding.level:<8}"), safe(finding.text))
+    if not healthy:
+        raise typer.Exit(1)

@@ -1,0 +1,151 @@
+"""`treadle worker`: runs jobs until it is told to stop."""
+
+import json
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+import treadle
+from treadle.app import Treadle
+from treadle.cli import options
+from treadle.cli.discovery import find_app
+from treadle.cli.terminal import coloured, document, masked, safe, say
+from treadle.errors import TreadleError
+from treadle.model import check_name
+
+log = logging.getLogger("treadle.cli")
+
+
+class Exhausted(TreadleError):
+    """The worker stopped by itself."""
+
+
+def worker(
+    app: options.App = None,
+    url: options.Url = None,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", "-q", help="Take jobs of this queue; repeatable.")
+    ] = None,
+    lane: Annotated[list[str] | None, typer.Option("--lane", help="Only of this lane; repeatable.")] = None,
+    concurrency: Annotated[int | None, typer.Option("--concurrency", "-c", help="Jobs run at a time.")] = None,
+    lease: Annotated[
+        str | None, typer.Option("--lease", help="How long a job is held before it counts as lost: 30s.")
+    ] = None,
+    grace: Annotated[
+        str | None, typer.Option("--grace", help="How long running jobs may take to end when it stops.")
+    ] = None,
+    poll: Annotated[str | None, typer.Option("--poll", help="How often it looks when nothing tells it to.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Its name in the store; host:pid if left out.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Log JSON lines; on stdout one document when it stops.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything.")] = False,
+) -> None:
+    """Run jobs until SIGTERM or Ctrl-C; a second one does not wait for what still runs."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)  # until the worker listens by itself
+    if name is not None:
+        check_name("--name", name)
+    used = find_app(app, url)
+    _set_up_logging(as_json, verbose)
+    made = used.worker(
+        queues=queue, lanes=lane, concurrency=concurrency, lease=lease, grace=grace, poll=poll, name=name
+    )
+    used.migrate()
+    plan = made.plan
+    facts = {
+        "worker": plan.name,
+        "store": masked(used.settings.url),
+        "queues": list(plan.queues),
+        "lanes": None if plan.lanes is None else list(plan.lanes),
+        "tasks": sorted(used.tasks),
+        "slots": plan.concurrency,
+        "lease": plan.lease,
+        "grace": plan.grace,
+    }
+    _banner(used, facts, as_json)
+    try:
+        made.run()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # it has stopped: a late signal must not spoil the exit code
+        used.close()
+    if as_json:
+        document({"worker": plan.name, "exhausted": made.exhausted})
+    if made.exhausted:
+        raise Exhausted("the worker stopped by itself: too many handlers ran past their timeout and never ended")
+
+
+def _leave(number: int, frame: object) -> None:  # noqa: ARG001
+    raise SystemExit(0)
+
+
+def _banner(app: Treadle, facts: dict[str, Any], as_json: bool) -> None:
+    findings = [finding for finding in app.doctor() if finding.level != "ok"]
+    if as_json:
+        log.info("worker starts", extra={"facts": facts})
+        for finding in findings:
+            log.log(logging.ERROR if finding.level == "error" else logging.WARNING, "%s", finding.text)
+        return
+    lines = {
+        "store": facts["store"],
+        "queues": ", ".join(facts["queues"]) + (f" (lanes {', '.join(facts['lanes'])})" if facts["lanes"] else ""),
+        "tasks": ", ".join(facts["tasks"]) or "none: it will not run anything",
+        "slots": f"{facts['slots']}, lease {facts['lease']:g} s, grace {facts['grace']:g} s",
+    }
+    say(f"treadle {treadle.__version__}: worker {safe(facts['worker'])}; stop it with Ctrl-C or SIGTERM", stderr=True)
+    for title, text in lines.items():
+        say(f"  {title:<8}{safe(text)}", stderr=True)
+    for finding in findings:
+        say(coloured(finding.level), f": {safe(finding.text)}", stderr=True)
+
+
+def _set_up_logging(as_json: bool, verbose: bool) -> None:
+    """Our handler on the root logger, unless the app has set up its own and no --json asks for ours."""
+    root = logging.getLogger()
+    if as_json or not root.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JsonLines() if as_json else Lines())
+        root.handlers = [handler]
+        root.setLevel(logging.INFO)
+    if verbose:
+        root.setLevel(logging.DEBUG)
+
+
+class Lines(logging.Formatter):
+    """Time, level, message, and the job it is about; control characters written out."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).astimezone()
+        job = getattr(record, "job_id", None)
+        about = f"  [{safe(getattr(record, 'task', ''))} {safe(job)}]" if job else ""
+        line = f"{moment:%H:%M:%S} {record.levelname:<7} {safe(record.getMessage())}{about}"
+        return "\n".join([line, *(safe(text, lines=True) for text in _traces(self, record))])
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        said |= {name: str(value) for name in ("job_id", "task") if (value := getattr(record, name, None)) is not None}
+        said |= getattr(record, "facts", {})
+        if traces := _traces(self, record):
+            said["traceback"] = "\n".join(traces)
+        return json.dumps(said, default=str).replace("\x7f", "\\u007f")
+
+
+def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> Sequence[str]:
+    trace = formatter.formatException(record.exc_info) if record.exc_info else ""
+    stack = formatter.formatStack(record.stack_info) if record.stack_info else ""
+    return [text for text in (trace, stack) if text]

@@ -1,0 +1,218 @@
+"""Kills and freezes workers while they hold leases, and keeps count of the ones that mattered."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from crew import POISONED
+from nursery import Death, Nursery
+from treadle import Treadle
+from treadle.model import Job
+
+FROZEN_AT_ONCE = 3
+KILL_PAUSE = (0.1, 0.5)  # seconds between two kills
+NAPS = 0.3  # share of the pauses that end about when the lease does, to meet the reapers halfway
+NAP_ENDS = (-0.05, 0.25)  # seconds after the lease
+PRODUCER_PERIOD = 5.0  # seconds between two kills of the producer
+GLANCE = 0.02
+PATIENCE = 2.0  # seconds past the lease in which a job must be claimed again
+UNEXPLAINED = 20  # deaths of other causes after which a run is given up
+
+
+class Aim(NamedTuple):
+    """How much is wanted; `lease` in seconds, `deadline` on the monotonic clock."""
+
+    kills: int
+    pauses: int
+    lease: float
+    deadline: float
+
+
+class Crash(NamedTuple):
+    """A worker that died, and the jobs whose leases it held then, as the store had them after its death."""
+
+    death: Death
+    held: list[Job]
+
+    @property
+    def counts(self) -> bool:
+        return any(job.lease_until.timestamp() > self.death.at for job in self.held if job.lease_until)
+
+
+class Pause(NamedTuple):
+    """A worker that stood still: what it held, and which of that was claimed again before it went on."""
+
+    name: str
+    held: list[Job]
+    taken: list[Job]
+    resumed_at: float
+    why: str  # counted | held nothing | store locked | woke in time | not taken over
+
+
+@dataclass
+class Frozen:
+    """A worker that stands still now."""
+
+    name: str
+    held: list[Job]
+    since: float = field(default_factory=time.monotonic)
+    taken: list[Job] = field(default_factory=list)
+    resume_at: float = float("inf")
+    nap_ends: float = float("inf")
+
+
+class Faults:
+    """Brings the faults about; what came of them is in its lists."""
+
+    def __init__(self, app: Treadle, nursery: Nursery, aim: Aim, random: Random) -> None:
+        self.kills = 0  # that met a running lease
+        self.crashes: list[Crash] = []
+        self.pauses: list[Pause] = []
+        self.pauses_by_why: Counter[str] = Counter()
+        self.deaths: list[Death] = []
+        self.locked: list[tuple[float, float]] = []  # when a frozen process kept the store from everybody
+        self._app, self._nursery, self._aim, self._random = app, nursery, aim, random
+        self._frozen: dict[str, Frozen] = {}
+        self._running: list[Job] = []
+        self._pulse: object = None
+        self._beat_at = time.monotonic()
+        self._kill_at = time.monotonic() + 1.0
+        self._producer_at = time.monotonic() + PRODUCER_PERIOD
+
+    @property
+    def taken_over(self) -> int:
+        """The pauses whose job was claimed again before SIGCONT."""
+        return self.pauses_by_why["counted"]
+
+    def rage(self, tell: Callable[[], None]) -> None:
+        """Kill and freeze until there was enough of both, or time is up; nobody stands still afterwards."""
+        while time.monotonic() < self._aim.deadline and not self._enough:
+            self._look()
+            self._attend()
+            if self.kills < self._aim.kills and time.monotonic() > self._kill_at:
+                self._kill()
+            if self.taken_over + len(self._frozen) < self._aim.pauses and len(self._frozen) < FROZEN_AT_ONCE:
+                self._freeze()
+            self._kill_producer()
+            tell()
+            time.sleep(GLANCE)
+        for frozen in tuple(self._frozen.values()):
+            self._resume(frozen, "counted" if frozen.taken else "not taken over")
+
+    def calm(self, folder: Path, patience: float, tell: Callable[[], None]) -> list[Job]:
+        """Let the producer part and the workers finish; the jobs that are not final after `patience` seconds."""
+        (folder / "enough").touch()
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            self._look()
+            left = [*self._running, *self._app.find(state="pending", limit=500).jobs]
+            if not left and not any(name.startswith("p") for name in self._nursery.alive()):
+                # The producer was alive when we looked for jobs: look once more now that it is gone.
+                if not self._app.find(state="pending", limit=1).jobs and not self._find_running():
+                    return []
+            tell()
+            time.sleep(GLANCE * 5)
+        return left
+
+    # ------------------------------------------------------------------------------------------ looking
+
+    @property
+    def _enough(self) -> bool:
+        hopeless = sum(death.code > 0 and death.code != POISONED for death in self.deaths) > UNEXPLAINED
+        return hopeless or (self.kills >= self._aim.kills and self.taken_over >= self._aim.pauses)
+
+    def _look(self) -> None:
+        """See who runs what, who died by himself, and whether the store still moves."""
+        self._running = self._find_running()
+        pulse = max((job.lease_until for job in self._running if job.lease_until), default=None)
+        if pulse != self._pulse:
+            self._pulse, self._beat_at = pulse, time.monotonic()
+        for death in self._nursery.deaths():
+            self.deaths.append(death)
+            if not death.ours:
+                self._inspect(death)
+
+    def _find_running(self) -> list[Job]:
+        return self._app.find(state="running", limit=500).jobs
+
+    def _inspect(self, death: Death) -> None:
+        """What the dead left behind. Only they wrote to these leases, so this is what they held when they died."""
+        if death.name.startswith("w"):
+            crash = Crash(death, [job for job in self._find_running() if job.worker == death.name])
+            self.crashes.append(crash)
+            self.kills += death.ours and crash.counts
+
+    # ------------------------------------------------------------------------------------------ kills
+
+    def _kill(self) -> None:
+        victims = self._victims()
+        if victims:
+            death = self._nursery.kill(self._random.choice(victims))
+            if death is not None:
+                self._inspect(death)
+            self._kill_at = time.monotonic() + self._random.uniform(*KILL_PAUSE)
+
+    def _kill_producer(self) -> None:
+        if time.monotonic() > self._producer_at:
+            self._producer_at = time.monotonic() + PRODUCER_PERIOD * self._random.uniform(0.5, 1.5)
+            for name in self._nursery.alive():
+                if name.startswith("p"):
+                    self._nursery.kill(name)
+
+    def _victims(self) -> list[str]:
+        """Who holds a lease right now and does not stand still."""
+        now = time.time()
+        names = {job.worker for job in self._running if job.lease_until and job.lease_until.timestamp() > now}
+        return sorted(name for name in names if name and name not in self._frozen)
+
+    # ------------------------------------------------------------------------------------------ pauses
+
+    def _freeze(self) -> None:
+        victims = self._victims()
+        if not victims or time.monotonic() - self._beat_at > self._aim.lease / 3:
+            return
+        name = self._random.choice(victims)
+        if self._nursery.stop(name):
+            frozen = Frozen(name, [job for job in self._find_running() if job.worker == name])
+            self._frozen[name] = frozen
+            if not frozen.held:
+                self._resume(frozen, "held nothing")
+            elif self._random.random() < NAPS:
+                ends = max(job.lease_until.timestamp() for job in frozen.held if job.lease_until)
+                frozen.nap_ends = ends - time.time() + time.monotonic() + self._random.uniform(*NAP_ENDS)
+
+    def _attend(self) -> None:
+        """See to those that stand still: wake who has lost a job, and everybody if one of them locks the store."""
+        if not self._frozen:
+            return
+        now = time.monotonic()
+        locks = now - max(self._beat_at, min(frozen.since for frozen in self._frozen.values()))
+        if locks > self._aim.lease * 0.6:
+            self.locked.append((time.time() - locks, time.time()))
+            for frozen in tuple(self._frozen.values()):
+                self._resume(frozen, "counted" if frozen.taken else "store locked")
+            return
+        for frozen in tuple(self._frozen.values()):
+            if not frozen.taken:
+                jobs = self._app.engine.get([job.id for job in frozen.held])
+                frozen.taken = [
+                    job for job, was in zip(jobs, frozen.held, strict=True) if job and job.attempt > was.attempt
+                ]
+                if frozen.taken:  # mostly while the next holder is at work, sometimes when it is done
+                    frozen.resume_at = now + (0 if self._random.random() < 0.7 else self._random.uniform(0, 0.6))
+            if now >= min(frozen.resume_at, frozen.nap_ends):
+                self._resume(frozen, "counted" if frozen.taken else "woke in time")
+            elif now - frozen.since > self._aim.lease + PATIENCE + 1.0:
+                self._resume(frozen, "not taken over")
+
+    def _resume(self, frozen: Frozen, why: str) -> None:
+        del self._frozen[frozen.name]
+        resumed_at = time.time()
+        if not self._nursery.resume(frozen.name):
+            why = "stood too long"
+        self.pauses.append(Pause(frozen.name, frozen.held, frozen.taken, resumed_at, why))
+        self.pauses_by_why[why] += 1

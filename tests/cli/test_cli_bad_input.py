@@ -1,0 +1,116 @@
+"""Whatever is wrong is said in one line on stderr, with exit code 1 or 2, and never as a traceback."""
+
+import json
+import shutil
+
+import pytest
+
+NOBODY = "0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"
+GREET = ("enqueue", "greet", '{"name": "Ada"}')
+
+CASES = [
+    # what was asked, the exit code, what the error says
+    ("nonsense", 2, "No such command 'nonsense'"),
+    ("--nonsense", 2, "No such option: --nonsense"),
+    ("jobs", 2, "Missing command"),
+    ("jobs show", 2, "Missing argument"),
+    ("jobs list --nonsense", 2, "No such option"),
+    ("jobs list --state odd", 2, "'odd' is not one of"),
+    ("jobs list --limit 0", 2, "0 must be from 1 to 500"),
+    ("jobs list --limit 501", 2, "501 must be from 1 to 500"),
+    ("jobs list --limit many", 2, "--limit"),
+    ("jobs list --state failed --cursor rubbish", 2, "--cursor: 'rubbish'"),
+    (("jobs", "list", "--state", "failed", "--cursor", f"{10**30}:x"), 2, "--cursor"),
+    (f"jobs show {NOBODY}", 1, f"there is no job {NOBODY}"),
+    ("jobs show rubbish", 1, "there is no job rubbish"),
+    (("jobs", "show", "\x1b[31m"), 1, "\\x1b[31m"),
+    (f"jobs retry {NOBODY}", 1, "there is no job"),
+    (f"jobs cancel {NOBODY}", 1, "there is no job"),
+    ("migrate --sql --check", 2, "cannot be given together"),
+    ("enqueue", 2, "Missing argument"),
+    (("enqueue", "gret", "{}"), 2, "did you mean 'greet'?"),
+    (("enqueue", "greet", '{"nam": 1}'), 2, "does not fit task greet(name: str)"),
+    ((*GREET, "--priority", "high"), 2, "--priority"),
+    ((*GREET, "--priority", "99999999999"), 2, "must fit 32 bits"),
+    ((*GREET, "--run-after", "soon"), 2, "'soon' is no duration"),
+    ((*GREET, "--run-after", "-5m"), 2, "run_after"),
+    ((*GREET, "--run-after", "2099-01-31T12:00"), 2, "no time zone"),
+    ((*GREET, "--expires", "never"), 2, "'never' is no duration"),
+    ((*GREET, "--unique", "ever"), 2, "give --key"),
+    ((*GREET, "--key", "k", "--unique", "always"), 2, "'always' must be"),
+    ((*GREET, "--key", "k", "--unique", "window"), 2, "window=1d"),
+    ((*GREET, "--key", "k", "--unique", "window=wide"), 2, "'wide' is no duration"),
+    ((*GREET, "--key", "k", "--on-conflict", "panic"), 2, "'panic' is not one of"),
+    ((*GREET, "--key", "k" * 1001), 2, "the limit is 1,000"),
+    ((*GREET, "--max-attempts", "0"), 2, "must be from 1 to 10,000"),
+    ((*GREET, "--id", "7"), 2, "'7' is no UUID"),
+    ((*GREET, "--id", ""), 2, "--id: is empty"),
+    ((*GREET, "--queue", ""), 2, "queue: '' is no name"),
+    ((*GREET, "--tenant", "a\x07"), 2, "control character"),
+    ((*GREET, "--lane", "x" * 201), 2, "the limit is 200"),
+    ((*GREET, "--url", "treadle.db"), 2, "write sqlite:///treadle.db"),
+    ((*GREET, "--url", ""), 2, "has no scheme"),
+    ((*GREET, "--url", "oracle://scott:tiger@host/db"), 2, "no engine for 'oracle'"),
+    ((*GREET, "--url", "sqlite:////nowhere/at/all.db"), 1, "cannot be opened"),
+    ("jobs list --url sqlite:///tasks.py", 1, "not an SQLite database"),
+    ("jobs list --url sqlite:////nowhere/at/all.db", 1, "does not exist"),
+    ("worker --concurrency 0", 2, "must be from 1 to 1,000"),
+    ("worker --concurrency some", 2, "--concurrency"),
+    ("worker --lease 10ms", 2, "too short"),
+    ("worker --grace never", 2, "'never' is no duration"),
+    ("worker --poll 0", 2, "too short"),
+    (("worker", "--queue", ""), 2, "queue: '' is no name"),
+    (("worker", "--name", "a\x1b"), 2, "control character"),
+    ("worker --url sqlite:////nowhere/at/all.db", 1, "cannot be opened"),
+    ("demo --fast", 2, "No such option"),
+]
+
+
+@pytest.fixture
+def ready(treadle, project, empty_store):
+    shutil.copy(empty_store, project / "treadle.db")
+    return treadle
+
+
+@pytest.mark.parametrize(("asked", "code", "said"), CASES, ids=lambda value: str(value)[:60])
+def test_bad_input_is_one_clear_line(ready, asked, code, said):
+    words = asked.split() if isinstance(asked, str) else asked
+    answer = ready(*words)
+    assert (answer.code, answer.out) == (code, "")
+    assert answer.err.startswith("error: ")
+    assert said in answer.err
+    assert len(answer.err.splitlines()) == 1
+    assert "Traceback" not in answer.err
+    assert "\x1b" not in answer.err
+    machine = ready(*words, "--json")
+    assert (machine.code, machine.out) == (code, "")
+    assert json.loads(machine.err)["error"].keys() == {"type", "message"}
+
+
+def test_a_password_in_a_url_is_never_shown(ready):
+    for url in ("sqlite://me:hunter2@host/x.db", "sqlite:///x.db?password=hunter2"):
+        answer = ready("doctor", "--url", url)
+        assert answer.code == 2
+        assert "hunter2" not in answer.err
+
+
+def test_a_setting_that_is_none_is_named(call, monkeypatch):
+    monkeypatch.setenv("TREADLE_QUEUE", "mail")
+    answer = call("jobs", "list")
+    assert (answer.code, answer.out) == (2, "")
+    assert "TREADLE_QUEUE is no setting, did you mean queues?" in answer.err
+
+
+def test_a_broken_settings_file_is_named(call, project):
+    (project / "treadle.toml").write_text("app = [")
+    answer = call("jobs", "list")
+    assert (answer.code, answer.out) == (2, "")
+    assert "no valid TOML" in answer.err
+
+
+def test_an_unexpected_error_is_one_line_and_debug_shows_its_traceback(ready, monkeypatch):
+    monkeypatch.setattr("treadle.app.Treadle.doctor", lambda self: 1 / 0)
+    answer = ready("doctor")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == "error: unexpected ZeroDivisionError: division by zero; treadle --debug shows the traceback\n"
+    assert "Traceback (most recent call last)" in ready("--debug", "doctor").err
