@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -195,7 +195,10 @@ class Treadle:
         """Jobs, newest first, up to 500 a page; go on with the page's cursor."""
         if not 1 <= limit <= PAGE:
             raise InvalidJob("limit", f"{limit} must be from 1 to {PAGE}; go on with the cursor")
-        return self.engine.find(Where(_state(state), task, queue, tenant, key), limit=limit, cursor=cursor)
+        try:
+            return self.engine.find(Where(_state(state), task, queue, tenant, key), limit=limit, cursor=cursor)
+        except (ValueError, IndexError, OverflowError):
+            raise InvalidJob("cursor", f"{cursor!r} is none of ours; take it from the page before") from None
 
     def count(
         self, *, task: str | None = None, queue: str | None = None, tenant: str | None = None
@@ -282,10 +285,11 @@ class Treadle:
         from treadle.worker import Plan, Worker  # noqa: PLC0415 - a process that only enqueues does not need it
 
         settings = self.settings
+        wanted = settings.lanes if lanes is None else lanes
         plan = Plan(
-            name=name or f"{socket.gethostname()}:{os.getpid()}",
-            queues=tuple(_names("queue", queues or settings.queues)),
-            lanes=None if (lanes or settings.lanes) is None else tuple(lanes or settings.lanes or ()),
+            name=_name("name", f"{socket.gethostname()}:{os.getpid()}" if name is None else name),
+            queues=tuple(_name("queue", queue) for queue in queues or settings.queues),
+            lanes=None if wanted is None else tuple(lane and _name("lane", lane) for lane in wanted),
             concurrency=settings.concurrency if concurrency is None else concurrency,
             lease=_span("lease", lease, settings.lease, least=0.5),
             grace=_span("grace", grace, settings.grace),
@@ -322,10 +326,9 @@ def _state(state: State | str | None) -> State | None:
         raise InvalidJob("state", f"{state!r} must be one of {', '.join(State)}") from None
 
 
-def _names(field: str, names: Iterable[str]) -> Iterable[str]:
-    for name in names:
-        check_name(field, name)
-        yield name
+def _name(field: str, name: str) -> str:
+    check_name(field, name)
+    return name
 
 
 def _note(reason: str) -> str:

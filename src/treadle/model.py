@@ -242,6 +242,10 @@ def checked(job: Job) -> Job:
     check_retry(job.retry)
     if job.timeout is not None and not 0 < job.timeout < math.inf:
         raise InvalidJob("timeout", f"{job.timeout} must be more than 0 seconds, or None for no limit")
+    for field in ("created_at", "due_at", "expires_at", "key_until"):
+        moment = getattr(job, field)
+        if moment is not None and moment.tzinfo is None:
+            raise InvalidJob(field, f"{moment!r} has no time zone; write datetime(..., tzinfo=UTC)")
     if not _UUID.fullmatch(job.id):
         raise InvalidJob("id", f"{job.id!r} is no UUID; leave it out and treadle makes one")
     return job
@@ -299,9 +303,14 @@ def check_json(text: str, field: str, cap: int = PAYLOAD_CAP) -> str:
         raise InvalidJob(field, "holds half a character (a lone surrogate), which no database stores") from None
     if size > cap:
         raise InvalidJob(field, f"is {size:,} bytes of JSON; the limit is {cap:,}: store it and pass a link")
-    if "\\u0000" in text and _NUL.search(text):
+    if "\0" in text or holds_nul(text):
         raise InvalidJob(field, "holds a NUL character, which not every database stores: remove it")
     return text
+
+
+def holds_nul(json_text: str) -> bool:
+    """Whether some string in this JSON holds a NUL character, written as an escape."""
+    return "\\u0000" in json_text and _NUL.search(json_text) is not None
 
 
 def clean(text: str, cap: int, *, keep_end: bool = False) -> str:

@@ -198,7 +198,7 @@ class Task(Generic[P, R]):
         scope, until = _scope(options, now)
         return checked(
             Job(
-                id=options.id or new_id(),
+                id=new_id() if options.id is None else options.id,
                 task=self.name,
                 payload_json=payload_json,
                 created_at=now,

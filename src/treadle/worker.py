@@ -7,6 +7,7 @@ under load and shrink to one when idle. The event loop's thread fills the slots.
 
 import asyncio
 import logging
+import math
 import random
 import signal
 import threading
@@ -34,6 +35,7 @@ log = logging.getLogger("treadle.worker")
 
 LARGEST_BATCH = 500
 AHEAD = 0.2  # seconds of work claimed before there is a free slot for it
+MEMORY = 0.5  # seconds over which the pace of jobs is remembered
 GLANCE = 0.25  # seconds between two looks at jobs that wait for a slot
 LAST_WORDS = 10.0  # seconds to settle what is left at the end, if the store does not answer
 
@@ -81,6 +83,7 @@ class Worker:
         self._drained = False
         self._until_idle = False
         self._ahead = 0
+        self._rate = 0.0  # jobs settled a second, lately
         self._asked = threading.Event()
         self._bell: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,7 +96,15 @@ class Worker:
         With `until_idle`, also stop when nothing is due and nothing runs.
         """
         self._until_idle = until_idle
-        asyncio.run(self._run())
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(self._run())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            # Not asyncio.run, which waits for every task: a handler that will not stop must not keep the process.
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.close()
 
     def stop(self) -> None:
         """Ask a worker that was started with `run` to stop; safe from any thread and from a signal handler."""
@@ -251,8 +262,10 @@ class Worker:
             self._on_loop(self._slots.add, attempts)
 
     def _pace(self, settled: int, elapsed: float) -> None:
-        if settled:
-            self._ahead = min(LARGEST_BATCH, int(settled / max(elapsed, 1e-4) * AHEAD))
+        """Learn how fast jobs end, over the last moments: two that end together are no stream of thousands."""
+        weight = 1.0 - math.exp(-elapsed / MEMORY)
+        self._rate += (settled / max(elapsed, 1e-6) - self._rate) * weight
+        self._ahead = min(LARGEST_BATCH, int(self._rate * AHEAD))
 
     def _rest(self, rest: float) -> bool:
         """Wait for an outcome, a hint, or the next chore; whether there may be something to claim."""
@@ -262,7 +275,7 @@ class Worker:
         else:
             hinted = self._wake.wait(patience)
         if self._slots.waiting:
-            self._ahead = 0  # jobs take longer than thought
+            self._ahead, self._rate = 0, 0.0  # jobs take longer than thought
             self._on_loop(self._slots.release_late)
         return hinted
 
@@ -294,6 +307,9 @@ class Worker:
         match verdict.outcome:
             case Verdicts.APPLIED | Verdicts.ALREADY:
                 self._held.pop(attempt.job.id, None)
+                if change.what.noteworthy:
+                    job = change.after
+                    log.warning("job %s (%s) %s: %s", job.id, job.task, change.what, change.note or job.reason)
             case Verdicts.LOST:
                 log.warning("job %s: its lease was lost, its outcome was refused", attempt.job.id)
                 self._held.pop(attempt.job.id, None)

@@ -146,6 +146,55 @@ def test_a_job_with_a_bad_note_can_still_be_read_and_recovered(engine, clock):
     assert settle(engine, bad, Succeeded()).outcome is Outcome.APPLIED
 
 
+@pytest.mark.parametrize(
+    "bad", [{"priority": 2**70}, {"timeout": float("inf")}, {"retry": Retry(cap=float("inf"))}], ids=",".join
+)
+def test_a_number_out_of_bounds_in_bulk_does_not_cost_the_neighbours_their_jobs(engine, clock, bad):
+    jobs = [a_job(clock.now()) for _ in range(5)]
+    jobs[2] = jobs[2].evolve(**bad)
+
+    receipts = engine.enqueue(jobs)
+
+    assert [receipt.created for receipt in receipts[:2] + receipts[3:]] == [True] * 4
+
+
+def test_a_cost_out_of_bounds_does_not_cost_the_neighbours_their_settle_or_their_lease(engine, clock):
+    jobs = [running(engine) for _ in range(5)]
+    holds = [Hold(job.id, job.lease_token, cost_micros=5) for job in jobs]
+    holds[2] = holds[2]._replace(cost_micros=2**70)
+
+    held = engine.extend(holds, lease=LEASE)
+    told = [job.evolve(cost_micros=hold.cost_micros) for job, hold in zip(jobs, holds, strict=True)]
+    verdicts = engine.turn([lifecycle.settle(job, Succeeded(), clock.now()) for job in told]).verdicts
+
+    assert [held[at].renewal for at in (0, 1, 3, 4)] == [Renewal.RENEWED] * 4
+    assert [verdicts[at].outcome for at in (0, 1, 3, 4)] == [Outcome.APPLIED] * 4
+
+
+def test_a_nul_is_kept_or_refused_but_never_cuts_what_stands_behind_it(engine, clock):
+    key, note = "a\0b", "stopped\0because"
+    [keyed] = engine.enqueue([a_job(clock.now(), key=key, key_scope=Scope.EVER)])
+    [other] = engine.enqueue([a_job(clock.now(), key="a\0c", key_scope=Scope.EVER)])
+    job = running(engine, queue="q")
+    verdict = settle(engine, job, lifecycle.Stopped(note))
+
+    assert keyed.refused or current(engine, keyed.job).key == key
+    assert other.refused or other.created
+    assert verdict.outcome is Outcome.REFUSED or [event.note for event in engine.events(job.id)] == [note]
+
+
+def test_a_search_for_what_cannot_be_stored_finds_nothing(engine):
+    enqueued(engine)
+
+    for field in ("task", "queue", "tenant", "key"):
+        for state in (None, State.PENDING, State.FAILED):
+            where = Where(state=state, **{field: HALF})
+            assert engine.find(where, limit=10) == ([], None)
+            assert engine.count(where) == {}
+    assert engine.get([HALF]) == [None]
+    assert engine.events(HALF) == []
+
+
 def test_a_bad_value_that_comes_alone_is_refused_without_an_error(engine, clock):
     job = running(engine)
     [receipt] = engine.enqueue([a_job(clock.now(), payload_json=f'"{HALF}"')])
@@ -235,11 +284,12 @@ def test_what_passes_is_stored_and_comes_back_the_same_everywhere(engine, clock,
     ("text", "message"),
     [
         ('"\\u0000"', "NUL character"),
+        ('"\0"', "NUL character"),
         ('"a\\\\\\u0000"', "NUL character"),
         (f'"{HALF}"', "half a character"),
         ('"' + "x" * PAYLOAD_CAP + '"', "the limit is"),
     ],
-    ids=["nul", "nul after an escaped backslash", "surrogate", "over the cap"],
+    ids=["nul", "nul as it is", "nul after an escaped backslash", "surrogate", "over the cap"],
 )
 def test_text_made_elsewhere_is_held_to_the_same_rules(text, message):
     with pytest.raises(InvalidJob, match=message) as caught:

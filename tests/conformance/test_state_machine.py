@@ -4,7 +4,16 @@ from datetime import datetime, timedelta
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)  # fmt: skip
 from walk import START, Pair
 
 from making import an_error
@@ -72,6 +81,12 @@ class Story(RuleBasedStateMachine):
     def both_are_in_the_same_state(self) -> None:
         self.pair.check()
 
+    @initialize(target=held, wishes=st.lists(requests, min_size=2, max_size=4), limit=st.integers(1, 3))
+    def begin(self, wishes: list[dict], limit: int) -> object:
+        """A story starts in the middle of the day: some jobs wait, some run."""
+        self.enqueue(wishes=wishes)
+        return self.claim(limit=limit, lanes=None)
+
     # ---------------------------------------------------------------------------------- producers
 
     @rule(target=readings, wishes=st.lists(requests, min_size=1, max_size=3))
@@ -111,17 +126,16 @@ class Story(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------ workers
 
+    @precondition(lambda self: self._any(State.PENDING))
     @rule(target=held, limit=st.integers(1, 3), lanes=st.sampled_from([None, None, [""], ["a"]]))
     def claim(self, limit: int, lanes: list[str] | None) -> object:
         number = len(self.claims) + 1
         self.claims.append(Claim(f"token {number}", f"w{number}", limit, LEASE, lanes=lanes))
         return multiple(*self.pair.turn([], self.claims[-1], self.now).jobs)
 
-    @rule(target=held, back=st.integers(1, 3))
+    @rule(target=held, back=st.integers(0, 2))
     def claim_again(self, back: int) -> object:
-        if back > len(self.claims):
-            return multiple()
-        return multiple(*self.pair.turn([], self.claims[-back], self.now).jobs)
+        return multiple(*self.pair.turn([], self.claims[-1 - back % len(self.claims)], self.now).jobs)
 
     @rule(target=written, job=held, outcome=outcomes)
     def settle(self, job: Job, outcome: object) -> object:
@@ -144,7 +158,7 @@ class Story(RuleBasedStateMachine):
             act = lifecycle.crash if job.state is State.RUNNING else lifecycle.expire
             self._write(act(job, self.now, actor="reaper"))
 
-    @rule(target=readings, job=readings)
+    @rule(target=readings, job=st.one_of(readings, held))
     def look(self, job: Job) -> object:
         return multiple(*filter(None, self.pair.get([job.id])))
 
@@ -152,6 +166,7 @@ class Story(RuleBasedStateMachine):
     def cancel(self, job: Job) -> object:
         return multiple() if job.state.final else self._write(lifecycle.cancel(job, self.now, actor="operator"))
 
+    @precondition(lambda self: self._any(State.FAILED, State.CANCELLED))
     @rule(target=written, job=readings, keep_attempts=st.booleans())
     def retry(self, job: Job, keep_attempts: bool) -> object:
         if job.state not in (State.FAILED, State.CANCELLED):
@@ -162,6 +177,7 @@ class Story(RuleBasedStateMachine):
     def write_again(self, changes: list[Change]) -> None:
         self.pair.turn(changes, None, self.now)
 
+    @precondition(lambda self: self._any(State.SUCCEEDED, State.FAILED, State.CANCELLED))
     @rule(keep=st.sampled_from([0, 3]), limit=st.sampled_from([1, 100]))
     def prune(self, keep: int, limit: int) -> None:
         ages = {state: timedelta(seconds=keep) for state in State if state.final}
@@ -170,6 +186,9 @@ class Story(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.001, 1, 3, 5, 12]))
     def wait(self, seconds: float) -> None:
         self.now: datetime = self.now + timedelta(seconds=seconds)
+
+    def _any(self, *states: State) -> bool:
+        return any(job.state in states for job in self.pair.reference.jobs.values())
 
     def _write(self, change: Change) -> object:
         """Send a change, give way to the holder of the key, and keep what was sent for sending it again."""

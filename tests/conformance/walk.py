@@ -333,7 +333,7 @@ class Walk:
             for act, weight in usual.items()
         ]
         self.population = roll.choice((4, 8, 14, 24))  # jobs alive, about
-        self.keyed = roll.choice((0.0, 0.3, 0.8))
+        self.keyed = roll.choice((0.1, 0.5, 0.9))
         self.distracted = roll.choice((0.1, 0.4, 0.7))  # act on an old copy, keep one after the end, lose an answer
         self.lease = roll.choice((1.0, 5.0, 30.0))
         self.lanes = roll.choice((("",), ("", "a"), ("a", "b", "c")))
@@ -619,7 +619,7 @@ class Walk:
                 giving_way = lifecycle.supersede(change, self.now)
                 if not self._chance(self.distracted):
                     return giving_way
-                self.sent.append(([giving_way], None))  # later, if ever
+                self.sent += [([giving_way], None)] * 3  # later, if ever
             case Outcome.BUSY:
                 raise Difference("one thread, and something is busy")
         return None
@@ -719,7 +719,7 @@ def _short(value: Any) -> str:
 
 
 def table(counts: Counter[str]) -> str:
-    """The counts, four to a line."""
+    """The counts, three to a line."""
     cells = [f"{name:<24}{counts[name]:>9,}" for name in sorted(counts)]
     return "\n".join("   ".join(cells[at : at + 3]) for at in range(0, len(cells), 3))
 

@@ -28,7 +28,11 @@ def _sqlite(url: str, clock: Callable[[], datetime], everything: bool) -> Engine
     parts = urlsplit(url)
     if parts.netloc:
         raise ConfigError(f"url: {url!r} names a host; a file is sqlite:///relative.db or sqlite:////absolute.db")
+    if parts.fragment:
+        raise ConfigError(f"url: {url!r} holds a #; write it as %23")
     path = unquote(parts.path)[1:] or ":memory:"
+    if "\0" in path:
+        raise ConfigError(f"url: {url!r} holds a NUL, which no file name may")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     synchronous = options.pop("synchronous", "full").lower()
     if synchronous not in SYNCHRONOUS:

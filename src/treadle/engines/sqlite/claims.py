@@ -53,7 +53,7 @@ def _due(connection: sqlite3.Connection, lane: tuple[str, str], claim: Claim, no
     One range per priority: a single ordered scan would walk over every future job of a higher priority.
     """
     moment = micros(now)
-    tasks = None if claim.tasks is None else json.dumps(list(claim.tasks))
+    tasks = json.dumps(list(claim.tasks or ()))
     ceiling = 2**31
     while True:
         row = connection.execute(
@@ -72,11 +72,11 @@ def _due(connection: sqlite3.Connection, lane: tuple[str, str], claim: Claim, no
             for found in connection.execute(
                 """
                 select id from treadle_jobs
-                where state = 'pending' and queue = ?1 and lane = ?2 and priority = ?3 and due_at <= ?4
-                and (expires_at is null or expires_at > ?4)
-                and (?5 is null or task in (select value from json_each(?5)))
+                where state = 'pending' and queue = ? and lane = ? and priority = ? and due_at <= ?
+                and (expires_at is null or expires_at > ?)
+                and (? or task in (select value from json_each(?)))
                 order by due_at, id
                 """,
-                (*lane, ceiling, moment, tasks),
+                (*lane, ceiling, moment, moment, claim.tasks is None, tasks),
             )
         )

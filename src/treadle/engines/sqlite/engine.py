@@ -26,15 +26,15 @@ from treadle.engines.base import (
 )  # fmt: skip
 from treadle.engines.sqlite import scripts
 from treadle.engines.sqlite.claims import in_order, pick
-from treadle.engines.sqlite.file import MEMORY, WAL_RESET_FIXED, File, applied, differences, migrations
+from treadle.engines.sqlite.file import LEDGER, MEMORY, WAL_RESET_FIXED, File, FileLocked, differences, migrations
 from treadle.engines.sqlite.rows import JOB, Row, event_from, job_from, micros, small
-from treadle.errors import EngineError, EngineUnavailable
-from treadle.model import Change, Event, Job, Scope, State, What
+from treadle.errors import EngineError, SchemaError
+from treadle.model import Change, Event, Job, Scope, State, What, holds_nul
 
 T = TypeVar("T")
 
 _GLANCE = 0.01  # seconds between two looks at the file by a worker that waits
-_DATA_ERRORS = (UnicodeEncodeError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError)
+_DATA_ERRORS = (ValueError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError)
 
 
 class SqliteEngine:
@@ -52,24 +52,27 @@ class SqliteEngine:
     # ------------------------------------------------------------------------------------ the schema
 
     def migrate(self) -> list[str]:
-        before = self._peek(applied)
+        before = len(self.file.migrated)
         self.file.read("select 1")  # opening the file migrates it
-        return [name for name in self._peek(applied) if name not in before]
+        return self.file.migrated[before:]
 
     def check(self) -> list[str]:
-        if self.file.path != MEMORY and not Path(self.file.path).exists():
-            return [f"{self.file.path} does not exist yet: `treadle migrate` creates it"]
-        return self._peek(differences)
-
-    def _peek(self, look: Callable[[sqlite3.Connection], list[str]]) -> list[str]:
-        """Look at the schema without creating or migrating anything; nothing where there is no file."""
-        if self.file.path == MEMORY or not Path(self.file.path).exists():
+        if self.file.path == MEMORY:
             return []
-        with self.file.meaning(), closing(sqlite3.connect(f"{Path(self.file.path).as_uri()}?mode=ro", uri=True)) as it:
-            return look(it)
+        path = Path(self.file.path)
+        if not path.exists():
+            return [f"{path} does not exist yet: `treadle migrate` creates it"]
+        if not path.is_file():
+            raise EngineError(f"{path} cannot be opened: it is no file")
+        with self.file.meaning(), closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            try:
+                return differences(connection)
+            except SchemaError as error:
+                return [str(error)]
 
     def schema_sql(self) -> str:
-        return "\n".join(f"-- {step.name}, checksum {step.checksum}\n{step.sql}" for step in migrations())
+        steps = [f"-- {step.name}, checksum {step.checksum}\n{step.sql}\n{step.record};\n" for step in migrations()]
+        return "\n".join([f"{LEDGER};\n", *steps])
 
     def doctor(self) -> list[Finding]:
         version = sqlite3.sqlite_version
@@ -167,12 +170,12 @@ class SqliteEngine:
         rows = connection.execute(
             f"""
             update treadle_jobs
-            set state = 'running', attempt = attempt + 1, revision = revision + 1, claimed_at = ?2, started_at = null,
-                progress = null, lease_until = ?3, lease_token = ?4, worker = ?5
-            where id in (select value from json_each(?1)) and state = 'pending'
+            set state = 'running', attempt = attempt + 1, revision = revision + 1, claimed_at = ?, started_at = null,
+                progress = null, lease_until = ?, lease_token = ?, worker = ?
+            where id in (select value from json_each(?)) and state = 'pending'
             returning {JOB}
             """,  # noqa: S608
-            (json.dumps(ids), micros(now), micros(now + timedelta(seconds=claim.lease)), claim.token, claim.worker),
+            (micros(now), micros(now + timedelta(seconds=claim.lease)), claim.token, claim.worker, json.dumps(ids)),
         ).fetchall()
         jobs = [job_from(row) for row in rows]
         keyed = [job.id for job in jobs if job.key_scope is Scope.PENDING]
@@ -188,10 +191,7 @@ class SqliteEngine:
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         if not holds:
             return []
-        rows = [
-            (hold.job_id, hold.token, micros(hold.started_at), _storable(small(hold.progress)), hold.cost_micros)
-            for hold in holds
-        ]
+        rows = [_told(hold) for hold in holds]
         version = self._version()
         try:
             with self.file.write(patience=lease / 6) as connection:
@@ -201,10 +201,10 @@ class SqliteEngine:
                     with c as materialized (
                         select value ->> 0 as id, value ->> 1 as token, value ->> 2 as started_at,
                             value ->> 3 as progress, value ->> 4 as cost_micros
-                        from json_each(?1)
+                        from json_each(?)
                     )
                     update treadle_jobs as j
-                    set lease_until = ?2, started_at = coalesce(c.started_at, j.started_at),
+                    set lease_until = ?, started_at = coalesce(c.started_at, j.started_at),
                         progress = coalesce(c.progress, j.progress),
                         cost_micros = coalesce(c.cost_micros, j.cost_micros)
                     from c where j.id = c.id and j.state = 'running' and j.lease_token = c.token
@@ -212,7 +212,7 @@ class SqliteEngine:
                     """,
                     (json.dumps(rows), micros(now + timedelta(seconds=lease))),
                 ).fetchall()
-        except EngineUnavailable:
+        except FileLocked:
             if self._version() != version:
                 raise  # others do write, we were only unlucky: these leases may pass on
             # The file is locked and nobody has written: nobody can have taken these jobs either.
@@ -346,13 +346,19 @@ class SqliteEngine:
         return (yield from scripts.settle([change], now, everything=self._everything))[0]
 
     def _same_file(self) -> Script[None]:
-        self.file.read("select 1")  # the schema must be there before the caller's statement needs it
-        rows = yield "select file from pragma_database_list where name = 'main' and ?1 = ?1", ""
-        if self.file.path == MEMORY or str(rows[0][0]) != str(Path(self.file.path).resolve()):
+        rows = yield (
+            "select file, (select count(*) from sqlite_schema where name = 'treadle_migrations')"
+            " from pragma_database_list where name = 'main' and ? = ''",
+            "",
+        )
+        file, migrated = rows[0]
+        if self.file.path == MEMORY or str(file) != str(Path(self.file.path).resolve()):
             raise EngineError(
-                f"tx is a connection to {rows[0][0] or MEMORY}, but the jobs are in {self.file.path}: "
+                f"tx is a connection to {file or MEMORY}, but the jobs are in {self.file.path}: "
                 "open the same file to enqueue or settle in its transaction"
             )
+        if not migrated:
+            raise EngineError(f"{file} has no treadle tables yet: call app.migrate() before your transaction begins")
 
 
 class _Savepoint:
@@ -381,12 +387,20 @@ def _run(connection: sqlite3.Connection, script: Script[T]) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-def _storable(text: str | None) -> str | None:
-    """The text, unless it holds half a character: a note that cannot be stored must not cost the lease."""
+def _told(hold: Hold) -> Row:
+    """A renewal as a row; what cannot be stored is left out, for it must not cost the lease."""
+    progress, cost = small(hold.progress), hold.cost_micros
     try:
-        return text if text is None or text.encode() else None
+        fits = progress is None or (bool(progress.encode()) and not holds_nul(progress))
     except UnicodeEncodeError:
-        return None
+        fits = False
+    return (
+        hold.job_id,
+        hold.token,
+        micros(hold.started_at),
+        progress if fits else None,
+        cost if cost is not None and -(2**63) <= cost < 2**63 else None,
+    )
 
 
 def _conditions(where: Where) -> tuple[list[str], list[Any]]:

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -26,6 +26,13 @@ MEMORY = ":memory:"
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
+class FileLocked(EngineUnavailable):
+    """Somebody else held the file's lock for as long as we would wait."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} stayed locked by another writer; repeating is safe")
+
+
 class Migration(NamedTuple):
     number: int
     name: str
@@ -35,11 +42,18 @@ class Migration(NamedTuple):
     def checksum(self) -> str:
         return hashlib.sha256(self.sql.encode()).hexdigest()[:16]
 
+    @property
+    def record(self) -> str:
+        """The statement that notes it as applied."""
+        columns = "insert into treadle_migrations (number, name, checksum)"
+        return f"{columns} values ({self.number}, '{self.name}', '{self.checksum}')"
+
 
 class File:
     """One SQLite file: a writer connection behind a lock, and a reader that never waits for the writer.
 
-    Connections belong to one process: after a fork the child opens its own.
+    No connection is open across a fork: SQLite keeps its locks by process, and a child would inherit the belief that
+    it holds them. Parent and child open their own again on next use.
     """
 
     def __init__(self, path: str, *, synchronous: str) -> None:
@@ -49,16 +63,16 @@ class File:
         self._reading = threading.Lock()
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        if hasattr(os, "register_at_fork"):
-            this = weakref.ref(self)
-            os.register_at_fork(after_in_child=lambda: _start_anew(this()))
+        self.migrated: list[str] = []  # the migrations that opening the file has applied
+        _files.add(self)
+        _watch_forks()
 
     @contextmanager
     def write(self, patience: float = PATIENCE) -> Iterator[sqlite3.Connection]:
         """A transaction that holds the write lock from its first moment; committed at the end, or undone whole."""
         deadline = time.monotonic() + patience
         if not self._writing.acquire(timeout=patience):
-            raise EngineUnavailable(f"{self.path} stayed locked for {patience:g} s; repeating is safe")
+            raise FileLocked(self.path)
         try:
             with self.meaning():
                 connection = self._open()
@@ -74,8 +88,11 @@ class File:
             self._writing.release()
 
     def read(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """The rows of one query."""
-        return self.look(lambda connection: connection.execute(sql, parameters).fetchall())
+        """The rows of one query; what cannot be stored cannot be found."""
+        try:
+            return self.look(lambda connection: connection.execute(sql, parameters).fetchall())
+        except UnicodeEncodeError:
+            return []
 
     def look(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """What `query` finds, on a connection of its own: a reader waits for no writer."""
@@ -85,8 +102,9 @@ class File:
                 connection = self._open()
             else:
                 if self._reader is None:
-                    with self._writing:
-                        self._open()  # the file and its schema come first
+                    if self._writer is None:
+                        with self._writing:
+                            self._open()  # the file and its schema come first
                     self._reader = self._connect()
                 connection = self._reader
             return self._until(deadline, lambda: query(connection))
@@ -94,10 +112,13 @@ class File:
     def close(self) -> None:
         """Close both connections of this process."""
         with self._reading, self._writing:
-            for connection in (self._reader, self._writer):
-                if connection is not None:
-                    connection.close()
-            self._reader = self._writer = None
+            self._close()
+
+    def _close(self) -> None:
+        for connection in (self._reader, self._writer):
+            if connection is not None:
+                connection.close()
+        self._reader = self._writer = None
 
     @contextmanager
     def meaning(self) -> Iterator[None]:
@@ -112,7 +133,7 @@ class File:
         where = self.path
         match code:
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return EngineUnavailable(f"{where} stayed locked for {PATIENCE:g} s; repeating is safe")
+                return FileLocked(where)
             case sqlite3.SQLITE_FULL:
                 return EngineUnavailable(f"the disk of {where} is full: nothing was written; free some space")
             case sqlite3.SQLITE_READONLY:
@@ -128,11 +149,16 @@ class File:
             case _:
                 return EngineError(f"{where}: {error}")
 
-    def start_anew(self) -> None:
-        """In a forked child: forget the parent's connections, which it must neither use nor close, and its locks."""
-        _inherited.extend(connection for connection in (self._writer, self._reader) if connection is not None)
-        self._writer = self._reader = None
-        self._writing, self._reading = threading.Lock(), threading.Lock()
+    def before_fork(self) -> None:
+        """Let every call of this process end, and close; new ones wait until the fork is done."""
+        self._reading.acquire()
+        self._writing.acquire()
+        if self.path != MEMORY:
+            self._close()
+
+    def after_fork(self) -> None:
+        self._writing.release()
+        self._reading.release()
 
     def _open(self) -> sqlite3.Connection:
         if self._writer is None:
@@ -142,7 +168,7 @@ class File:
             try:
                 deadline = time.monotonic() + PATIENCE
                 self._until(deadline, lambda: connection.execute("pragma journal_mode = wal").fetchone())
-                migrate(connection, deadline=deadline, until=self._until)
+                self.migrated += migrate(connection, deadline=deadline, until=self._until)
             except BaseException:
                 connection.close()
                 raise
@@ -175,12 +201,26 @@ class File:
             time.sleep(random.uniform(0.0005, 0.005))  # noqa: S311 - spreads the waiters, keeps no secret
 
 
-_inherited: list[sqlite3.Connection] = []  # kept, for letting go of a connection closes it
+_files: weakref.WeakSet[File] = weakref.WeakSet()
 
 
-def _start_anew(file: File | None) -> None:
-    if file is not None:
-        file.start_anew()
+@cache
+def _watch_forks() -> None:
+    """Have every open file closed before this process forks; once a process."""
+    forking: list[File] = []
+
+    def before() -> None:
+        forking[:] = list(_files)
+        for file in forking:
+            file.before_fork()
+
+    def after() -> None:
+        for file in forking:
+            file.after_fork()
+        forking.clear()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
 
 
 def migrations() -> list[Migration]:
@@ -216,10 +256,7 @@ def migrate(
         for step in missing:
             for statement in statements(step.sql):
                 connection.execute(statement)
-            connection.execute(
-                "insert into treadle_migrations (number, name, checksum) values (?, ?, ?)",
-                (step.number, step.name, step.checksum),
-            )
+            connection.execute(step.record)
         connection.execute("commit")
     except BaseException:
         if connection.in_transaction:
@@ -239,13 +276,6 @@ def ledger(connection: sqlite3.Connection) -> dict[int, tuple[str, str]]:
     return {number: (name, checksum) for number, name, checksum in rows}
 
 
-def applied(connection: sqlite3.Connection) -> list[str]:
-    """The names of the migrations this file has seen."""
-    if "treadle_migrations" not in _schema(connection):
-        return []
-    return [name for _, (name, _) in sorted(ledger(connection).items())]
-
-
 def refuse_strangers(done: dict[int, tuple[str, str]]) -> None:
     """Stop before a file that a newer treadle wrote, or whose migrations are not ours."""
     known = {step.number: step for step in migrations()}
@@ -262,9 +292,10 @@ def differences(connection: sqlite3.Connection) -> list[str]:
     missing = [f"{name} is missing" for name in wanted if name not in found]
     altered = [f"{name} was altered" for name in wanted if name in found and found[name] != wanted[name]]
     unknown = [f"{name} is unknown" for name in found if name not in wanted]
-    if not missing and not altered and not unknown:
+    if "treadle_migrations" in found:
         done = ledger(connection)
         refuse_strangers(done)
+    if not missing and not altered and not unknown:
         missing = [f"migration {step.name} is not recorded" for step in migrations() if step.number not in done]
     return missing + altered + unknown
 

@@ -12,21 +12,23 @@ from typing import Any
 
 from treadle.engines.base import Outcome, Receipt, Script, Verdict, judge
 from treadle.engines.sqlite.rows import COLUMNS, JOB, Row, job_from, micros, row_from, small
-from treadle.model import Change, Fence, Job, Scope, State, What
+from treadle.model import Change, Fence, Job, Scope, State, What, holds_nul
 
 
 def _unpack(names: Iterable[str]) -> str:
     """`with c as (…)`: the parameter, an array of arrays, as a relation with these columns."""
     columns = ", ".join(f"value ->> {place} as {name}" for place, name in enumerate(names))
-    return f"with c as materialized (select {columns} from json_each(?1))"  # noqa: S608 - names are constants
+    return f"with c as materialized (select {columns} from json_each(?))"  # noqa: S608 - names are constants
 
 
-_IDS = "(select value from json_each(?1))"
+_IDS = "(select value from json_each(?))"
+_WANTED = f"with wanted as materialized {_IDS}"
 
 READ = f"""
-select {JOB} from treadle_jobs where id in {_IDS}
+{_WANTED}
+select {JOB} from treadle_jobs where id in wanted
 union all
-select {JOB} from treadle_finished where id in {_IDS}
+select {JOB} from treadle_finished where id in wanted
 """  # noqa: S608
 
 # ---------------------------------------------------------------------------------------------- enqueue
@@ -44,9 +46,10 @@ returning id
 """  # noqa: S608
 
 KNOWN = f"""
-select id from treadle_jobs where id in {_IDS}
+{_WANTED}
+select id from treadle_jobs where id in wanted
 union all
-select id from treadle_finished where id in {_IDS}
+select id from treadle_finished where id in wanted
 """  # noqa: S608
 
 _KEY = ("tenant", "task", "key", "job", "scope", "until", "now")
@@ -320,4 +323,8 @@ def _frees_key(change: Change) -> bool:
 
 
 def _text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """The parameter of a statement; ValueError for what SQLite would cut short or not take as JSON."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    if holds_nul(text):
+        raise ValueError("holds a NUL character, which would cut the text short")
+    return text

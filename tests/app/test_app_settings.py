@@ -1,0 +1,219 @@
+"""Settings: arguments before TREADLE_* before treadle.toml before [tool.treadle]; what is wrong is said by name."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from treadle import ConfigError, TreadleError
+from treadle import Treadle as App
+from treadle.settings import load
+
+SOURCES = ("argument", "variable", "treadle.toml", "pyproject.toml")
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., App]:
+    """`given(["variable"], lease=5)`: an app for which these sources say this, each with a number of its own."""
+
+    def build(sources: list[str]) -> App:
+        for place, source in enumerate(SOURCES, 1):
+            if source in sources:
+                match source:
+                    case "variable":
+                        monkeypatch.setenv("TREADLE_CONCURRENCY", str(place))
+                    case "treadle.toml":
+                        (tmp_path / source).write_text(f"concurrency = {place}\n")
+                    case "pyproject.toml":
+                        (tmp_path / source).write_text(f"[tool.treadle]\nconcurrency = {place}\n")
+        return App(**({"concurrency": 1} if "argument" in sources else {}))
+
+    return build
+
+
+@pytest.mark.parametrize("first", range(4), ids=SOURCES)
+def test_the_nearer_source_wins(given: Callable[..., App], first: int) -> None:
+    assert given(list(SOURCES[first:])).settings.concurrency == first + 1
+
+
+def test_sources_fill_each_others_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.treadle]\nqueues = ["mail", "default"]\n[tool.other]\nx = 1\n')
+    (tmp_path / "treadle.toml").write_text('grace = "2m"\n')
+    monkeypatch.setenv("TREADLE_LEASE", "90s")
+    settings = App(poll=0.5).settings
+    assert (settings.queues, settings.grace, settings.lease, settings.poll) == (["mail", "default"], 120, 90, 0.5)
+
+
+def test_the_defaults_are_those_of_the_manual() -> None:
+    settings = App().settings
+    assert settings.url == "sqlite:///treadle.db"
+    assert (settings.lease, settings.grace, settings.poll, settings.concurrency) == (30, 30, 1, 10)
+    assert (settings.queues, settings.lanes, settings.unknown_tasks) == (["default"], None, "leave")
+    assert (settings.keep_succeeded, settings.keep_cancelled, settings.keep_failed) == (604800, 604800, 2592000)
+
+
+def test_the_url_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_URL", f"sqlite:///{tmp_path}/elsewhere.db")
+    app = App()
+    app.register("tick", lambda: None).enqueue()
+    app.close()
+    assert (tmp_path / "elsewhere.db").exists()
+
+
+def test_settings_are_read_on_first_use_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = App()
+    monkeypatch.setenv("TREADLE_CONCURRENCY", "7")
+    assert app.settings.concurrency == 7
+    monkeypatch.setenv("TREADLE_CONCURRENCY", "8")
+    assert app.settings.concurrency == 7
+
+
+def test_making_an_app_touches_no_file(tmp_path: Path) -> None:
+    app = App()
+    app.task(name="tick")(lambda: None)
+    app.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("5", 5), ("1.5", 1.5), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("1h 30m", 5400), ("7d", 604800), ("250ms", 0.25),
+     ("1w", 604800), (" 5M ", 300)],
+)  # fmt: skip
+def test_durations_are_written_as_people_write_them(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float) -> None:
+    monkeypatch.setenv("TREADLE_GRACE", text)
+    assert load().grace == seconds
+    assert load(grace=text).grace == seconds
+
+
+def test_a_duration_may_be_a_timedelta() -> None:
+    assert load(grace=timedelta(minutes=1)).grace == 60
+
+
+@pytest.mark.parametrize("value", ["soon", "5 parsecs", "-1", "1e400", "", "5m later", "nan"])
+@pytest.mark.parametrize("field", ["lease", "keep_failed"])
+def test_what_is_no_duration_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, field: str, value: str) -> None:
+    monkeypatch.setenv(f"TREADLE_{field.upper()}", value)
+    with pytest.raises(ConfigError, match=field):
+        load()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("concurrency", 0),
+        ("concurrency", 1001),
+        ("concurrency", "ten"),
+        ("queues", []),
+        ("unknown_tasks", "ignore"),
+        ("audit", "some"),
+        ("url", 7),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=field):
+        App(**{field: value}).settings  # noqa: B018
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_unknown_setting_is_refused_with_a_suggestion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    given: dict[str, object] = {}
+    match source:
+        case "argument":
+            given = {"leese": 5}
+        case "variable":
+            monkeypatch.setenv("TREADLE_LEESE", "5")
+        case "treadle.toml":
+            (tmp_path / source).write_text("leese = 5\n")
+        case "pyproject.toml":
+            (tmp_path / source).write_text("[tool.treadle]\nleese = 5\n")
+    with pytest.raises(ConfigError, match=r"(?i)leese.*did you mean lease"):
+        App(**given).settings  # noqa: B018
+
+
+def test_an_unknown_setting_that_resembles_none_is_refused_with_all_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_XYZZY", "5")
+    with pytest.raises(ConfigError, match=r"TREADLE_XYZZY.*known: url"):
+        load()
+
+
+def test_a_variable_that_should_hold_a_list_says_how_to_write_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TREADLE_QUEUES", "mail")
+    with pytest.raises(ConfigError, match=r"queues.*TREADLE_QUEUES='\[\"mail\"\]'"):
+        load()
+    monkeypatch.setenv("TREADLE_QUEUES", '["mail", "default"]')
+    assert load().queues == ["mail", "default"]
+
+
+@pytest.mark.parametrize("name", ["treadle.toml", "pyproject.toml"])
+@pytest.mark.parametrize("content", [b"this is = = no toml", b"\xff\xfe"], ids=["syntax", "bytes"])
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=name):
+        load()
+
+
+@pytest.mark.parametrize("text", ["[tool]\ntreadle = 5\n", "tool = 5\n"], ids=["treadle", "tool"])
+def test_a_table_that_is_none_is_a_clear_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"tool"):
+        load()
+
+
+def test_a_project_without_our_table_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert load().concurrency == 10
+
+
+# --------------------------------------------------------------------------------------------- urls, workers
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("treadle.db", "sqlite:///treadle.db"),
+        ("", "sqlite:///treadle.db"),
+        ("mysql://host/db", "mysql"),
+        ("sqlite://treadle.db", "relative.db"),
+        ("sqlite:///x.db?synchronous=off", "synchronous"),
+        ("sqlite:///x.db?journal=wal", "journal"),
+    ],
+)
+def test_a_url_that_cannot_be_opened_says_what_to_write(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match="url") as refused:
+        App(url).count()
+    assert said in str(refused.value)
+
+
+def test_a_worker_takes_its_plan_from_the_settings_and_its_arguments(store_url: str) -> None:
+    app = App(store_url, queues=["mail"], lease="45s", grace=9, poll=2, concurrency=4, unknown_tasks="fail")
+    plan = app.worker(concurrency=2, name="w7", lanes=["a"]).plan
+    assert (plan.queues, plan.lease, plan.grace, plan.poll) == (("mail",), 45, 9, 2)
+    assert (plan.concurrency, plan.name, plan.lanes, plan.fail_unknown) == (2, "w7", ("a",), True)
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 1001}, "concurrency"),
+        ({"lease": 0.1}, "lease"),
+        ({"lease": "soon"}, "lease"),
+        ({"poll": 0}, "poll"),
+        ({"grace": -1}, "grace"),
+        ({"queues": [""]}, "queue"),
+        ({"queues": "mail"}, "queues"),
+        ({"lanes": "acme"}, "lanes"),
+        ({"lanes": [7]}, "lane"),
+        ({"name": "a\nb"}, "name"),
+    ],
+)
+def test_a_plan_that_cannot_work_is_refused_by_name(store_url: str, options: dict, named: str) -> None:
+    app = App(store_url)
+    with pytest.raises(TreadleError, match=named):
+        app.worker(**options)
+    app.close()
