@@ -52,9 +52,7 @@ def held(request: pytest.FixtureRequest, app: Treadle, clock: FakeClock, sync: T
 
 
 @pytest.mark.covers("001-R23.b")
-def test_the_first_job_is_returned_while_its_key_holds(
-    app: Treadle, sync: Task, held: tuple[str, Job, bool]
-) -> None:
+def test_the_first_job_is_returned_while_its_key_holds(app: Treadle, sync: Task, held: tuple[str, Job, bool]) -> None:
     scope, first, holds = held
     second = sync.using(key="t1", unique=unique(scope)).enqueue("second")
     assert (second == first) is holds

@@ -81,7 +81,13 @@ def fate(mutant: Mutant) -> Fate:
             check=False,
         )
     killers = FAILED.findall(run.stdout)
-    why = "" if killers else "survived" if run.returncode == 0 else f"no case failed, yet pytest said:\n{run.stdout[-800:]}"
+    why = (
+        ""
+        if killers
+        else "survived"
+        if run.returncode == 0
+        else f"no case failed, yet pytest said:\n{run.stdout[-800:]}"
+    )
     return Fate(mutant, f"{killers[0][0]}::{killers[0][1]}" if killers else "", why, time.monotonic() - start)
 
 

@@ -98,7 +98,6 @@ def main(url: str, name: str) -> None:
     threading.Thread(target=_until_orphaned, daemon=True).start()
     app.settings = app.settings.model_copy(update={"url": url})
     worker = app.worker(name=name)
-    worker._pace = lambda *_: None  # type: ignore[method-assign] # until it claims less ahead of time
     worker.run()
 
 

@@ -41,6 +41,9 @@ def worker(
     ] = None,
     poll: Annotated[str | None, typer.Option("--poll", help="How often it looks when nothing tells it to.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="Its name in the store; host:pid if left out.")] = None,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="Stop when nothing is due and nothing runs.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Log JSON lines; on stdout one document when it stops.")
     ] = False,
@@ -70,7 +73,7 @@ def worker(
     }
     _banner(used, facts, as_json)
     try:
-        made.run()
+        made.run(until_idle=until_idle)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)  # it has stopped: a late signal must not spoil the exit code
