@@ -121,11 +121,21 @@ def uv() -> str:
             run(found, "venv", "--quiet", "--clear", "--python", sys.executable, VENV)
         return found
     if not own.exists():
-        if importlib.util.find_spec("ensurepip") is None:
+        if importlib.util.find_spec("ensurepip") is None and not apt_install("python3-venv"):
             sys.exit("This Python cannot make a venv. Install python3-venv (or uv) and run this again.")
         run(sys.executable, "-m", "venv", "--clear", VENV)
         run(PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV)
     return str(own)
+
+
+def apt_install(package: str) -> bool:
+    """Install what Debian and its kin ship apart from Python, where we may; whether it is there now."""
+    apt = shutil.which("apt-get")
+    if apt is None or not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return False
+    run(apt, "update", "-qq")
+    run(apt, "install", "-y", "-qq", "--no-install-recommends", package)
+    return True
 
 
 def run(*command: str | Path, given: str | None = None) -> None:

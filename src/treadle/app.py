@@ -15,7 +15,7 @@ from treadle.engines.base import Engine, Finding, Outcome, Page, Receipt, Verdic
 from treadle.errors import ConfigError, InvalidJob, JobNotFound, KeyTaken, NotPossible, UnknownTask
 from treadle.model import MESSAGE_CAP, Change, Event, Job, State, check_name, clean
 from treadle.retry import Retry
-from treadle.task import OnConflict, Options, Task, Unique
+from treadle.task import OnConflict, Options, Task, Unique, on_conflict
 from treadle.tx import run_in
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Treadle:
             task = Task(self, name, _raw, Options())
         bound = task.using(**using)
         job = bound.job_from_payload({} if payload is None else payload)
-        [receipt] = self.submit([job], OnConflict(bound.options.unique.on_conflict), bound.options.tx)
+        [receipt] = self.submit([job], on_conflict(bound.options.unique), bound.options.tx)
         if receipt.refused:
             raise InvalidJob("payload", receipt.refused)
         return receipt.job
@@ -136,13 +136,13 @@ class Treadle:
         """The store's time."""
         return self.engine.now()
 
-    def submit(self, jobs: list[Job], on_conflict: OnConflict, tx: Any = None) -> list[Receipt]:
-        """Store jobs; a receipt each. What `on_conflict` says is done about keys that are taken."""
+    def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any = None) -> list[Receipt]:
+        """Store jobs; a receipt each. What `conflict` says is done about keys that are taken."""
         receipts = self._store(jobs, tx)
         for place, (job, receipt) in enumerate(zip(jobs, receipts, strict=True)):
             if receipt.created or receipt.refused or receipt.job.id == job.id:
                 continue
-            match on_conflict:
+            match conflict:
                 case OnConflict.FIRST:
                     pass
                 case OnConflict.RAISE:
@@ -195,8 +195,9 @@ class Treadle:
         """Jobs, newest first, up to 500 a page; go on with the page's cursor."""
         if not 1 <= limit <= PAGE:
             raise InvalidJob("limit", f"{limit} must be from 1 to {PAGE}; go on with the cursor")
+        where = Where(_state(state), task, queue, tenant, key)
         try:
-            return self.engine.find(Where(_state(state), task, queue, tenant, key), limit=limit, cursor=cursor)
+            return self.engine.find(where, limit=limit, cursor=cursor)
         except (ValueError, IndexError, OverflowError):
             raise InvalidJob("cursor", f"{cursor!r} is none of ours; take it from the page before") from None
 
@@ -288,8 +289,8 @@ class Treadle:
         wanted = settings.lanes if lanes is None else lanes
         plan = Plan(
             name=_name("name", f"{socket.gethostname()}:{os.getpid()}" if name is None else name),
-            queues=tuple(_name("queue", queue) for queue in queues or settings.queues),
-            lanes=None if wanted is None else tuple(lane and _name("lane", lane) for lane in wanted),
+            queues=_names("queues", settings.queues if queues is None else queues),
+            lanes=None if wanted is None else _names("lanes", wanted, empty_allowed=True),
             concurrency=settings.concurrency if concurrency is None else concurrency,
             lease=_span("lease", lease, settings.lease, least=0.5),
             grace=_span("grace", grace, settings.grace),
@@ -324,6 +325,12 @@ def _state(state: State | str | None) -> State | None:
         return None if state is None else State(state)
     except ValueError:
         raise InvalidJob("state", f"{state!r} must be one of {', '.join(State)}") from None
+
+
+def _names(field: str, names: Sequence[str], *, empty_allowed: bool = False) -> tuple[str, ...]:
+    if isinstance(names, str) or not names:
+        raise ConfigError(f"{field}: {names!r} must be a list of at least one name")
+    return tuple(name if empty_allowed and name == "" else _name(field, name) for name in names)
 
 
 def _name(field: str, name: str) -> str:

@@ -237,8 +237,8 @@ def checked(job: Job) -> Job:
             raise InvalidJob("unique", "a key needs a scope: pending, active, window or ever")
         if (job.key_scope is Scope.WINDOW) != (job.key_until is not None):
             raise InvalidJob("unique", "the window scope, and only that, needs a window such as '1d'")
-    if job.priority not in PRIORITIES:
-        raise InvalidJob("priority", f"{job.priority} is out of range; it must fit 32 bits")
+    if not isinstance(job.priority, int) or job.priority not in PRIORITIES:
+        raise InvalidJob("priority", f"{job.priority!r} must be a whole number that fits 32 bits")
     check_retry(job.retry)
     if job.timeout is not None and not 0 < job.timeout < math.inf:
         raise InvalidJob("timeout", f"{job.timeout} must be more than 0 seconds, or None for no limit")
@@ -346,6 +346,24 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         raise TypeError("bytes have no JSON form (base64 them)")
     try:
-        return to_jsonable_python(value, inf_nan_mode="constants")
-    except PydanticSerializationError as error:
+        plain = to_jsonable_python(value, inf_nan_mode="constants")
+    except (PydanticSerializationError, UnicodeDecodeError) as error:
         raise TypeError(str(error)) from None
+    if hasattr(value, "model_dump"):
+        check_finite(value.model_dump())
+    return plain
+
+
+def check_finite(value: Any) -> None:
+    """Refuse NaN and infinity anywhere in this data: JSON has none, and Pydantic would write null in their place."""
+    match value:
+        case float() if not math.isfinite(value):
+            raise ValueError(f"{value} has no JSON form")
+        case dict():
+            for item in value.values():
+                check_finite(item)
+        case list() | tuple() | set() | frozenset():
+            for item in value:
+                check_finite(item)
+        case _:
+            pass

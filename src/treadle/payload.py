@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.context import Context
 from treadle.errors import ConfigError, InvalidJob, InvalidPayload
-from treadle.model import Job, json_text
+from treadle.model import Job, check_finite, json_text
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -36,7 +36,7 @@ class Payload:
         self._signature = signature.replace(parameters=taken)
         self._single = taken[0].name if len(taken) == 1 and _whole(taken[0], model) else None
         self.wants_job = self._single == "job" and model is None
-        self._adapter = _adapter(taken, self._single, model)
+        self._adapter = _adapter(name, taken, self._single, model)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The JSON of a call, or InvalidPayload naming the argument."""
@@ -52,15 +52,20 @@ class Payload:
         from pydantic_core import PydanticSerializationError  # noqa: PLC0415
 
         try:
-            data = self._adapter.dump_python(self._adapter.validate_python(value), mode="json", warnings="error")
+            valid = self._adapter.validate_python(value)
         except ValidationError as error:
             raise self._misfit(error) from None
-        except PydanticSerializationError as error:
-            raise InvalidPayload("payload", f"cannot be JSON: {error}") from None
         try:
-            return json_text(data, "payload")
+            # round_trip and by_alias: what is written must be what decode reads.
+            data = self._adapter.dump_python(valid, mode="json", by_alias=True, round_trip=True, warnings="error")
+            text = json_text(data, "payload")
+            if "null" in text:
+                check_finite(self._adapter.dump_python(valid, round_trip=True))
         except InvalidJob as error:
             raise InvalidPayload(error.field, error.problem) from None
+        except (PydanticSerializationError, ValueError) as error:
+            raise InvalidPayload("payload", f"cannot be JSON: {error}") from None
+        return text
 
     def decode(self, job: Job) -> dict[str, Any]:
         """The keyword arguments in a stored payload, validated again: rows outlive the code that wrote them."""
@@ -113,7 +118,7 @@ def describe(job: Job, payload: Any) -> dict[str, Any]:
 def _signature(handler: Callable[..., Any], name: str) -> inspect.Signature:
     try:
         return inspect.signature(handler, eval_str=True)
-    except NameError as error:
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise ConfigError(
             f"task {name!r}: an annotation cannot be resolved ({error}); define its type at module level"
         ) from error
@@ -127,7 +132,7 @@ def _whole(parameter: inspect.Parameter, model: type | None) -> bool:
     return isinstance(kind, type) and hasattr(kind, "model_fields") and hasattr(kind, "model_validate")
 
 
-def _adapter(taken: list[inspect.Parameter], single: str | None, model: type | None) -> "TypeAdapter[Any]":
+def _adapter(name: str, taken: list[inspect.Parameter], single: str | None, model: type | None) -> "TypeAdapter[Any]":
     from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, with_config  # noqa: PLC0415
     from typing_extensions import NotRequired, TypedDict  # noqa: PLC0415, UP035 - Pydantic wants this one below 3.12
 
@@ -143,4 +148,4 @@ def _adapter(taken: list[inspect.Parameter], single: str | None, model: type | N
         shape = TypedDict("Payload", fields)  # type: ignore[misc]
         return TypeAdapter(with_config(ConfigDict(extra="forbid"))(shape))
     except PydanticSchemaGenerationError as error:
-        raise ConfigError(f"an annotation has no JSON form: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"task {name!r}: an annotation has no JSON form: {str(error).splitlines()[0]}") from None

@@ -62,7 +62,7 @@ class Enqueuer(Protocol):
 
     def store_now(self) -> datetime: ...
 
-    def submit(self, jobs: list[Job], on_conflict: OnConflict, tx: Any) -> list[Any]: ...
+    def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Any]: ...
 
 
 class Task(Generic[P, R]):
@@ -160,7 +160,8 @@ class Task(Generic[P, R]):
         """How arguments become JSON and back; made on first use, so that importing tasks stays quick."""
         if inspect.isclass(self.handler):
             declared = getattr(self.handler, "payload_model", None)
-            return Payload(self._instance_method, self.name, declared() if callable(declared) else declared)
+            model = declared() if callable(declared) and not isinstance(declared, type) else declared
+            return Payload(self._instance_method, self.name, model)
         return Payload(self.handler, self.name)
 
     @cached_property
@@ -191,7 +192,7 @@ class Task(Generic[P, R]):
         return self._class_method.__get__(object.__new__(handler))
 
     def _submit(self, jobs: list[Job]) -> list[Any]:
-        return self._enqueuer.submit(jobs, _on_conflict(self.options.unique), self.options.tx)
+        return self._enqueuer.submit(jobs, on_conflict(self.options.unique), self.options.tx)
 
     def _job(self, payload_json: str) -> Job:
         options, now = self.options, self._enqueuer.store_now()
@@ -218,7 +219,8 @@ class Task(Generic[P, R]):
         )
 
 
-def _on_conflict(unique: Unique) -> OnConflict:
+def on_conflict(unique: Unique) -> OnConflict:
+    """What to do about a taken key, as an enum; InvalidJob for a word that is none of ours."""
     try:
         return OnConflict(unique.on_conflict)
     except ValueError:

@@ -11,6 +11,8 @@ run_until_idle(app)
 import asyncio
 import inspect
 import threading
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -82,7 +84,7 @@ def _run(app: Treadle, job: Job) -> Job:
         attempt.started_at = now()
         try:
             value = call.task.run(call.context, arguments)
-            outcome = succeeded(asyncio.run(value) if inspect.iscoroutine(value) else value, attempt, now())
+            outcome = succeeded(_await(value) if inspect.iscoroutine(value) else value, attempt, now())
         except Exception as error:
             outcome = ended_by(error, attempt, now())
     else:
@@ -100,3 +102,9 @@ def _run(app: Treadle, job: Job) -> Job:
         else:
             break
     return app.get(job.id)
+
+
+def _await(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The coroutine's result, on a loop of its own in a thread: the caller may be inside a loop already."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()

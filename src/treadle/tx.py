@@ -53,10 +53,11 @@ def _run_on_sqlite(connection: sqlite3.Connection, script: Script[T]) -> T:
 
 
 def _execute(connection: sqlite3.Connection, sql: str, *parameters: str) -> list[tuple[Any, ...]]:
-    # A cursor of our own with plain rows: the connection's row_factory is the caller's business.
-    cursor = connection.cursor()
+    # Plain rows of plain text, whatever factories the caller's connection has.
+    cursor, text_factory = connection.cursor(), connection.text_factory
     cursor.row_factory = None
     try:
+        connection.text_factory = str
         return cursor.execute(sql, parameters).fetchall()
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
@@ -65,3 +66,5 @@ def _execute(connection: sqlite3.Connection, sql: str, *parameters: str) -> list
                 "Roll back, start the transaction with BEGIN IMMEDIATE, and repeat"
             ) from error
         raise EngineError(f"tx: {error}") from error
+    finally:
+        connection.text_factory = text_factory

@@ -1,5 +1,6 @@
 """What must be true of a run, read from the store and from the notes of its processes: pure, nothing is run here."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -80,6 +81,7 @@ class Notes(NamedTuple):
 
     intended: Mapping[str, str]  # job -> task
     acknowledged: Mapping[str, int]  # job -> how often an enqueue of this very id said it had created it
+    refused: Sequence[tuple[str, str]]  # job, why
     effects: Mapping[tuple[str, int], Mapping[str, set[str]]]  # (job, attempt) -> what -> processes
     claims: Mapping[tuple[str, int], set[tuple[str, str]]]  # (job, attempt) -> (process, token)
     settles: Sequence[tuple[str, list[Any]]]
@@ -89,24 +91,32 @@ class Notes(NamedTuple):
 
 def gather(books: Iterable[tuple[str, list[list[Any]]]]) -> Notes:
     """Sort the lines of all processes by what they tell."""
-    notes = Notes({}, Counter(), defaultdict(lambda: defaultdict(set)), defaultdict(set), [], [], defaultdict(list))
+    intended: dict[str, str] = {}
+    acknowledged: Counter[str] = Counter()
+    refused: list[tuple[str, str]] = []
+    effects: dict[tuple[str, int], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    claims: dict[tuple[str, int], set[tuple[str, str]]] = defaultdict(set)
+    settles, extends = [], []
+    order: dict[str, list[list[Any]]] = defaultdict(list)
     for process, lines in books:
         for line in lines:
             match line:
                 case ["intend", _, job, task]:
-                    notes.intended[job] = task  # type: ignore[index]
-                case ["ack", _, job, held_by, created]:
-                    notes.acknowledged[held_by] += created and job == held_by  # type: ignore[index]
+                    intended[job] = task
+                case ["ack", _, job, _, _, why] if why:
+                    refused.append((job, why))
+                case ["ack", _, job, held_by, created, _]:
+                    acknowledged[held_by] += created and job == held_by
                 case ["start" | "end" | "broke" as what, _, job, attempt, _]:
-                    notes.effects[job, attempt][what].add(process)
-                    notes.order[process].append(line)  # type: ignore[attr-defined]
+                    effects[job, attempt][what].add(process)
+                    order[process].append(line)
                 case ["claim", _, job, attempt, token]:
-                    notes.claims[job, attempt].add((process, token))
+                    claims[job, attempt].add((process, token))
                 case ["settle", *_]:
-                    notes.settles.append((process, line))  # type: ignore[attr-defined]
+                    settles.append((process, line))
                 case ["extend", *_]:
-                    notes.extends.append((process, line))  # type: ignore[attr-defined]
-    return notes
+                    extends.append((process, line))
+    return Notes(intended, acknowledged, refused, effects, claims, settles, extends, order)
 
 
 def trail(job: Job, events: Sequence[Event]) -> Trail:
@@ -159,6 +169,8 @@ def _nothing_lost(trails: Mapping[str, Trail], notes: Notes) -> Iterator[str]:
             yield f"job {job} was acknowledged and is lost"
         elif created > 1:
             yield f"job {job} was created {created} times"
+    for job, why in notes.refused:
+        yield f"job {job} was refused: {why}"
     for job in trails.keys() - notes.intended.keys():
         yield f"job {job} is in the store, but nobody enqueued it"
 
@@ -273,9 +285,9 @@ def _no_renewal_by_zombies(trails: Mapping[str, Trail], notes: Notes, lease: flo
         span, following = _span(trails, job, number), _span(trails, job, number + 1)
         if following is not None and following.claim.at.timestamp() + INSTANT < asked:
             yield f"job {job}: {process} renewed attempt {number} after attempt {number + 1} had begun"
-        elif span and span.end and span.crashed(trails[job].job):
-            if span.end.at.timestamp() < asked + lease - INSTANT:
-                yield f"job {job}: attempt {number} was taken from {process} within its renewed lease"
+        taken_at = span.end.at.timestamp() if span and span.end and span.crashed(trails[job].job) else math.inf
+        if taken_at < asked + lease - INSTANT:
+            yield f"job {job}: attempt {number} was taken from {process} within its renewed lease"
 
 
 def _one_suspect_at_a_time(trails: Mapping[str, Trail], notes: Notes) -> Iterator[str]:

@@ -6,7 +6,7 @@ Their notes, after what and when:
     settle              job, attempt, revision, what, fence, outcome   of the change, as the store answered
     extend              job, token, renewal, lease                 as the store answered; `when` is before it was asked
     intend              job, task                                  about to be enqueued
-    ack                 job, job in the receipt, created
+    ack                 job, job in the receipt, created, why it was refused
     cancel              job
 """
 
@@ -17,14 +17,13 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-import treadle.settings
-import treadle.worker  # loaded here, once, so that a forked worker starts at once
 from notes import Notebook
+
 from treadle import Context, EngineUnavailable, GiveUp, NotPossible, Retry, Snooze, Treadle
 from treadle.engines.base import Engine, Held, Hold, Turn
 from treadle.model import Job, new_id
@@ -39,6 +38,7 @@ SHARES = {
     "plain": 30,
     "coroutine": 30,
     "stepwise": 12,
+    "long": 3,
     "flaky": 8,
     "slow": 6,
     "slow_coroutine": 4,
@@ -46,7 +46,7 @@ SHARES = {
     "keyed": 6,
     "fragile": 4,
     "hopeless": 1,
-    "unwanted": 3,
+    "unwanted": 5,
 }  # fmt: skip
 STEPS = 5
 CENT = 10_000
@@ -59,6 +59,10 @@ class Crew(NamedTuple):
     folder: Path
     lease: float
     seed: int
+
+    def prepare(self) -> None:
+        """Load what a worker needs, once, before the forks; opens nothing."""
+        make_app(self.url, print).worker()
 
     def work(self, name: str) -> None:
         """Be a worker until SIGTERM."""
@@ -148,6 +152,14 @@ def make_app(url: str, note: Any) -> Treadle:
         return signature
 
     @app.task(retry=PATIENT)
+    async def long(ctx: Context, seconds: float) -> str:  # lives on heartbeats
+        with traced(ctx) as signature:
+            for step in range(1, STEPS + 1):
+                await asyncio.sleep(seconds)
+                ctx.progress(step / STEPS, signature)
+        return signature
+
+    @app.task(retry=PATIENT)
     def flaky(ctx: Context, seconds: float) -> str:
         with traced(ctx) as signature:
             time.sleep(seconds)
@@ -200,6 +212,8 @@ def make_app(url: str, note: Any) -> Treadle:
     def unwanted(ctx: Context, seconds: float) -> str:
         with traced(ctx) as signature:
             time.sleep(seconds)
+            if ctx.job.failures == 0 and seconds > 0.2:  # after a cancel request this must be the end
+                raise OSError("the first time always fails")
         return signature
 
     @app.task
@@ -267,7 +281,7 @@ class Producer:
             self._note("intend", time.time(), job.id, job.task)
         receipts = self._patiently(lambda: self._app.submit(batch, OnConflict.FIRST))
         for job, receipt in zip(batch, receipts, strict=True):
-            self._note("ack", time.time(), job.id, receipt.job.id, receipt.created)
+            self._note("ack", time.time(), job.id, receipt.job.id, receipt.created, receipt.refused)
             if receipt.created:
                 self._made.append(job)
                 if job.task == "unwanted":
@@ -275,10 +289,8 @@ class Producer:
 
     def _cancel(self, job_id: str) -> None:
         self._note("cancel", time.time(), job_id)
-        try:
+        with suppress(NotPossible):  # it has ended
             self._patiently(lambda: self._app.cancel(job_id, actor="producer", reason="changed its mind"))
-        except NotPossible:
-            pass
 
     @staticmethod
     def _patiently(act: Any) -> Any:

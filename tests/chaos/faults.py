@@ -10,16 +10,18 @@ from typing import NamedTuple
 
 from crew import POISONED
 from nursery import Death, Nursery
+
 from treadle import Treadle
 from treadle.model import Job
 
-FROZEN_AT_ONCE = 3
+FROZEN_AT_ONCE = 3 / 8  # of the workers
 KILL_PAUSE = (0.1, 0.5)  # seconds between two kills
 NAPS = 0.3  # share of the pauses that end about when the lease does, to meet the reapers halfway
 NAP_ENDS = (-0.05, 0.25)  # seconds after the lease
 PRODUCER_PERIOD = 5.0  # seconds between two kills of the producer
 GLANCE = 0.02
 PATIENCE = 2.0  # seconds past the lease in which a job must be claimed again
+NEVER_TAKEN = "never taken over"
 UNEXPLAINED = 20  # deaths of other causes after which a run is given up
 
 
@@ -28,6 +30,7 @@ class Aim(NamedTuple):
 
     kills: int
     pauses: int
+    workers: int
     lease: float
     deadline: float
 
@@ -49,8 +52,9 @@ class Pause(NamedTuple):
     name: str
     held: list[Job]
     taken: list[Job]
+    frozen_at: float
     resumed_at: float
-    why: str  # counted | held nothing | store locked | woke in time | not taken over
+    why: str  # counted, or why it is not
 
 
 @dataclass
@@ -64,6 +68,10 @@ class Frozen:
     resume_at: float = float("inf")
     nap_ends: float = float("inf")
 
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.since
+
 
 class Faults:
     """Brings the faults about; what came of them is in its lists."""
@@ -74,18 +82,18 @@ class Faults:
         self.pauses: list[Pause] = []
         self.pauses_by_why: Counter[str] = Counter()
         self.deaths: list[Death] = []
-        self.locked: list[tuple[float, float]] = []  # when a frozen process kept the store from everybody
         self._app, self._nursery, self._aim, self._random = app, nursery, aim, random
         self._frozen: dict[str, Frozen] = {}
         self._running: list[Job] = []
         self._pulse: object = None
         self._beat_at = time.monotonic()
+        self._unexplained = 0
         self._kill_at = time.monotonic() + 1.0
         self._producer_at = time.monotonic() + PRODUCER_PERIOD
 
     @property
     def taken_over(self) -> int:
-        """The pauses whose job was claimed again before SIGCONT."""
+        """The pauses longer than the lease in which a job was claimed again before SIGCONT."""
         return self.pauses_by_why["counted"]
 
     def rage(self, tell: Callable[[], None]) -> None:
@@ -95,35 +103,34 @@ class Faults:
             self._attend()
             if self.kills < self._aim.kills and time.monotonic() > self._kill_at:
                 self._kill()
-            if self.taken_over + len(self._frozen) < self._aim.pauses and len(self._frozen) < FROZEN_AT_ONCE:
+            few = len(self._frozen) < max(1, int(self._aim.workers * FROZEN_AT_ONCE))
+            if few and self.taken_over + len(self._frozen) < self._aim.pauses:
                 self._freeze()
             self._kill_producer()
             tell()
             time.sleep(GLANCE)
         for frozen in tuple(self._frozen.values()):
-            self._resume(frozen, "counted" if frozen.taken else "not taken over")
+            self._resume(frozen, "the run ended")
 
     def calm(self, folder: Path, patience: float, tell: Callable[[], None]) -> list[Job]:
         """Let the producer part and the workers finish; the jobs that are not final after `patience` seconds."""
         (folder / "enough").touch()
         deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
+        while True:
+            producing = any(name.startswith("p") for name in self._nursery.alive())  # asked first: its last jobs count
             self._look()
-            left = [*self._running, *self._app.find(state="pending", limit=500).jobs]
-            if not left and not any(name.startswith("p") for name in self._nursery.alive()):
-                # The producer was alive when we looked for jobs: look once more now that it is gone.
-                if not self._app.find(state="pending", limit=1).jobs and not self._find_running():
-                    return []
+            left = [*self._app.find(state="pending", limit=500).jobs, *self._find_running()]
+            if (not left and not producing) or time.monotonic() > deadline:
+                return left
             tell()
             time.sleep(GLANCE * 5)
-        return left
 
     # ------------------------------------------------------------------------------------------ looking
 
     @property
     def _enough(self) -> bool:
-        hopeless = sum(death.code > 0 and death.code != POISONED for death in self.deaths) > UNEXPLAINED
-        return hopeless or (self.kills >= self._aim.kills and self.taken_over >= self._aim.pauses)
+        done = self.kills >= self._aim.kills and self.taken_over >= self._aim.pauses
+        return done or self._unexplained > UNEXPLAINED
 
     def _look(self) -> None:
         """See who runs what, who died by himself, and whether the store still moves."""
@@ -133,6 +140,7 @@ class Faults:
             self._pulse, self._beat_at = pulse, time.monotonic()
         for death in self._nursery.deaths():
             self.deaths.append(death)
+            self._unexplained += death.code > 0 and death.code != POISONED
             if not death.ours:
                 self._inspect(death)
 
@@ -192,9 +200,8 @@ class Faults:
         now = time.monotonic()
         locks = now - max(self._beat_at, min(frozen.since for frozen in self._frozen.values()))
         if locks > self._aim.lease * 0.6:
-            self.locked.append((time.time() - locks, time.time()))
             for frozen in tuple(self._frozen.values()):
-                self._resume(frozen, "counted" if frozen.taken else "store locked")
+                self._resume(frozen, "one of them locked the store")
             return
         for frozen in tuple(self._frozen.values()):
             if not frozen.taken:
@@ -203,16 +210,20 @@ class Faults:
                     job for job, was in zip(jobs, frozen.held, strict=True) if job and job.attempt > was.attempt
                 ]
                 if frozen.taken:  # mostly while the next holder is at work, sometimes when it is done
-                    frozen.resume_at = now + (0 if self._random.random() < 0.7 else self._random.uniform(0, 0.6))
+                    extra = 0 if self._random.random() < 0.7 else self._random.uniform(0, 0.6)
+                    frozen.resume_at = max(now, frozen.since + self._aim.lease + GLANCE) + extra
             if now >= min(frozen.resume_at, frozen.nap_ends):
-                self._resume(frozen, "counted" if frozen.taken else "woke in time")
-            elif now - frozen.since > self._aim.lease + PATIENCE + 1.0:
-                self._resume(frozen, "not taken over")
+                self._resume(frozen, "woke about when the lease ended")
+            elif frozen.seconds > self._aim.lease + PATIENCE + 1.0:
+                self._resume(frozen, NEVER_TAKEN)
 
-    def _resume(self, frozen: Frozen, why: str) -> None:
+    def _resume(self, frozen: Frozen, otherwise: str) -> None:
+        """Send SIGCONT; a pause that does not count is put down as `otherwise`."""
         del self._frozen[frozen.name]
+        why = "counted" if frozen.taken and frozen.seconds > self._aim.lease else otherwise
         resumed_at = time.time()
         if not self._nursery.resume(frozen.name):
-            why = "stood too long"
-        self.pauses.append(Pause(frozen.name, frozen.held, frozen.taken, resumed_at, why))
+            why = "woken by the nursery"
+        frozen_at = resumed_at - frozen.seconds
+        self.pauses.append(Pause(frozen.name, frozen.held, frozen.taken, frozen_at, resumed_at, why))
         self.pauses_by_why[why] += 1

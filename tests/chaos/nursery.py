@@ -105,7 +105,7 @@ class _Nurse:
             if line.poll(GLANCE):
                 try:
                     act, *arguments = line.recv()
-                except EOFError:
+                except (EOFError, OSError):  # the run is over, or gone
                     break
                 line.send(getattr(self, act)(*arguments))
                 retired = act == "retire"

@@ -1,41 +1,41 @@
-"""Real processes, real signals: workers are killed and frozen while they hold jobs, and every promise is checked after.
+"""Real processes, real signals: workers are killed and frozen while they hold jobs, then every promise is checked.
 
 python3 dev.py chaos --engine sqlite --kills 5000 --pauses 5000
 
-A kill counts only if its victim held a running lease when it died. A pause (SIGSTOP, later SIGCONT) counts only if a
-job of its victim was claimed again before SIGCONT: only then is there a zombie, and only a zombie can try a fence.
+A kill counts only if its victim held a running lease when it died. A pause (SIGSTOP, later SIGCONT) counts only if it
+was longer than the lease and a job of its victim was claimed again before SIGCONT: only then is there a zombie, and
+only a zombie can try a fence.
 """
 
 import argparse
-import math
 import os
 import shutil
 import sqlite3
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random, randrange
 from typing import NamedTuple
 
+import figures
 import notes
-from checker import Notes, Trail, gather, recovery, trail, violations
-from crew import POISONED, Crew
-from faults import PATIENCE, Aim, Crash, Faults
-from nursery import KILLED, Death, Nursery
-from treadle import EngineError, Job, Treadle
+from checker import Trail, gather, trail, violations
+from crew import Crew
+from faults import PATIENCE, Aim, Faults
+from nursery import Nursery
+
+from treadle import EngineError, Treadle
 
 REPORT_PERIOD = 10.0
 DRAIN = 60.0  # seconds for every job to become final when the faults are over
 RETIREMENT = 15.0
-GRACE = 1.0  # seconds by which the slowest recovery may pass the bound: this is no real-time machine
 SHOWN = 20  # violations printed
 
 
 class Store(NamedTuple):
-    """Where a kind of store is made for a run, and what it says of its own health afterwards."""
+    """Where a kind of store is made for a run, and what its own check finds wrong afterwards ("" for nothing)."""
 
     url: Callable[[Path], str]
     damage: Callable[[Path], str]
@@ -58,9 +58,8 @@ STORES = {"sqlite": Store(lambda folder: f"sqlite:///{folder}/treadle.db", _sqli
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     folder = Path(tempfile.mkdtemp(prefix="treadle-chaos-"))
-    run = Run(options, folder)
     try:
-        problems = run.go()
+        problems = Run(options, folder).go()
     except KeyboardInterrupt:
         problems = ["interrupted"]
     for problem in problems[:SHOWN]:
@@ -68,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(problems) > SHOWN:
         print(f"violation: and {len(problems) - SHOWN} more")
     if problems or options.keep:
-        print(f"store, notes and logs: {folder} (seed {options.seed})")
+        print(f"store, notes and logs: {folder}")
     else:
         shutil.rmtree(folder)
     print(f"verdict: {f'FAIL ({len(problems)} violations)' if problems else 'PASS'}", flush=True)
@@ -98,98 +97,69 @@ class Run:
         self._options = options
         self._folder = folder
         self._store = STORES[options.engine]
+        self._url = self._store.url(folder)
         self._started = self._told = time.monotonic()
-        self._phase = "faults"
+        deadline = self._started + options.minutes * 60
+        self._aim = Aim(options.kills, options.pauses, options.workers, options.lease, deadline)
 
     def go(self) -> list[str]:
-        """Run, print the figures, and return every broken promise."""
+        """Run, print the figures, and return every broken promise, a sentence each."""
         options, folder = self._options, self._folder
         for name in [name for name in os.environ if name.startswith("TREADLE_")]:
             del os.environ[name]
         os.chdir(folder)  # no treadle.toml here
-        url = self._store.url(folder)
-        crew = Crew(url, folder, options.lease, options.seed)
-        places = {f"w{number}": crew.work for number in range(options.workers)} | {"p": crew.produce}
-        nursery = Nursery(places, folder, longest_stop=options.lease * 2 + PATIENCE + 5)
-        app = Treadle(url)  # opened after the nursery was forked
-        deadline = time.monotonic() + options.minutes * 60
-        aim = Aim(options.kills, options.pauses, options.lease, deadline)
-        self._faults = faults = Faults(app, nursery, aim, Random(options.seed))
-        problems: list[str] = []
+        crew = Crew(self._url, folder, options.lease, options.seed)
+        crew.prepare()
+        roles = {f"w{number}": crew.work for number in range(options.workers)} | {"p": crew.produce}
+        nursery = Nursery(roles, folder, longest_stop=options.lease * 2 + PATIENCE + 5)
+        app = Treadle(self._url)  # opened after the nursery was forked
+        faults = Faults(app, nursery, self._aim, Random(options.seed))
         try:
-            faults.rage(self._tell)
-            self._phase = "draining"
-            left = faults.calm(folder, DRAIN, self._tell)
-            if left:
-                problems.append(f"{len(left)} jobs are not final {DRAIN:g} s after the last fault")
+            faults.rage(lambda: self._tell("", faults))
+            left = faults.calm(folder, DRAIN, lambda: self._tell(", draining", faults))
+            problems = [f"{len(left)} jobs are not final {DRAIN:g} s after the last fault"] if left else []
             codes = nursery.retire(RETIREMENT)
             problems += [f"worker {name} did not stop cleanly: {code}" for name, code in codes.items() if code != 0]
+            problems += self._check(app, faults)
         except EngineError as error:
-            problems.append(f"the store failed the harness: {error}")
+            problems = [f"the store failed the harness: {error}; {self._store.damage(folder)}"]
         finally:
             nursery.close()
-        app.close()
-        return problems + self._check(url)
+            app.close()
+        return problems
 
-    def _tell(self) -> None:
+    def _tell(self, phase: str, faults: Faults) -> None:
         if time.monotonic() - self._told >= REPORT_PERIOD:
             self._told = time.monotonic()
-            options, faults = self._options, self._faults
-            elapsed = self._told - self._started
-            print(
-                f"{elapsed:6.0f} s  {self._phase}: kills {faults.kills}/{options.kills}, "
-                f"pauses {faults.taken_over}/{options.pauses}",
-                flush=True,
-            )
+            done = f"kills {faults.kills}/{self._aim.kills}, pauses {faults.taken_over}/{self._aim.pauses}"
+            print(f"{self._told - self._started:6.0f} s  {done}{phase}", flush=True)
 
-    def _check(self, url: str) -> list[str]:
+    def _check(self, app: Treadle, faults: Faults) -> list[str]:
         """Print the figures; every broken promise."""
-        options, faults = self._options, self._faults
-        app = Treadle(url)
-        found = gather(notes.read(self._folder))
-        trails = _trails(app)
-        app.close()
+        options = self._options
+        found, trails = gather(notes.read(self._folder)), _trails(app)
         problems = list(violations(trails, found, options.lease))
-        problems += _unasked_deaths(found, faults.deaths)
         damage = self._store.damage(self._folder)
-        if damage:
-            problems.append(f"the store is damaged: {damage}")
-        stderr = (self._folder / "stderr.txt").read_text() if (self._folder / "stderr.txt").exists() else ""
-        if stderr:
-            problems.append(f"a process complained: {stderr[-2000:]}")
-
+        told = [
+            *figures.of_faults(faults, self._aim),
+            figures.of_jobs(trails, found),
+            figures.of_recovery(trails, faults),
+            figures.of_leases(trails, faults),
+            figures.of_zombies(found, self._folder, faults.pauses),
+            figures.of_poison(trails, faults.crashes),
+            figures.of_processes(found, faults.deaths, self._folder),
+            figures.Figure(f"store: {damage or 'whole'}", [f"the store is damaged: {damage}"] if damage else []),
+        ]
         elapsed = time.monotonic() - self._started
-        jobs = [each.job for each in trails.values()]
         print(
             f"chaos on {options.engine}: {options.workers} workers, lease {options.lease:g} s, seed {options.seed}, "
             f"{elapsed:.0f} s"
         )
-        problems += self._faults_told()
-        states = Counter(job.state.value for job in jobs)
-        print(
-            f"jobs: {len(jobs)} ({', '.join(f'{n} {state}' for state, n in sorted(states.items()))}), "
-            f"{len(found.acknowledged)} acknowledged, {sum(job.attempt for job in jobs)} attempts"
-        )
-        problems += _recoveries_told(trails, faults.crashes, jobs)
-        _zombies_told(found, self._folder, faults)
-        _poison_told(trails, faults.crashes)
-        print(f"store: {damage or 'whole'}")
+        for figure in told:
+            print(figure.line)
+            problems += figure.problems
         print(f"violations: {len(problems)}")
         return problems
-
-    def _faults_told(self) -> list[str]:
-        options, faults = self._options, self._faults
-        ours = [crash for crash in faults.crashes if crash.death.ours]
-        producers = sum(death.name.startswith("p") and death.ours for death in faults.deaths)
-        print(f"kills: {faults.kills} counted of {len(ours)} tried; {producers} kills of the producer besides")
-        others = ", ".join(f"{n} {why}" for why, n in faults.pauses_by_why.items() if why != "counted")
-        print(f"pauses: {faults.taken_over} counted of {len(faults.pauses)} tried{f' ({others})' if others else ''}")
-        missing = []
-        if faults.kills < options.kills:
-            missing.append(f"only {faults.kills} of {options.kills} kills in {options.minutes:g} minutes")
-        if faults.taken_over < options.pauses:
-            missing.append(f"only {faults.taken_over} of {options.pauses} pauses in {options.minutes:g} minutes")
-        return missing
 
 
 def _trails(app: Treadle) -> dict[str, Trail]:
@@ -201,74 +171,6 @@ def _trails(app: Treadle) -> dict[str, Trail]:
         if page.cursor is None:
             return trails
         page = app.find(limit=500, cursor=page.cursor)
-
-
-def _unasked_deaths(found: Notes, deaths: Sequence[Death]) -> list[str]:
-    """Processes that ended although neither the run nor a poison job ended them."""
-    return [
-        f"process {death.name} ended by itself with {death.code}"
-        for death in deaths
-        if not death.ours and death.code not in (0, POISONED) and not (death.code == KILLED and _poisoned(found, death))
-    ]
-
-
-def _poisoned(found: Notes, death: Death) -> bool:
-    """Whether a poison handler was at work when the process died; its job may have passed on to others by then."""
-    at_work = set()
-    for what, _, job, attempt, _ in found.order.get(death.name, ()):
-        (at_work.add if what == "start" else at_work.discard)((job, attempt))
-    return any(found.intended[job] == "poison_coroutine" for job, _ in at_work)
-
-
-def _recoveries_told(trails: dict[str, Trail], crashes: Sequence[Crash], jobs: Sequence[Job]) -> list[str]:
-    answers = [recovery(trails, job) for crash in crashes for job in crash.held]
-    problems = [answer for answer in answers if isinstance(answer, str)]
-    times = sorted(answer for answer in answers if not isinstance(answer, str))
-    late = [seconds for seconds in times if seconds > PATIENCE]
-    print(
-        f"recovery: {len(times)} jobs of dead workers claimed again, from lease end: p50 {_part(times, 0.5):.2f} s, "
-        f"p99 {_part(times, 0.99):.2f} s, max {_part(times, 1):.2f} s; {len(late)} over {PATIENCE:g} s "
-        f"({sum(job.crashes for job in jobs)} crashes recovered in all)"
-    )
-    if _part(times, 0.99) > PATIENCE:
-        problems.append(f"p99 of recovery is {_part(times, 0.99):.2f} s past the lease; the bound is {PATIENCE:g} s")
-    if _part(times, 1) > PATIENCE + GRACE:
-        problems.append(f"a recovery took {_part(times, 1):.2f} s past the lease; the limit is {PATIENCE + GRACE:g} s")
-    return problems
-
-
-def _part(times: Sequence[float], share: float) -> float:
-    return times[max(0, math.ceil(len(times) * share) - 1)] if times else 0.0
-
-
-def _zombies_told(found: Notes, folder: Path, faults: Faults) -> None:
-    settles = sum(line[6:] == ["holder", "lost"] for _, line in found.settles)
-    extends = sum(line[4] == "lost" for _, line in found.extends)
-    reapers = sum(line[6:] == ["recovery", "lost"] for _, line in found.settles)
-    said = Counter(
-        phrase
-        for path in folder.glob("*.log")
-        for line in path.read_text().splitlines()
-        for phrase in ("its outcome was refused", "could not be renewed")
-        if phrase in line
-    )
-    print(
-        f"zombies: {settles} settles and {extends} renewals refused by the store, {reapers} late reapers too; logged: "
-        f"{said['its outcome was refused']} outcomes refused, {said['could not be renewed']} attempts given up unasked"
-    )
-
-
-def _poison_told(trails: dict[str, Trail], crashes: Sequence[Crash]) -> None:
-    poison = [each.job for each in trails.values() if each.job.task.startswith("poison")]
-    exact = sum(job.crashes == job.max_attempts + (job.max_attempts > 1) for job in poison)
-    taken = [crash for crash in crashes if not crash.death.ours]
-    neighbours = {job.id for crash in taken for job in crash.held if not job.task.startswith("poison")}
-    ended = Counter(trails[job].job.state.value for job in neighbours if job in trails)
-    print(
-        f"poison: {len(poison)} jobs, {sum(job.state.final for job in poison)} ended, {exact} after exactly "
-        f"max_attempts + 1 crashes; {len(taken)} processes went with them, of {len(neighbours)} neighbours "
-        f"{', '.join(f'{n} {state}' for state, n in sorted(ended.items())) or 'none'}"
-    )
 
 
 if __name__ == "__main__":

@@ -520,3 +520,16 @@ def test_prune_keeps_jobs_whose_key_is_still_held(engine, clock):
     assert engine.get(ids) == [None, ever, None]
     assert ask(engine, clock, Scope.EVER, key="e").job == ever
     assert ask(engine, clock, Scope.WINDOW, key="w").created
+
+
+@pytest.mark.parametrize("scope", [Scope.PENDING, Scope.ACTIVE])
+def test_a_finished_job_enqueued_again_by_its_id_does_not_take_its_key_back(engine, clock, scope):
+    first = enqueued(engine, key="k", key_scope=scope)
+    [running_job] = claim(engine)
+    settle(engine, running_job, Succeeded())
+
+    [repeated] = engine.enqueue([a_job(clock.now(), id=first.id, key="k", key_scope=scope)])
+    [second] = engine.enqueue([a_job(clock.now(), key="k", key_scope=scope)])
+
+    assert not repeated.created
+    assert second.created

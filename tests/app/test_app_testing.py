@@ -1,0 +1,217 @@
+"""treadle.testing: what users get for their own tests."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from treadle import Context, Progress, Retry, Snooze, State, Task, Treadle
+from treadle.testing import FakeClock, assert_enqueued, run_until_idle
+
+
+@pytest.fixture
+def memory(clock: FakeClock) -> Treadle:
+    """An app of the kind users test with: nothing on disk."""
+    return Treadle("sqlite:///:memory:", clock=clock)
+
+
+@pytest.fixture
+def welcome(memory: Treadle) -> Task:
+    @memory.task(queue="mail")
+    def welcome(user: str) -> str:
+        return f"welcome {user}"
+
+    return welcome
+
+
+def test_the_clock_stands_still_until_it_is_moved() -> None:
+    clock = FakeClock()
+    before = clock.now()
+    assert clock.now() == before
+    clock.advance(days=1, minutes=2, milliseconds=3)
+    assert clock.now() - before == timedelta(days=1, minutes=2, milliseconds=3)
+    assert clock.now().tzinfo is UTC
+
+
+def test_the_clock_starts_where_the_test_wants_it() -> None:
+    start = datetime(1999, 12, 31, 23, 59, tzinfo=UTC)
+    assert FakeClock(start).now() == start
+
+
+def test_what_is_due_runs_and_what_is_not_waits(memory: Treadle, welcome: Task, clock: FakeClock) -> None:
+    welcome.using(run_after="5m").enqueue("Ada")
+    assert run_until_idle(memory, queues=("mail",)) == []
+    clock.advance(minutes=5)
+    [job] = run_until_idle(memory, queues=("mail",))
+    assert (job.state, job.result) == (State.SUCCEEDED, "welcome Ada")
+    assert (job.started_at, job.finished_at) == (clock.now(), clock.now())
+
+
+def test_only_the_queues_asked_for_are_run(memory: Treadle, welcome: Task) -> None:
+    welcome.enqueue("Ada")
+    assert run_until_idle(memory) == []
+    assert len(run_until_idle(memory, queues=("default", "mail"))) == 1
+
+
+def test_jobs_that_jobs_enqueue_run_too(memory: Treadle) -> None:
+    @memory.task
+    def countdown(n: int) -> int:
+        if n:
+            countdown.enqueue(n - 1)
+        return n
+
+    countdown.enqueue(3)
+    assert [job.result for job in run_until_idle(memory)] == [3, 2, 1, 0]
+
+
+@pytest.mark.covers("000-R06.a")
+def test_backoff_can_be_walked_through_with_the_clock(memory: Treadle, clock: FakeClock) -> None:
+    def fail() -> None:
+        raise RuntimeError("again")
+
+    memory.register("fail", fail, retry=Retry(max_attempts=8, base=30, cap=900, jitter=0)).enqueue()
+    waits = []
+    for _ in range(7):
+        [job] = run_until_idle(memory)
+        waits.append((job.due_at - clock.now()).total_seconds())
+        clock.advance(seconds=waits[-1])
+    assert waits == [30, 60, 120, 240, 480, 900, 900]
+    assert run_until_idle(memory)[0].state is State.FAILED
+
+
+@pytest.mark.covers("004-T08.a", "004-T08.b", "004-T08.c")
+def test_the_backoff_of_004_is_a_setting_of_the_same_function(memory: Treadle, clock: FakeClock) -> None:
+    def fail() -> None:
+        raise RuntimeError("again")
+
+    memory.register("fail", fail, retry=Retry(max_attempts=5, base=10, cap=None, jitter=0)).enqueue()
+    waits = []
+    for failures in range(1, 5):
+        [job] = run_until_idle(memory)
+        assert (job.state, job.failures) == (State.PENDING, failures)
+        assert (job.error.message, job.error.at) == ("again", clock.now().isoformat())
+        waits.append((job.due_at - clock.now()).total_seconds())
+        clock.advance(seconds=waits[-1])
+    assert waits == [10, 20, 40, 80]
+
+
+def test_coroutines_run_too(memory: Treadle) -> None:
+    @memory.task
+    async def nap() -> str:
+        await asyncio.sleep(0)
+        return "rested"
+
+    nap.enqueue()
+    assert [job.result for job in run_until_idle(memory)] == ["rested"]
+
+
+def test_coroutines_run_from_inside_an_async_test_too(memory: Treadle) -> None:
+    @memory.task
+    async def nap() -> str:
+        await asyncio.sleep(0)
+        return "rested"
+
+    nap.enqueue()
+
+    async def an_async_test() -> list[object]:
+        return [job.result for job in run_until_idle(memory)]
+
+    assert asyncio.run(an_async_test()) == ["rested"]
+
+
+def test_the_context_tells_and_costs(memory: Treadle, clock: FakeClock) -> None:
+    @memory.task(retry=Retry(base=0, jitter=0))
+    def work(ctx: Context) -> int:
+        ctx.progress(0.5, "half way")
+        ctx.add_cost(1500)
+        if ctx.attempt == 1:
+            raise RuntimeError("once")
+        return ctx.attempt
+
+    work.enqueue()
+    _, job = run_until_idle(memory)
+    assert (job.result, job.cost_micros, job.progress) == (2, 3000, Progress(0.5, "half way"))
+
+
+def test_a_loop_that_never_ends_is_caught_and_named(memory: Treadle) -> None:
+    @memory.task
+    def again() -> None:
+        again.enqueue()
+
+    again.enqueue()
+    with pytest.raises(AssertionError, match=r"not idle after 20 attempts.*'again'"):
+        run_until_idle(memory, limit=20)
+
+
+def test_a_snooze_of_nothing_is_a_loop_too(memory: Treadle) -> None:
+    def nap() -> None:
+        raise Snooze(0)
+
+    memory.register("nap", nap).enqueue()
+    with pytest.raises(AssertionError, match="not idle"):
+        run_until_idle(memory, limit=5)
+
+
+def test_jobs_of_tasks_that_are_not_known_here_are_left_alone(memory: Treadle) -> None:
+    job = memory.enqueue("elsewhere", {}, checked=False)
+    assert run_until_idle(memory) == []
+    assert memory.get(job.id).state is State.PENDING
+
+
+def test_a_job_cancelled_while_it_runs_ends_cancelled(memory: Treadle) -> None:
+    def work(ctx: Context) -> None:
+        memory.cancel(ctx.job.id)
+        raise RuntimeError("stopped")
+
+    memory.register("work", work).enqueue()
+    assert [job.state for job in run_until_idle(memory)] == [State.CANCELLED]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_handler_may_settle_in_its_own_transaction(app: Treadle, tmp_path: Path, end: str) -> None:
+    app.migrate()
+    with closing(sqlite3.connect(tmp_path / "treadle.db")) as connection:
+
+        def work(ctx: Context) -> None:
+            ctx.settle(connection, {"sent": True})
+            getattr(connection, end)()
+
+        app.register("work", work).enqueue()
+        [job] = run_until_idle(app)
+    if end == "commit":
+        assert (job.state, job.result) == (State.SUCCEEDED, {"sent": True})
+    else:
+        assert (job.state, job.failures) == (State.PENDING, 1)
+        assert "not committed" in job.error.message
+
+
+def test_an_enqueued_job_can_be_asserted_by_any_of_its_fields(memory: Treadle, welcome: Task) -> None:
+    first = welcome.enqueue("Ada")
+    second = welcome.using(priority=5).enqueue("Bob")
+    assert assert_enqueued(memory, "welcome").id == second.id  # the newest
+    assert assert_enqueued(memory, "welcome", payload={"user": "Ada"}).id == first.id
+    assert assert_enqueued(memory, "welcome", priority=5, queue="mail").id == second.id
+
+
+def test_a_missing_job_fails_the_test_and_shows_what_is_there(memory: Treadle, welcome: Task) -> None:
+    welcome.enqueue("Ada")
+    with pytest.raises(AssertionError, match=r"'welcome'.*Bob.*Ada"):
+        assert_enqueued(memory, "welcome", payload={"user": "Bob"})
+    with pytest.raises(AssertionError, match="'goodbye'"):
+        assert_enqueued(memory, "goodbye")
+
+
+def test_a_job_that_has_run_is_no_longer_enqueued(memory: Treadle, welcome: Task) -> None:
+    welcome.enqueue("Ada")
+    run_until_idle(memory, queues=("mail",))
+    with pytest.raises(AssertionError):
+        assert_enqueued(memory, "welcome")
+
+
+def test_a_field_that_jobs_do_not_have_is_no_match_but_a_mistake(memory: Treadle, welcome: Task) -> None:
+    welcome.enqueue("Ada")
+    with pytest.raises(AttributeError, match="prio"):
+        assert_enqueued(memory, "welcome", prio=5)

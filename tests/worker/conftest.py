@@ -1,0 +1,53 @@
+"""Apps on a store of their own, by the real clock, and workers in processes that do not outlive their test."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from treadle import Treadle
+from workbench import Process
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Settings come from the test alone: an empty working directory and no TREADLE_ variable."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.upper().startswith("TREADLE_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def make_app(store_url: str) -> Iterator[Callable[..., Treadle]]:
+    """Opens apps on the same store, as other processes would."""
+    opened: list[Treadle] = []
+
+    def open_app(**settings: object) -> Treadle:
+        opened.append(Treadle(store_url, **settings))
+        return opened[-1]
+
+    yield open_app
+    for app in opened:
+        app.close()
+
+
+@pytest.fixture
+def app(make_app: Callable[..., Treadle]) -> Treadle:
+    return make_app()
+
+
+@pytest.fixture
+def process(store_url: str, tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """`process(lease=1)`: a worker in a process of its own; its tasks are those of worker_process.py."""
+    started: list[Process] = []
+
+    def start(**options: Any) -> Process:
+        started.append(Process(store_url, tmp_path / f"process-{len(started)}", **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
