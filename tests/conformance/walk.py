@@ -206,7 +206,8 @@ class Ledger:
         match outcome:
             case Outcome.APPLIED:
                 self._applied(change)
-                self.settled.add(ours)
+                if change.fence is Fence.HOLDER:
+                    self.settled.add(ours)
             case Outcome.ALREADY:
                 promise(ours in self.settled, "already there, and never written:", change)
             case Outcome.STALE:
@@ -451,7 +452,7 @@ class Walk:
             limit=roll.choice((0, 1, 1, 1, 2, 2, 3, 3, 5, 50)),
             lease=self.lease,
             queues=roll.choice((self.queues, self.queues[:1])),
-            lanes=roll.choice((None, self.lanes[:1], self.lanes[-1:], self.lanes)),
+            lanes=roll.choice((None, self.lanes[:1], self.lanes[-1:], self.lanes * 2)),
             tasks=roll.choice((None, None, self.tasks[-1:])),
         )
 

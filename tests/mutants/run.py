@@ -66,29 +66,29 @@ def fate(mutant: Mutant) -> Fate:
     start = time.monotonic()
     if problem := mutant.problem():
         return Fate(mutant, "", problem, 0.0)
+    run = outcome(mutant.cases, mutant)
+    killers = FAILED.findall(run.stdout)
+    why = "" if killers else "survived" if run.returncode == 0 else f"pytest itself failed:\n{run.stdout[-800:]}"
+    return Fate(mutant, "::".join(killers[0]) if killers else "", why, time.monotonic() - start)
+
+
+def outcome(cases: list[str], mutant: Mutant | None = None) -> subprocess.CompletedProcess[str]:
+    """Run these cases against a copy of the source, with the mutant in it if there is one."""
     with tempfile.TemporaryDirectory(prefix="treadle-mutant-") as scratch:
         copy = Path(scratch) / "src"
         shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        target = copy / "treadle" / mutant.file
-        target.write_text(target.read_text("utf-8").replace(mutant.old, mutant.new), "utf-8")
+        if mutant is not None:
+            target = copy / "treadle" / mutant.file
+            target.write_text(target.read_text("utf-8").replace(mutant.old, mutant.new), "utf-8")
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rf", "--timeout=120"]
-        run = subprocess.run(
-            [*command, f"--basetemp={scratch}/tmp", *(f"tests/{case}" for case in mutant.cases)],
+        return subprocess.run(
+            [*command, f"--basetemp={scratch}/tmp", *(f"tests/{case}" for case in cases)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             check=False,
         )
-    killers = FAILED.findall(run.stdout)
-    why = (
-        ""
-        if killers
-        else "survived"
-        if run.returncode == 0
-        else f"no case failed, yet pytest said:\n{run.stdout[-800:]}"
-    )
-    return Fate(mutant, f"{killers[0][0]}::{killers[0][1]}" if killers else "", why, time.monotonic() - start)
 
 
 def main() -> int:
@@ -98,6 +98,10 @@ def main() -> int:
     options = parser.parse_args()
     chosen = [mutant for mutant in mutants() if not options.only or options.only in mutant.name]
     start = time.monotonic()
+    healthy = outcome(sorted({case for mutant in chosen for case in mutant.cases}))
+    if healthy.returncode:
+        print(f"the cases fail without any mutant:\n{healthy.stdout[-2000:]}\nverdict: FAIL, nothing was planted")
+        return 1
     survivors = []
     with ThreadPoolExecutor(options.jobs) as pool:
         for end in pool.map(fate, chosen):
