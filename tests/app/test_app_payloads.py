@@ -129,7 +129,7 @@ def test_the_model_of_a_class_counts_even_where_handle_is_not_annotated(app: Tre
         def payload_model(cls) -> type[BaseModel]:
             return Order
 
-        async def handle(self, payload):  # noqa: ANN001, ANN202
+        async def handle(self, payload):
             return payload.lines[0].article
 
     app.register("take_order", TakeOrder)
@@ -302,7 +302,7 @@ def test_a_running_handler_can_enqueue_further_jobs(app: Treadle) -> None:
 def test_a_value_arrives_at_the_handler_as_it_was_given(app: Treadle, annotation: Any, value: Any) -> None:
     seen: list[object] = []
 
-    def take(value, other: int = 0):  # noqa: ANN001, ANN202
+    def take(value, other: int = 0):
         seen.append(value)
 
     take.__annotations__["value"] = annotation
@@ -462,7 +462,7 @@ def test_parameters_that_json_cannot_fill_are_refused_by_name(app: Treadle, shap
 
 @pytest.mark.parametrize("annotation", ["NoSuchType", "datetime.missing", "list[", "int ||"])
 def test_an_annotation_that_cannot_be_resolved_is_a_clear_error(app: Treadle, annotation: str) -> None:
-    def take(value): ...  # noqa: ANN001, ANN202
+    def take(value): ...
 
     take.__annotations__["value"] = annotation
     task = app.register("take", take)

@@ -77,7 +77,8 @@ def test_making_an_app_touches_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("5", 5), ("1.5", 1.5), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("1h 30m", 5400), ("7d", 604800), ("250ms", 0.25),
+    [("5", 5), ("1.5", 1.5), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("1h 30m", 5400), ("7d", 604800),
+     ("250ms", 0.25),
      ("1w", 604800), (" 5M ", 300)],
 )  # fmt: skip
 def test_durations_are_written_as_people_write_them(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float) -> None:

@@ -14,7 +14,7 @@ from treadle.cli import options
 from treadle.cli.describe import job_as_dict
 from treadle.cli.discovery import find_app, find_store
 from treadle.cli.terminal import age, document, safe, say
-from treadle.errors import InvalidJob, UnknownTask
+from treadle.errors import InvalidJob, NotPossible, UnknownTask
 from treadle.model import Job, Scope, State, new_id
 from treadle.task import OnConflict
 
@@ -58,6 +58,8 @@ def enqueue(
         "id": new_id() if id is None else id,
     }
     with closing(find_store(app, url) if unchecked else find_app(app, url)) as used:
+        if "cli" not in used.settings.enqueue_allow:
+            raise NotPossible("enqueueing from the command line is closed: the setting enqueue_allow leaves out cli")
         if not unchecked and task not in used.tasks:
             raise UnknownTask(task, used.tasks)
         own = used.tasks[task].options if task in used.tasks else None

@@ -1,0 +1,151 @@
+"""Jobs that may take their process down: started in writing, one at a time, while the others go on beside them."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from making import claim
+from treadle import Context, Job, Reason, Retry, State, Task, Treadle, lifecycle
+from workbench import Crowd, Process, ended, until, working
+
+ONCE = Retry(max_attempts=1)
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    """Set when the test is over, so that no thread outlives it for long."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def crashed_before(app: Treadle, task: Task, count: int = 1) -> list[Job]:
+    """Jobs of this task whose worker died once, due again."""
+    jobs = [task.enqueue() for _ in range(count)]
+    held = claim(app.engine, count, lease=0.001)
+    assert {job.id for job in held} == {job.id for job in jobs}
+    until(lambda: app.engine.now() > held[0].lease_until, "the end of their leases")
+    app.engine.turn([lifecycle.crash(app.get(job.id), app.engine.now(), actor="reaper") for job in jobs])
+    jobs = [app.get(job.id) for job in jobs]
+    assert {(job.state, job.crashes, job.failures) for job in jobs} == {(State.PENDING, 1, 0)}
+    return jobs
+
+
+@pytest.mark.parametrize("kind", ["crashed before", "one attempt only"])
+@pytest.mark.parametrize("colour", ["plain", "async"])
+def test_the_start_of_a_suspect_is_written_before_its_handler_begins(app: Treadle, kind: str, colour: str) -> None:
+    seen: list[Job] = []
+
+    def plain(ctx: Context) -> None:
+        seen.append(app.get(ctx.job.id))
+
+    async def on_the_loop(ctx: Context) -> None:
+        seen.append(app.get(ctx.job.id))
+
+    task = app.register("work", plain if colour == "plain" else on_the_loop)
+    job = crashed_before(app, task)[0] if kind == "crashed before" else task.using(retry=ONCE).enqueue()
+    with working(app, lease=60):  # no heartbeat will do it
+        [job] = ended(app, job)
+    assert seen[0].state is State.RUNNING
+    assert seen[0].started_at is not None
+    assert job.state is State.SUCCEEDED
+
+
+def test_suspects_run_one_at_a_time(app: Treadle) -> None:
+    crowd = Crowd()
+
+    def work() -> None:
+        with crowd:
+            until(lambda: crowd.most, "a suspect")
+
+    task = app.register("work", work)
+    jobs = crashed_before(app, task, 4)
+    jobs += [task.using(retry=ONCE).enqueue() for _ in range(4)]
+    with working(app, concurrency=4):
+        done = ended(app, *jobs)
+    assert {job.state for job in done} == {State.SUCCEEDED}
+    assert crowd.most == 1
+
+
+@pytest.mark.parametrize("order", ["ordinary jobs first", "suspects first"])
+def test_ordinary_jobs_run_beside_a_suspect(app: Treadle, release: threading.Event, order: str) -> None:
+    started = threading.Event()
+
+    def suspicious() -> None:
+        started.set()
+        assert release.wait(60)
+
+    tick = app.register("tick", lambda: "ordinary")
+    task = app.register("suspicious", suspicious, retry=ONCE)
+    if order == "suspects first":
+        suspects = [task.enqueue() for _ in range(6)]
+    ordinary = [tick.enqueue() for _ in range(6)]
+    if order == "ordinary jobs first":
+        suspects = [task.enqueue()]
+    with working(app, concurrency=3):
+        assert started.wait(30)
+        done = ended(app, *ordinary, tick.enqueue(), within=10)
+        assert any(app.get(job.id).state is State.RUNNING for job in suspects)
+        release.set()
+        ended(app, *suspects)
+    assert {job.result for job in done} == {"ordinary"}
+
+
+def test_waiting_suspects_are_given_to_a_worker_that_is_free(
+    make_app: Callable[..., Treadle], release: threading.Event
+) -> None:
+    ran: list[str] = []
+
+    def suspicious() -> None:
+        ran.append(threading.current_thread().name)
+        assert release.wait(60)
+
+    first, second = make_app(), make_app()
+    for each in (first, second):
+        each.register("suspicious", suspicious, retry=ONCE)
+    jobs = [first.tasks["suspicious"].enqueue() for _ in range(3)]
+    with working(first, concurrency=3, name="first"):
+        until(lambda: len(ran) == 1, "the first suspect")
+        with working(second, concurrency=3, name="second"):
+            until(lambda: len(ran) == 2, "another suspect in the free worker", within=10)
+            release.set()
+            done = ended(first, *jobs)
+    assert {job.worker for job in done} == {"first", "second"}
+
+
+@pytest.mark.covers("000-R18.b")
+def test_poison_with_one_attempt_ends_with_the_process_it_took_along(
+    app: Treadle, process: Callable[..., Process]
+) -> None:
+    poison = app.enqueue("die", {}, checked=False, retry=ONCE)
+    dying = process(lease=0.6)
+    assert dying.exit_code() == 9
+    with working(app, lease=0.6):
+        [job] = ended(app, poison)
+    assert (job.state, job.reason) == (State.FAILED, Reason.CRASHED)
+    assert (job.attempt, job.crashes, job.failures) == (1, 1, 1)
+    assert "ran out" in job.error.message
+
+
+@pytest.mark.covers("002-D4.c")
+def test_poison_with_a_budget_ends_after_one_free_crash_and_its_neighbours_do_not_pay(
+    app: Treadle, process: Callable[..., Process]
+) -> None:
+    poison = app.enqueue("die", {}, checked=False, retry=Retry(max_attempts=2, base=0, jitter=0))
+    neighbour = app.enqueue("nap", {"seconds": 60}, checked=False, retry=Retry(max_attempts=2, base=0, jitter=0))
+    for _ in range(3):
+        dying = process(lease=0.6, grace=0)
+        until(lambda dying=dying: dying.process.poll() is not None or app.get(poison.id).state.final, "the next death")
+        if app.get(poison.id).state.final:
+            break
+    watcher = process(lease=0.6, grace=0)
+    [job] = ended(app, poison)
+    assert (job.state, job.reason) == (State.FAILED, Reason.CRASHED)
+    assert (job.crashes, job.failures) == (3, 2)
+    watcher.signal(signal.SIGTERM)
+    watcher.exit_code()
+    # The neighbour was in the first process that died, by no fault of its own; later ones ran the poison alone
+    # or beside it, and a suspect neighbour that had not started paid nothing.
+    assert app.get(neighbour.id).state is not State.FAILED
