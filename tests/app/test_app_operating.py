@@ -115,6 +115,18 @@ def test_counts_name_every_state(app: Treadle, greet: Task, fail: Task) -> None:
 # ---------------------------------------------------------------------------------------------- cancelling
 
 
+@pytest.mark.covers("003-S08.b")
+def test_a_job_that_has_ended_is_never_run_again(app: Treadle, greet: Task, fail: Task, clock: FakeClock) -> None:
+    ended = [greet.enqueue(), fail.enqueue(), greet.using(queue="other").enqueue()]
+    run_until_idle(app)
+    app.cancel(ended[2].id)
+    before = [app.get(job.id) for job in ended]
+    assert [job.state for job in before] == [State.SUCCEEDED, State.FAILED, State.CANCELLED]
+    clock.advance(days=1)
+    assert run_until_idle(app, queues=("default", "other")) == []
+    assert [app.get(job.id) for job in ended] == before
+
+
 @pytest.mark.covers("002-D4.b", "003-S08.b")
 def test_a_pending_job_is_cancelled_at_once_and_never_runs(app: Treadle, greet: Task, clock: FakeClock) -> None:
     job = app.cancel(greet.enqueue().id)

@@ -232,6 +232,33 @@ def test_cancelled_ends_the_job_cancelled(app: Treadle) -> None:
     assert app.events(job.id)[-1].note == "no longer wanted"
 
 
+@pytest.mark.covers("001-R25.a", "001-R25.b", "001-R26.a", "001-R26.b", "004-T01.b", "000-AC-31.a")
+@pytest.mark.parametrize("budget", [3, 2])
+def test_without_backoff_a_failed_job_is_pending_at_once_until_its_budget_is_spent(
+    app: Treadle, clock: FakeClock, budget: int
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("boom")
+
+    task = app.register("fail", fail, retry=Retry(max_attempts=3, base=0, cap=0, jitter=0))
+    task.using(retry=task.options.retry._replace(max_attempts=budget)).enqueue()
+    *retried, last = run_until_idle(app)
+    assert [(job.state, job.failures, job.due_at) for job in retried] == [
+        (State.PENDING, failures, clock.now()) for failures in range(1, budget)
+    ]
+    assert {job.error.message for job in retried} == {"boom"}
+    assert (last.state, last.reason, last.failures, last.attempt) == (State.FAILED, Reason.EXHAUSTED, budget, budget)
+    clock.advance(days=1)
+    assert run_until_idle(app) == []
+
+
+@pytest.mark.covers("000-AC-30.a")
+def test_with_backoff_a_failed_job_is_pending_for_a_later_time(app: Treadle, clock: FakeClock) -> None:
+    job = raising(app, RuntimeError("boom"), retry=Retry(max_attempts=4, base=30, cap=900, jitter=0))
+    assert (job.state, job.failures) == (State.PENDING, 1)
+    assert (job.due_at - clock.now()).total_seconds() == 30
+
+
 @pytest.mark.parametrize("error", [Snooze("soon"), RetryLater(after="-5"), Snooze(float("nan"))])  # type: ignore[list-item]
 def test_a_delay_that_is_none_fails_the_attempt_and_says_why(app: Treadle, error: Exception) -> None:
     job = raising(app, error)

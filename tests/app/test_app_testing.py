@@ -82,7 +82,7 @@ def test_backoff_can_be_walked_through_with_the_clock(memory: Treadle, clock: Fa
     assert run_until_idle(memory)[0].state is State.FAILED
 
 
-@pytest.mark.covers("004-T08.a", "004-T08.b", "004-T08.c")
+@pytest.mark.covers("004-T08.a", "004-T08.b")
 def test_the_backoff_of_004_is_a_setting_of_the_same_function(memory: Treadle, clock: FakeClock) -> None:
     def fail() -> None:
         raise RuntimeError("again")

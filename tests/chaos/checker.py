@@ -272,6 +272,8 @@ def _answers_true(trails: Mapping[str, Trail], notes: Notes) -> Iterator[str]:
         ours = event is not None and (event.actor, event.what) == (process, what)
         if outcome in ("applied", "already") and not ours:
             yield f"job {job}: {process} was told that {what} (attempt {attempt}) is written, it is not"
+        if outcome == "refused":  # no outcome in this run gives a store reason to
+            yield f"job {job}: {process} was told that {what} (attempt {attempt}) cannot be stored"
         if outcome == "lost" and ours and fence == "holder":
             yield f"job {job}: {process} was told that {what} (attempt {attempt}) is refused, it is written"
 

@@ -122,9 +122,11 @@ def make_app(url: str, note: Any) -> Treadle:
     def traced(ctx: Context) -> Iterator[str]:
         """Leaves the traces of a handler; gives the signature it puts on its result and progress."""
         who = (ctx.job.id, ctx.attempt, ctx.job.lease_token)
+        signature = f"{ctx.job.worker}/{ctx.attempt}"
         note("start", time.time(), *who)
         try:
-            yield f"{ctx.job.worker}/{ctx.attempt}"
+            ctx.progress(0, signature)
+            yield signature
         except BaseException:
             note("broke", time.time(), *who)
             raise
@@ -212,7 +214,7 @@ def make_app(url: str, note: Any) -> Treadle:
     def unwanted(ctx: Context, seconds: float) -> str:
         with traced(ctx) as signature:
             time.sleep(seconds)
-            if ctx.job.failures == 0 and seconds > 0.2:  # after a cancel request this must be the end
+            if ctx.job.failures == 0:  # after a cancel request this must be the end
                 raise OSError("the first time always fails")
         return signature
 
@@ -242,13 +244,14 @@ class Producer:
         self._note = note
         self._random = random
         self._made: deque[Job] = deque(maxlen=200)
-        self._to_cancel: deque[tuple[float, str]] = deque()
         self._poison_at = time.monotonic() + POISON_PERIOD / 2
 
     def turn(self) -> None:
-        """Make a batch if there is room for one; cancel what is due to be."""
-        while self._to_cancel and self._to_cancel[0][0] < time.monotonic():
-            self._cancel(self._to_cancel.popleft()[1])
+        """Make a batch if there is room for one; cancel some jobs, most of them while they run."""
+        running = self._patiently(lambda: self._app.find(state="running", task="unwanted", limit=20)).jobs
+        for job in running:
+            if not job.cancel_requested and self._random.random() < 0.1:
+                self._cancel(job.id)
         if len(self._patiently(lambda: self._app.find(state="pending", limit=BACKLOG)).jobs) == BACKLOG:
             time.sleep(0.02)
             return
@@ -263,8 +266,6 @@ class Producer:
 
     def part(self) -> None:
         """The last batch, worked on when no more faults come from outside: poison of each budget, and neighbours."""
-        while self._to_cancel:
-            self._cancel(self._to_cancel.popleft()[1])
         self._submit([self._poison(1), self._poison(2), self._poison(3), *(self._job("plain") for _ in range(20))])
 
     def _job(self, task: str, **options: Any) -> Job:
@@ -284,8 +285,8 @@ class Producer:
             self._note("ack", time.time(), job.id, receipt.job.id, receipt.created, receipt.refused)
             if receipt.created:
                 self._made.append(job)
-                if job.task == "unwanted":
-                    self._to_cancel.append((time.monotonic() + self._random.uniform(0, 0.5), job.id))
+                if job.task == "unwanted" and self._random.random() < 0.2:
+                    self._cancel(job.id)
 
     def _cancel(self, job_id: str) -> None:
         self._note("cancel", time.time(), job_id)

@@ -82,6 +82,7 @@ class Faults:
         self.pauses: list[Pause] = []
         self.pauses_by_why: Counter[str] = Counter()
         self.deaths: list[Death] = []
+        self.strange: set[str] = set()  # what was seen of running jobs that must never be
         self._app, self._nursery, self._aim, self._random = app, nursery, aim, random
         self._frozen: dict[str, Frozen] = {}
         self._running: list[Job] = []
@@ -135,6 +136,11 @@ class Faults:
     def _look(self) -> None:
         """See who runs what, who died by himself, and whether the store still moves."""
         self._running = self._find_running()
+        for job in self._running:  # a claim wipes the progress, so what is there must be of this attempt
+            if job.progress is not None and job.progress.note != f"{job.worker}/{job.attempt}":
+                self.strange.add(
+                    f"job {job.id}: {job.worker}/{job.attempt} ran with the progress of {job.progress.note}"
+                )
         pulse = max((job.lease_until for job in self._running if job.lease_until), default=None)
         if pulse != self._pulse:
             self._pulse, self._beat_at = pulse, time.monotonic()

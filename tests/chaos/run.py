@@ -138,7 +138,7 @@ class Run:
         """Print the figures; every broken promise."""
         options = self._options
         found, trails = gather(notes.read(self._folder)), _trails(app)
-        problems = list(violations(trails, found, options.lease))
+        problems = [*violations(trails, found, options.lease), *sorted(faults.strange)]
         damage = self._store.damage(self._folder)
         told = [
             *figures.of_faults(faults, self._aim),

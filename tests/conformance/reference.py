@@ -141,8 +141,7 @@ class ReferenceEngine:
         job = self.jobs.get(hold.job_id)
         if job is None or job.state is not State.RUNNING or job.lease_token != hold.token:
             return Held(hold.job_id, Renewal.LOST)
-        told = {name: getattr(hold, name) for name in ("started_at", "progress", "cost_micros")}
-        said = {name: value for name, value in told.items() if value is not None}
+        said = {name: value for name, value in hold._asdict().items() if name in Job._fields and value is not None}
         self.jobs[job.id] = job.evolve(lease_until=until, **said)
         return Held(hold.job_id, Renewal.RENEWED, job.cancel_requested)
 
@@ -220,10 +219,8 @@ def storable(job: Job) -> bool:
 
 def _takes_key(change: Change) -> bool:
     """Windows and evers do not come back for their key: while they last it never leaves them."""
-    scope = change.after.key_scope
-    return scope in (Scope.PENDING, Scope.ACTIVE) and (
-        scope.covers(change.after.state) and not scope.covers(change.before.state)
-    )
+    scope, was, becomes = change.after.key_scope, change.before.state, change.after.state
+    return scope in (Scope.PENDING, Scope.ACTIVE) and scope.covers(becomes) and not scope.covers(was)
 
 
 def _wanted(job: Job, claim: Claim, now: datetime) -> bool:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from workbench import Process
 
 from treadle import Treadle
-from workbench import Process
 
 
 @pytest.fixture(autouse=True)

@@ -5,12 +5,13 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
+from workbench import ended, until, watched, working
 
 from treadle import Context, EngineUnavailable, Job, LeaseLost, State, Treadle, lifecycle
 from treadle.engines.base import Outcome
-from workbench import ended, until, watched, working
 
 
 @pytest.mark.covers("003-S12.a")
@@ -22,7 +23,7 @@ def test_a_handler_that_runs_for_three_leases_keeps_its_job(make_app: Callable[.
     async def block_the_loop(ctx: Context) -> str:
         runs.append(ctx.attempt)
         started.set()
-        time.sleep(3 * lease)  # noqa: ASYNC251 - the crime this test is about
+        time.sleep(3 * lease)
         return "first"
 
     def in_a_thread(ctx: Context) -> str:
@@ -70,7 +71,7 @@ def test_a_lease_is_renewed_well_before_it_ends(app: Treadle) -> None:
             assert now.lease_until > datetime.now(UTC)
         done.set()
         ended(app, job)
-    gaps = [(after - before).total_seconds() for before, after in zip(seen, seen[1:], strict=False)]
+    gaps = [(after - before).total_seconds() for before, after in pairwise(seen)]
     assert max(gaps[1:]) < lease
 
 
@@ -208,7 +209,7 @@ def test_a_job_that_waited_too_long_behind_a_blocked_loop_is_not_started_with_a_
     async def block() -> None:
         engine.cut.set()
         blocked.set()
-        time.sleep(0.8 * lease)  # noqa: ASYNC251
+        time.sleep(0.8 * lease)
         engine.cut.clear()
 
     async def quick(ctx: Context) -> None:

@@ -1,4 +1,4 @@
-"""A SQLite file that is merely locked: nobody can take a job then, so nobody gives one up, and nobody steals one after."""
+"""A SQLite file that is merely locked: nobody can take a job then, so nobody gives one up, or steals one after."""
 
 import asyncio
 import logging
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from workbench import Watched, ended, until, watched, working
 
 from treadle import Context, State, Treadle
-from workbench import Watched, ended, until, watched, working
 
 
 @pytest.fixture(params=["sqlite"])

@@ -5,10 +5,10 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from workbench import Crowd, Process, ended, until, working
 
 from making import claim
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle, lifecycle
-from workbench import Crowd, Process, ended, until, working
 
 ONCE = Retry(max_attempts=1)
 

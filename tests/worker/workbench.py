@@ -22,14 +22,14 @@ PROCESS = Path(__file__).with_name("worker_process.py")
 QUICK = {"lease": 1.0, "grace": 0.5, "poll": 0.05, "concurrency": 3}
 
 
-def until(condition: Callable[[], T], what: str, within: float = PATIENCE) -> T:
+def until(condition: Callable[[], T], what: str | Callable[[], str], within: float = PATIENCE) -> T:
     """Wait for a condition; its value, or an AssertionError saying what did not happen."""
     deadline = time.monotonic() + within
     while True:
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"not within {within:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {within:g} s: {what() if callable(what) else what}"
         time.sleep(0.005)
 
 
@@ -40,7 +40,7 @@ def ended(app: Treadle, *jobs: Job, within: float = PATIENCE) -> list[Job]:
         found = [app.get(job.id) for job in jobs]
         return found if all(job.state.final for job in found) else []
 
-    return until(look, f"the end of {len(jobs)} jobs ({app.count()})", within)
+    return until(look, lambda: f"the end of {[app.get(job.id) for job in jobs]}", within)
 
 
 def in_state(app: Treadle, job: Job, **fields: object) -> Job:
@@ -50,7 +50,7 @@ def in_state(app: Treadle, job: Job, **fields: object) -> Job:
         now = app.get(job.id)
         return now if all(getattr(now, name) == value for name, value in fields.items()) else None
 
-    return until(look, f"{fields}, but {app.get(job.id)}")  # type: ignore[return-value]
+    return until(look, lambda: f"{fields}, but {app.get(job.id)}")  # type: ignore[return-value]
 
 
 @contextmanager
