@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from treadle.errors import InvalidJob, LeaseLost
-from treadle.model import Change, Job, Progress, clean
+from treadle.model import Job, Progress, clean
 
 NOTE_CAP = 500
 
@@ -38,7 +38,7 @@ class Attempt:
         self.told: Told | None = None
         self.stop: Callable[[], object] | None = None  # how to interrupt the handler, if there is a way
         self.alarm: Any = None  # the timer that will tell it about its timeout
-        self.settled: Change | None = None  # written by the handler itself, in its own transaction
+        self.settled = False  # written by the handler itself, in its own transaction
         self.ended = False  # its outcome is known, and on its way to the store
         self.abandoned = False  # its job was settled or lost while the handler still runs
 
@@ -106,9 +106,9 @@ class Context:
 
         Call it last. A transaction that is not committed makes this a failed attempt.
         """
-        self._alive()
+        self._alive("; roll your transaction back")
         self._settle(self._attempt, tx, result)
 
-    def _alive(self) -> None:
+    def _alive(self, advice: str = "") -> None:
         if self._attempt.told is Told.LOST or self._attempt.abandoned:
-            raise LeaseLost(f"job {self.job.id} is no longer yours: {(self._attempt.told or Told.LOST).value}")
+            raise LeaseLost(f"job {self.job.id} is no longer yours: {(self._attempt.told or Told.LOST).value}{advice}")

@@ -49,7 +49,8 @@ class Keeper:
         while not self._stop.wait(wait):
             wait = self._lease / 3
             try:
-                self.renew(self._held())
+                if not self.renew(self._held()):
+                    wait = min(1.0, self._lease / 10)
             except EngineError as error:
                 log.warning("leases not renewed: %s", error)
                 wait = min(1.0, self._lease / 10)
@@ -57,17 +58,18 @@ class Keeper:
                 log.exception("leases not renewed")
             self.fence(self._held())
 
-    def renew(self, attempts: Sequence[Attempt]) -> None:
-        """Renew these leases once, and pass on what the store says of them."""
+    def renew(self, attempts: Sequence[Attempt]) -> bool:
+        """Renew these leases once, and pass on what the store says of them; False if it was too busy for any."""
         if not attempts:
-            return
+            return True
         asked = time.monotonic()
         holds = [Hold(a.job.id, a.job.lease_token or "", a.started_at, a.progress, a.cost_micros) for a in attempts]
         try:
             answers = self._engine.extend(holds, lease=self._lease)
         finally:
             self._heard(time.monotonic() - asked)
-        if all(answer.renewal is Renewal.BUSY for answer in answers):
+        busy = all(answer.renewal is Renewal.BUSY for answer in answers)
+        if busy:
             self._heard(float("inf"))  # nobody could renew: the other holders need time too
         for attempt, answer in zip(attempts, answers, strict=True):
             match answer.renewal:
@@ -76,9 +78,10 @@ class Keeper:
                     if answer.cancel_requested and attempt.told is None:
                         self._tell(attempt, Told.CANCEL)
                 case Renewal.BUSY:  # locked: nobody can take it now, and recoverers wait a period for us
-                    attempt.lease_ends = max(attempt.lease_ends, time.monotonic() + self._lease / 3)
+                    attempt.lease_ends = max(attempt.lease_ends, time.monotonic() + self._lease)
                 case Renewal.LOST:
                     self._tell(attempt, Told.LOST)
+        return not busy
 
     def fence(self, attempts: Sequence[Attempt]) -> None:
         """Give up what could not be renewed, before its lease can pass on.

@@ -11,7 +11,7 @@ Nothing here reads a clock, draws a number or touches a store.
 """
 
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from treadle.errors import NotPossible
 from treadle.model import Change, Fence, Job, JobError, Reason, State, What
@@ -87,30 +87,21 @@ def settle(job: Job, outcome: Outcome, now: datetime, *, noise: float = 0.0) -> 
 
 def crash(job: Job, now: datetime, *, actor: str) -> Change:
     """The lease ran out. The first crash is free; a started suspect pays, so poison ends and neighbours do not pay."""
-    crashes = job.crashes + 1
     spent = 1 if job.suspect and job.started_at is not None else 0
     failures = job.failures + spent
-    error = JobError(
-        "Crashed",
-        f"the lease of worker {job.worker} ran out on attempt {job.attempt}",
-        "",
-        job.attempt,
-        now.isoformat(),
-    )
-    counted = job.evolve(crashes=crashes, failures=failures, error=error)
-    if job.cancel_requested:
-        change = _finish(counted, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor)
-    elif spent and failures >= job.max_attempts:
-        change = _finish(counted, State.FAILED, Reason.CRASHED, What.FAILED, now, actor, error.message)
+    message = f"the lease of worker {job.worker} ran out on attempt {job.attempt}"
+    error = JobError("Crashed", message, "", job.attempt, now.isoformat())
+    counted = {"crashes": job.crashes + 1, "failures": failures, "error": error, "lease_token": None}
+    if spent and failures >= job.max_attempts and not job.cancel_requested:
+        change = _finish(job, State.FAILED, Reason.CRASHED, What.FAILED, now, actor, message, **counted)
     else:
-        change = _requeue(counted, What.CRASHED, now, actor, note=error.message)
-    return change._replace(before=job, fence=Fence.RECOVERY, after=change.after.evolve(lease_token=None))
+        change = _requeue(job, What.CRASHED, now, actor, message, **counted)
+    return change._replace(fence=Fence.RECOVERY)
 
 
 def expire(job: Job, now: datetime, *, actor: str) -> Change:
     """A pending job whose `expires_at` has passed will not run."""
-    change = _finish(job, State.CANCELLED, Reason.EXPIRED, What.EXPIRED, now, actor)
-    return change._replace(fence=Fence.REVISION)
+    return _finish(job, State.CANCELLED, Reason.EXPIRED, What.EXPIRED, now, actor)._replace(fence=Fence.REVISION)
 
 
 def cancel(job: Job, now: datetime, *, actor: str, note: str = "") -> Change:
@@ -187,54 +178,27 @@ def _fail(
     job: Job, reason: Reason, error: JobError, delay: float | None, now: datetime, actor: str, noise: float
 ) -> Change:
     failures = job.failures + 1
-    counted = job.evolve(failures=failures, error=error)
     if failures >= job.max_attempts:
-        change = _finish(counted, State.FAILED, reason, What.FAILED, now, actor, error.message)
-    else:
-        wait = job.retry.delay(failures, noise) if delay is None else delay
-        due_at = now + timedelta(seconds=wait)
-        change = _requeue(counted, What.RETRYING, now, actor, due_at=due_at, note=error.message)
-    return change._replace(before=job)
+        return _finish(
+            job, State.FAILED, reason, What.FAILED, now, actor, error.message, failures=failures, error=error
+        )
+    due_at = now + timedelta(seconds=job.retry.delay(failures, noise) if delay is None else delay)
+    return _requeue(job, What.RETRYING, now, actor, error.message, due_at=due_at, failures=failures, error=error)
 
 
-def _requeue(
-    job: Job, what: What, now: datetime, actor: str, *, due_at: datetime | None = None, note: str = ""
-) -> Change:
+def _requeue(job: Job, what: What, now: datetime, actor: str, note: str = "", **fields: Any) -> Change:
     """Back to pending; the holder's token stays, so that a repeated write is known as the same one."""
     if job.cancel_requested:
-        return _finish(job, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor)
-    after = job.evolve(
-        state=State.PENDING,
-        due_at=due_at or job.due_at,
-        worker=None,
-        lease_until=None,
-        revision=job.revision + 1,
-    )
+        fields.pop("due_at", None)
+        return _finish(job, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor, **fields)
+    revision = job.revision + 1
+    after = job.evolve(state=State.PENDING, worker=None, lease_until=None, revision=revision, **fields)
     return Change(job, after, what, Fence.HOLDER, now, actor, note)
 
 
-_KEPT = object()
-
-
 def _finish(
-    job: Job,
-    state: State,
-    reason: Reason | None,
-    what: What,
-    now: datetime,
-    actor: str,
-    note: str = "",
-    *,
-    result_json: str | None = None,
-    error: JobError | object | None = _KEPT,
+    job: Job, state: State, reason: Reason | None, what: What, now: datetime, actor: str, note: str = "", **fields: Any
 ) -> Change:
-    after = job.evolve(
-        state=state,
-        reason=reason,
-        result_json=result_json,
-        error=job.error if error is _KEPT else error,
-        finished_at=now,
-        lease_until=None,
-        revision=job.revision + 1,
-    )
+    revision = job.revision + 1
+    after = job.evolve(state=state, reason=reason, finished_at=now, lease_until=None, revision=revision, **fields)
     return Change(job, after, what, Fence.HOLDER, now, actor, note)

@@ -6,13 +6,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    PyprojectTomlConfigSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 
 from treadle.clock import seconds
 from treadle.errors import ConfigError
 
 TOML = Path("treadle.toml")
-PYPROJECT = Path("pyproject.toml")
 
 
 def _duration(value: float | str, info: ValidationInfo) -> float:
@@ -33,7 +39,13 @@ Age = Annotated[float | str | None, AfterValidator(_age)]
 class Settings(BaseSettings):
     """Every setting, with its default; durations are seconds or text such as "5m"."""
 
-    model_config = SettingsConfigDict(env_prefix="TREADLE_", extra="forbid", toml_file=TOML, validate_default=True)
+    model_config = SettingsConfigDict(
+        env_prefix="TREADLE_",
+        extra="forbid",
+        toml_file=TOML,
+        pyproject_toml_table_header=("tool", "treadle"),
+        validate_default=True,
+    )
 
     url: str = "sqlite:///treadle.db"
     app: str | None = None
@@ -59,20 +71,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls), _ToolTable(settings_cls))
-
-
-class _ToolTable(PydanticBaseSettingsSource):
-    """[tool.treadle] of pyproject.toml."""
-
-    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        if not PYPROJECT.is_file():
-            return {}
-        table: dict[str, Any] = tomllib.loads(PYPROJECT.read_text("utf-8")).get("tool", {}).get("treadle", {})
-        return table
+        return (
+            init_settings,
+            env_settings,
+            TomlConfigSettingsSource(settings_cls),
+            PyprojectTomlConfigSettingsSource(settings_cls),
+        )
 
 
 def load(**given: Any) -> Settings:
@@ -88,7 +92,7 @@ def load(**given: Any) -> Settings:
         raise ConfigError(f"settings: {problems} (arguments, TREADLE_*, treadle.toml, [tool.treadle])") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"settings: treadle.toml or pyproject.toml is no valid TOML: {error}") from None
-    except Exception as error:  # pydantic-settings' own error for a variable that should hold a list
+    except SettingsError as error:  # pydantic-settings' own error for a variable that should hold a list
         raise ConfigError(f"settings: {error}; write a list as JSON, for example TREADLE_QUEUES='[\"mail\"]'") from None
     strangers = [name for name in os.environ if name.startswith("TREADLE_") and _unknown(name)]
     if strangers:

@@ -17,7 +17,7 @@ from treadle.errors import UnknownTask
 from treadle.executors import Call, error_from, timed_out
 from treadle.executors.loop import LoopExecutor
 from treadle.executors.threads import ThreadExecutor
-from treadle.lifecycle import Outcome, Refused, Released
+from treadle.lifecycle import Outcome, Refused, Released, Snoozed
 from treadle.model import Reason
 from treadle.task import Task
 from treadle.tx import settle_in
@@ -56,6 +56,11 @@ class Slots:
         self._on_loop = LoopExecutor(loop, self._done_on_loop, engine.now)
         self._in_threads = ThreadExecutor("treadle", self._done_in_thread, engine.now)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether claimed jobs wait for a slot; read by the engine thread."""
+        return bool(self.waiting or self._suspects)
+
     def add(self, attempts: list[Attempt]) -> None:
         """Take newly claimed jobs; start what there is room for."""
         for attempt in attempts:
@@ -87,10 +92,14 @@ class Slots:
             attempt.stop()
 
     def release_late(self) -> None:
-        """Give back what has waited too long for a slot: another worker may be free."""
+        """Give back what has waited too long for a slot: another worker may be free.
+
+        Suspects are put off for a while, or this worker would claim the same ones again before the jobs behind them.
+        """
         late = time.monotonic() - LONGEST_WAIT
-        while self.waiting and self.waiting[0].queued_at < late:
-            self._report(self.waiting.popleft(), Released())
+        for queue, outcome in ((self.waiting, Released()), (self._suspects, Snoozed(LONGEST_WAIT))):
+            while queue and queue[0].queued_at < late:
+                self._report(queue.popleft(), outcome)
 
     def close(self) -> None:
         """Start nothing more, and give back what waits."""

@@ -89,7 +89,7 @@ def _run(app: Treadle, job: Job) -> Job:
             outcome = ended_by(error, attempt, now())
     else:
         outcome = arguments
-    if attempt.settled is not None and outcome is not None:
+    if attempt.settled and outcome is not None:
         outcome = None if committed(app.engine, attempt) else uncommitted(attempt, outcome, now())
     while outcome is not None:
         change = lifecycle.settle(attempt.as_told(), outcome, now())

@@ -7,7 +7,7 @@ from treadle import lifecycle
 from treadle.context import Attempt
 from treadle.engines.base import Engine, Outcome, Script, Verdict
 from treadle.errors import ConfigError, EngineError, EngineUnavailable, LeaseLost
-from treadle.model import json_text
+from treadle.model import State, json_text
 
 T = TypeVar("T")
 
@@ -30,13 +30,13 @@ def settle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:
         verdict = run_in(tx, engine.settle_script(change, now=now))
     if verdict.outcome is not Outcome.APPLIED:
         raise LeaseLost(f"job {attempt.job.id} is no longer yours: roll your transaction back")
-    attempt.settled = change
+    attempt.settled = True
 
 
 def committed(engine: Engine, attempt: Attempt) -> bool:
     """Whether what `settle_in` wrote was committed."""
     [job] = engine.get([attempt.job.id])
-    return job is None or attempt.settled is None or job.revision >= attempt.settled.after.revision
+    return job is None or job.state is not State.RUNNING or job.lease_token != attempt.job.lease_token
 
 
 def _run_on_sqlite(connection: sqlite3.Connection, script: Script[T]) -> T:

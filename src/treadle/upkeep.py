@@ -4,6 +4,7 @@ There is no leader: every act is an ordinary fenced change, so any number of wor
 """
 
 import logging
+import math
 import random
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from datetime import timedelta
 
 from treadle import lifecycle
 from treadle.engines.base import Engine, Outcome
+from treadle.errors import EngineUnavailable
 from treadle.model import Change, State
 
 log = logging.getLogger("treadle.upkeep")
@@ -29,21 +31,25 @@ class Upkeep:
         self._lease = lease
         self._keep = keep
         self._recover_at = 0.0
+        self._silent = False  # the store did not answer lately
         self._prune_at = time.monotonic() + random.uniform(0, PRUNE_PERIOD)  # noqa: S311 - spreads the workers
 
     def heard(self, silence: float) -> None:
-        """The store took `silence` seconds to answer.
+        """The store took `silence` seconds to answer, or did not answer at all (infinity).
 
-        While it was silent nobody could renew: the holders get one renewal period before their leases count as lost.
+        While it was silent nobody could renew: when it is over, the holders get one renewal period before their leases
+        count as lost.
         """
-        if silence > self._lease / 3:
+        if math.isinf(silence):
+            self._silent = True
+        elif silence > self._lease / 3:
             self._recover_at = max(self._recover_at, time.monotonic() + self._lease / 3)
 
     def tick(self) -> None:
         """Do the chores that are due."""
         now = time.monotonic()
         if now >= self._recover_at:
-            self._recover_at = now + RECOVERY_PERIOD * random.uniform(0.5, 1.0)  # noqa: S311
+            self._recover_at = now + min(RECOVERY_PERIOD, self._lease / 4) * random.uniform(0.5, 1.0)  # noqa: S311
             while self.recover() == BATCH:
                 pass
         if now >= self._prune_at:
@@ -53,7 +59,16 @@ class Upkeep:
 
     def recover(self) -> int:
         """Requeue or end the jobs whose lease or time to live has run out; how many it was."""
-        found = self._engine.expired(limit=BATCH)
+        asked = time.monotonic()
+        try:
+            found = self._engine.expired(limit=BATCH)
+        except EngineUnavailable:
+            self._silent = True
+            return 0
+        if self._silent or time.monotonic() - asked > self._lease / 6:
+            self._silent = False
+            self._recover_at = time.monotonic() + self._lease / 3
+            return 0
         if not found:
             return 0
         now = self._engine.now()

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple, Self
 
@@ -71,10 +72,9 @@ class Worker:
         self._engine = engine
         self._tasks = tasks
         self._upkeep = Upkeep(engine, actor=plan.name, lease=plan.lease, keep=plan.keep)
-        self._keeper = Keeper(
-            engine, plan.lease, held=lambda: list(self._held.values()), tell=self._tell, heard=self._upkeep.heard
-        )
+        self._keeper = Keeper(engine, plan.lease, held=self._kept, tell=self._tell, heard=self._upkeep.heard)
         self._held: dict[str, Attempt] = {}  # by job id: claimed and not yet settled
+        self._holding = threading.Lock()
         self._outcomes: deque[tuple[Attempt, Outcome]] = deque()
         self._settling: list[Settling] = []
         self._suspects: deque[Attempt] = deque()  # whose start must be written before it happens
@@ -82,7 +82,6 @@ class Worker:
         self._stopping = False
         self._drained = False
         self._until_idle = False
-        self._ahead = 0
         self._rate = 0.0  # jobs settled a second, lately
         self._asked = threading.Event()
         self._bell: asyncio.Event | None = None
@@ -103,14 +102,14 @@ class Worker:
         finally:
             # Not asyncio.run, which waits for every task: a handler that will not stop must not keep the process.
             for task in asyncio.all_tasks(loop):
-                task.cancel()
+                task._log_destroy_pending = False  # type: ignore[attr-defined] # abandoned on purpose
             loop.close()
 
     def stop(self) -> None:
         """Ask a worker that was started with `run` to stop; safe from any thread and from a signal handler."""
         self._asked.set()
         if self._loop is not None and self._bell is not None:
-            self._loop.call_soon_threadsafe(self._bell.set)
+            self._on_loop(self._bell.set)
 
     async def _run(self) -> None:
         self._bell = bell = asyncio.Event()
@@ -172,11 +171,21 @@ class Worker:
     def _report(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """How an attempt ended. None, or a lost lease: there is nothing to write."""
         if outcome is None or attempt.told is Told.LOST:
-            self._held.pop(attempt.job.id, None)
+            self._forget(attempt)
         else:
             attempt.ended = True
             self._outcomes.append((attempt, outcome))
         self._wake.set()
+
+    def _forget(self, attempt: Attempt) -> None:
+        """Hold it no longer; its job may be held anew by now, by a later attempt."""
+        with self._holding:
+            if self._held.get(attempt.job.id) is attempt:
+                del self._held[attempt.job.id]
+
+    def _kept(self) -> list[Attempt]:
+        """What the keeper must renew: nothing any more, once the host has closed the loop that the handlers ran on."""
+        return [] if self._loop is None or self._loop.is_closed() else list(self._held.values())
 
     def _clear(self, suspect: Attempt) -> None:
         self._suspects.append(suspect)
@@ -186,26 +195,28 @@ class Worker:
         """Ask a handler to stop; a lost job is forgotten here and now, for its writes would be refused."""
         attempt.tell(why)
         if why is Told.LOST:
-            self._held.pop(attempt.job.id, None)
+            self._forget(attempt)
             self._wake.set()
         self._on_loop(self._slots.interrupt, attempt)
 
     def _on_loop(self, call: Any, *arguments: Any) -> None:
-        try:
+        with suppress(RuntimeError):  # the host closed its loop under us: the engine thread will see it
             self._loop.call_soon_threadsafe(call, *arguments)  # type: ignore[union-attr]
-        except RuntimeError:  # the host closed its loop under us: leases and fences take care of the rest
-            log.warning("the event loop is closed, the worker cannot go on")
-            self._stopping = self._drained = True
 
     # --------------------------------------------------------------------------------- the engine thread
 
     def _take_turns(self) -> None:
         claim: Claim | None = None  # kept until it is answered: a repeated token claims no second time
-        rest_until = failures = 0.0
+        rest_until, failures = 0.0, 0
         give_up_at = float("inf")
         last = time.monotonic()
         while True:
             self._wake.clear()
+            if self._loop is None or self._loop.is_closed():
+                log.error(
+                    "the event loop was closed under the worker: %d jobs are left to their leases", len(self._held)
+                )
+                return
             try:
                 self._decide()
                 if self._drained:
@@ -234,6 +245,8 @@ class Worker:
                             self.stop()
                 elif self._rest(rest_until - time.monotonic()):
                     rest_until = 0.0
+                if self._slots.crowded:
+                    self._on_loop(self._slots.release_late)
                 if not self._stopping:
                     self._upkeep.tick()
             except Exception as error:
@@ -246,7 +259,7 @@ class Worker:
     def _wish(self) -> Claim | None:
         """A claim for as many jobs as will start within a fraction of a second."""
         plan = self.plan
-        capacity = plan.concurrency - self._slots.lost + self._ahead
+        capacity = plan.concurrency - self._slots.lost + int(self._rate * AHEAD)
         room = min(LARGEST_BATCH, capacity - len(self._held) + len(self._settling))
         if room <= 0 or self._stopping:
             return None
@@ -258,14 +271,17 @@ class Worker:
         if jobs:
             now = time.monotonic()
             attempts = [Attempt(job, lease_ends=sent + self.plan.lease, queued_at=now) for job in jobs]
-            self._held.update((attempt.job.id, attempt) for attempt in attempts)
+            for attempt in attempts:
+                if (old := self._held.get(attempt.job.id)) is not None:
+                    self._tell(old, Told.LOST)
+                with self._holding:
+                    self._held[attempt.job.id] = attempt
             self._on_loop(self._slots.add, attempts)
 
     def _pace(self, settled: int, elapsed: float) -> None:
         """Learn how fast jobs end, over the last moments: two that end together are no stream of thousands."""
         weight = 1.0 - math.exp(-elapsed / MEMORY)
         self._rate += (settled / max(elapsed, 1e-6) - self._rate) * weight
-        self._ahead = min(LARGEST_BATCH, int(self._rate * AHEAD))
 
     def _rest(self, rest: float) -> bool:
         """Wait for an outcome, a hint, or the next chore; whether there may be something to claim."""
@@ -274,22 +290,26 @@ class Worker:
             hinted = self._engine.wait(self.plan.queues, min(rest, patience), self._wake)
         else:
             hinted = self._wake.wait(patience)
-        if self._slots.waiting:
-            self._ahead, self._rate = 0, 0.0  # jobs take longer than thought
-            self._on_loop(self._slots.release_late)
+        if self._slots.crowded:
+            self._rate = 0.0  # jobs take longer than thought
         return hinted
 
     def _decide(self) -> None:
         """Turn the outcomes so far into changes."""
         now = self._engine.now()
+        decided = {settling.attempt for settling in self._settling}
         while self._outcomes and len(self._settling) < LARGEST_BATCH:
             attempt, outcome = self._outcomes[0]
-            if attempt.settled is not None:
+            ours = self._held.get(attempt.job.id) is attempt and attempt not in decided
+            if ours and attempt.settled:
                 outcome = self._verified(attempt, outcome)
+                if attempt.settled:
+                    self._forget(attempt)
+                    ours = False
             self._outcomes.popleft()
-            if attempt.settled is not None or attempt.told is Told.LOST:
-                self._held.pop(attempt.job.id, None)
+            if not ours:
                 continue
+            decided.add(attempt)
             noise = random.random()  # noqa: S311 - jitter
             change = lifecycle.settle(attempt.as_told(), outcome, now, noise=noise)
             self._settling.append(Settling(attempt, outcome, change))
@@ -298,7 +318,7 @@ class Worker:
         """What the handler wrote with ctx.settle stands if its transaction was committed; else the attempt failed."""
         if committed(self._engine, attempt):
             return outcome
-        attempt.settled = None
+        attempt.settled = False
         return uncommitted(attempt, outcome, self._engine.now())
 
     def _judge(self, settling: Settling, verdict: Verdict) -> None:
@@ -306,13 +326,13 @@ class Worker:
         attempt, outcome, change = settling
         match verdict.outcome:
             case Verdicts.APPLIED | Verdicts.ALREADY:
-                self._held.pop(attempt.job.id, None)
+                self._forget(attempt)
                 if change.what.noteworthy:
                     job = change.after
                     log.warning("job %s (%s) %s: %s", job.id, job.task, change.what, change.note or job.reason)
             case Verdicts.LOST:
                 log.warning("job %s: its lease was lost, its outcome was refused", attempt.job.id)
-                self._held.pop(attempt.job.id, None)
+                self._forget(attempt)
             case Verdicts.STALE:
                 attempt.job = verdict.job or attempt.job
                 self._outcomes.append((attempt, outcome))
@@ -342,7 +362,7 @@ class Worker:
                 self._tell(attempt, Told.LOST)
             self._on_loop(self._slots.launch, attempt)
 
-    def _stumble(self, error: Exception, failures: float) -> None:
+    def _stumble(self, error: Exception, failures: int) -> None:
         """A turn failed: wait a little longer each time, with jitter, and take the same turn again."""
         patient = isinstance(error, EngineUnavailable)
         wait = min(5.0, (0.05 if patient else 0.5) * 2 ** min(failures, 7)) * random.uniform(0.5, 1.0)  # noqa: S311

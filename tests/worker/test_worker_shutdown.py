@@ -208,9 +208,10 @@ def test_cancelling_the_task_around_a_worker_stops_it_cleanly(app: Treadle, rele
             await server
         assert app.get(job.id).state is State.SUCCEEDED
 
+    before = set(threading.enumerate())
     asyncio.run(asyncio.wait_for(main(), 60))
-    ours = {"treadle-engine", "treadle-keeper"}
-    until(lambda: not ours & {thread.name for thread in threading.enumerate()}, "the end of its threads")
+    left = {thread.name for thread in set(threading.enumerate()) - before}
+    assert not left & {"treadle-engine", "treadle-keeper"}
 
 
 def test_an_error_inside_the_block_leaves_it_after_the_drain(app: Treadle) -> None:

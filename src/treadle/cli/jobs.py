@@ -11,13 +11,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from treadle import Page
 from treadle.app import Treadle
 from treadle.cli import options
 from treadle.cli.describe import event_as_dict, job_as_dict
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, table
-from treadle.errors import InvalidJob
 from treadle.model import Event, Job, State
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
@@ -40,7 +38,7 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     with closing(find_ready_store(app, url)) as store:
-        page = _page(store, state=state, task=task, queue=queue, tenant=tenant, limit=limit, cursor=cursor)
+        page = store.find(state=state, task=task, queue=queue, tenant=tenant, limit=limit, cursor=cursor)
         now = store.store_now()
     if as_json:
         document({"jobs": [job_as_dict(job, now) for job in page.jobs], "cursor": page.cursor})
@@ -116,15 +114,6 @@ def actor() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user that has no name
         return f"uid {os.getuid()}"
-
-
-def _page(store: Treadle, *, cursor: str | None, limit: int, state: State | None, **where: str | None) -> Page:
-    try:
-        return store.find(state=state, limit=limit, cursor=cursor, **where)
-    except (ValueError, IndexError, OverflowError) as error:
-        if cursor is None or isinstance(error, InvalidJob):
-            raise
-        raise InvalidJob("--cursor", f"{cursor!r} is none of this list; take it from the page before") from None
 
 
 def _done(store: Treadle, job: Job, words: str, as_json: bool) -> None:

@@ -164,7 +164,10 @@ class Engine(Protocol):
         ...
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
-        """Running jobs whose lease is past and pending jobs whose expires_at is: a plain read, nothing is written."""
+        """Running jobs whose lease is past and pending jobs whose expires_at is; nothing is written.
+
+        EngineUnavailable while the store takes no writes: then nobody can renew, and no lease counts as lost.
+        """
         ...
 
     def wait(self, queues: Sequence[str], timeout: float, interrupt: Event | None = None) -> bool:

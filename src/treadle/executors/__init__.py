@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from treadle.clock import seconds
 from treadle.context import Attempt, Context, Told
@@ -24,10 +24,6 @@ class Call(NamedTuple):
 
 Done = Callable[[Attempt, Outcome | None], None]
 """Told once for each attempt: how it ended, or None when its end is nobody's business any more."""
-
-
-class Executor(Protocol):
-    def start(self, call: Call) -> None: ...
 
 
 def arguments_of(call: Call, now: datetime) -> dict[str, Any] | Outcome:

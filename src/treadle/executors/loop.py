@@ -20,11 +20,14 @@ class LoopExecutor:
         self._loop = loop
         self._done = done
         self._now = now
+        self._context = copy_context()  # each handler starts from this one: what a job sets, the next does not see
         self._running: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
 
     def start(self, call: Call) -> None:
         """Start an attempt; call it from the loop."""
-        task: asyncio.Task[None] = asyncio.Task(self._run(call), loop=self._loop, context=copy_context(), **_EAGER)
+        task: asyncio.Task[None] = asyncio.Task(
+            self._run(call), loop=self._loop, context=self._context.copy(), **_EAGER
+        )
         if not task.done():
             call.attempt.stop = task.cancel
             self._running.add(task)
@@ -40,5 +43,7 @@ class LoopExecutor:
         try:
             outcome = succeeded(await call.task.run(call.context, arguments), attempt, self._now())
         except BaseException as error:  # whatever a handler raises ends its attempt and nothing else, SystemExit too
+            if self._loop.is_closed():
+                raise  # nobody raised it: this abandoned coroutine is being thrown away
             outcome = ended_by(error, attempt, self._now())
         return self._done(attempt, outcome)

@@ -1,7 +1,10 @@
 """Plain functions: a thread each, kept for the next one."""
 
+import asyncio
+import inspect
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from datetime import datetime
 from queue import Empty, SimpleQueue
 
@@ -18,6 +21,7 @@ class ThreadExecutor:
         self._name = name
         self._done = done
         self._now = now
+        self._context = copy_context()
         self._calls: SimpleQueue[Call] = SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
@@ -42,7 +46,7 @@ class ThreadExecutor:
                         self._idle -= 1
                         return
                 continue
-            self._run(call)
+            self._context.copy().run(self._run, call)
             del call
             with self._lock:
                 self._idle += 1
@@ -55,7 +59,10 @@ class ThreadExecutor:
         attempt.started_at = attempt.started_at or self._now()
         outcome: Outcome | None
         try:
-            outcome = succeeded(call.task.run(call.context, arguments), attempt, self._now())
+            value = call.task.run(call.context, arguments)
+            if inspect.iscoroutine(value):  # a plain function around an async one
+                value = asyncio.run(value)
+            outcome = succeeded(value, attempt, self._now())
         except BaseException as error:  # SystemExit in a handler must not cost the worker a thread
             outcome = ended_by(error, attempt, self._now())
         return self._done(attempt, outcome)

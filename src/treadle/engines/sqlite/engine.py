@@ -34,6 +34,7 @@ from treadle.model import Change, Event, Job, Scope, State, What, holds_nul
 T = TypeVar("T")
 
 _GLANCE = 0.01  # seconds between two looks at the file by a worker that waits
+_BRIEFLY = 0.25  # seconds to wait for the lock when it is not worth more
 _DATA_ERRORS = (ValueError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError)
 
 
@@ -117,7 +118,7 @@ class SqliteEngine:
     def _enqueue(self, connection: sqlite3.Connection, jobs: Sequence[Job], now: datetime) -> list[Receipt]:
         try:
             with _Savepoint(connection):
-                return _run(connection, self.enqueue_script(jobs, now=now, own=True))
+                return _run(connection, scripts.enqueue(jobs, now, everything=self._everything))
         except _DATA_ERRORS as error:
             if len(jobs) == 1:
                 return [Receipt(jobs[0], created=False, refused=str(error))]
@@ -226,20 +227,12 @@ class SqliteEngine:
         ]
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
-        past = micros(now or self._clock())
-        rows = self.file.read(
-            f"select {JOB} from treadle_jobs where state = 'running' and lease_until <= ?"  # noqa: S608
-            " order by lease_until limit ?",
-            past,
-            limit,
-        )
-        rows += self.file.read(
-            f"select {JOB} from treadle_jobs where state = 'pending' and expires_at <= ?"  # noqa: S608
-            " order by expires_at limit ?",
-            past,
-            limit - len(rows),
-        )
-        return [job_from(row) for row in rows]
+        now = now or self._clock()
+        if not self.file.look(lambda reader: _past(reader, 1, now)):
+            return []
+        # Look again with the write lock in hand: while others hold it, the holders of these leases cannot renew them.
+        with self.file.write(patience=_BRIEFLY) as connection:
+            return _past(connection, limit, now)
 
     def wait(self, queues: Sequence[str], timeout: float, interrupt: threading.Event | None = None) -> bool:  # noqa: ARG002
         """Wake at once for a write of this process, within a glance for one of another process."""
@@ -336,9 +329,8 @@ class SqliteEngine:
 
     # ------------------------------------------------------------- for the caller's own transaction
 
-    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime, own: bool = False) -> Script[list[Receipt]]:
-        if not own:
-            yield from self._same_file()
+    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime) -> Script[list[Receipt]]:
+        yield from self._same_file()
         return (yield from scripts.enqueue(jobs, now, everything=self._everything))
 
     def settle_script(self, change: Change, *, now: datetime) -> Script[Verdict]:
@@ -385,6 +377,21 @@ def _run(connection: sqlite3.Connection, script: Script[T]) -> T:
             sql, text = script.send(connection.execute(sql, (text,)).fetchall())
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+
+
+def _past(connection: sqlite3.Connection, limit: int, now: datetime) -> list[Job]:
+    """Jobs whose lease, or whose time to start, is over."""
+    rows = connection.execute(
+        f"select {JOB} from treadle_jobs where state = 'running' and lease_until <= ?"  # noqa: S608
+        " order by lease_until limit ?",
+        (micros(now), limit),
+    ).fetchall()
+    rows += connection.execute(
+        f"select {JOB} from treadle_jobs where state = 'pending' and expires_at <= ?"  # noqa: S608
+        " order by expires_at limit ?",
+        (micros(now), limit - len(rows)),
+    ).fetchall()
+    return [job_from(row) for row in rows]
 
 
 def _told(hold: Hold) -> Row:

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -310,20 +310,13 @@ def statements(sql: str) -> Iterator[str]:
             gathered = ""
 
 
-_SCHEMA_LOCK = threading.Lock()
-_schema_cache: dict[str, str] = {}
-
-
+@cache
 def _expected() -> dict[str, str]:
-    with _SCHEMA_LOCK:
-        if not _schema_cache:
-            scratch = sqlite3.connect(MEMORY)
-            scratch.execute(LEDGER)
-            for step in migrations():
-                scratch.executescript(step.sql)
-            _schema_cache.update(_schema(scratch))
-            scratch.close()
-    return _schema_cache
+    with closing(sqlite3.connect(MEMORY)) as scratch:
+        scratch.execute(LEDGER)
+        for step in migrations():
+            scratch.executescript(step.sql)
+        return _schema(scratch)
 
 
 def _schema(connection: sqlite3.Connection) -> dict[str, str]:
