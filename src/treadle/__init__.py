@@ -21,7 +21,7 @@ from treadle.errors import (
     TreadleError,
     UnknownTask,
 )  # fmt: skip
-from treadle.model import Event, Job, JobError, Progress, Reason, State
+from treadle.model import Event, Job, JobError, Progress, Reason, Scope, State, What
 from treadle.retry import Retry
 from treadle.task import Task, Unique
 
@@ -30,6 +30,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Cancelled", "ConfigError", "Context", "EngineError", "EngineUnavailable", "Event", "Finding", "GiveUp",
     "InvalidJob", "InvalidPayload", "Job", "JobError", "JobNotFound", "KeyTaken", "LeaseLost", "NotPossible", "Page",
-    "Progress", "Reason", "Receipt", "Retry", "RetryLater", "SchemaError", "Snooze", "State", "Task", "Treadle",
-    "TreadleError", "Unique", "UnknownTask",
+    "Progress", "Reason", "Receipt", "Retry", "RetryLater", "SchemaError", "Scope", "Snooze", "State", "Task",
+    "Treadle", "TreadleError", "Unique", "UnknownTask", "What",
 ]  # fmt: skip

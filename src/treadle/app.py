@@ -199,6 +199,8 @@ class Treadle:
         try:
             return self.engine.find(where, limit=limit, cursor=cursor)
         except (ValueError, IndexError, OverflowError):
+            if cursor is None:
+                raise
             raise InvalidJob("cursor", f"{cursor!r} is none of ours; take it from the page before") from None
 
     def count(

@@ -47,7 +47,7 @@ class Attempt:
         if self.told is not Told.LOST:
             self.told = why
 
-    def as_told(self) -> Job:
+    def job_so_far(self) -> Job:
         """The job with what this attempt has told so far."""
         return self.job.evolve(
             started_at=self.started_at or self.job.started_at,
@@ -59,7 +59,7 @@ class Attempt:
 class Context:
     """The running attempt: ask for it with a parameter annotated `Context`.
 
-    Every call raises LeaseLost once the lease has passed on: the attempt's writes are no longer wanted.
+    `progress`, `add_cost` and `settle` raise LeaseLost once the lease has passed on: its writes are no longer wanted.
     """
 
     def __init__(self, attempt: Attempt, settle: Callable[[Attempt, Any, Any], None]) -> None:

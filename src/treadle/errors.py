@@ -15,7 +15,7 @@ TreadleError
 
 Said by handlers, not errors (each ends an attempt in its own way):
 
-Verdict of a handler
+HandlerOutcome
 ├── Snooze                come back later, spends nothing
 ├── RetryLater            failed, come back after a delay of my choosing, spends one attempt
 ├── GiveUp                failed for good, no further attempt
@@ -96,11 +96,11 @@ class SchemaError(EngineError):
     """The tables are not the ones this version of treadle knows."""
 
 
-class HandlerVerdict(Exception):
+class HandlerOutcome(Exception):
     """The base of what a handler may raise to say how its attempt ended."""
 
 
-class Snooze(HandlerVerdict):
+class Snooze(HandlerOutcome):
     """Put the job back for a while; spends no attempt: `raise Snooze("10m")`."""
 
     def __init__(self, delay: float | str | timedelta) -> None:
@@ -108,7 +108,7 @@ class Snooze(HandlerVerdict):
         super().__init__(f"snoozed for {delay}")
 
 
-class RetryLater(HandlerVerdict):
+class RetryLater(HandlerOutcome):
     """This attempt failed; try again after `after` instead of the task's own backoff."""
 
     def __init__(self, why: str = "retry later", *, after: float | str | timedelta) -> None:
@@ -116,14 +116,14 @@ class RetryLater(HandlerVerdict):
         super().__init__(why)
 
 
-class GiveUp(HandlerVerdict):
+class GiveUp(HandlerOutcome):
     """This job cannot succeed: end it failed(permanent) without another attempt."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
 
 
-class Cancelled(HandlerVerdict):
+class Cancelled(HandlerOutcome):
     """Stop here: the job ends cancelled."""
 
     def __init__(self, why: str = "cancelled by its handler") -> None:

@@ -56,7 +56,7 @@ class Keeper:
                 wait = min(1.0, self._lease / 10)
             except Exception:
                 log.exception("leases not renewed")
-            self.fence(self._held())
+            self.give_up_unrenewed(self._held())
 
     def renew(self, attempts: Sequence[Attempt]) -> bool:
         """Renew these leases once, and pass on what the store says of them; False if it was too busy for any."""
@@ -83,7 +83,7 @@ class Keeper:
                     self._tell(attempt, Told.LOST)
         return not busy
 
-    def fence(self, attempts: Sequence[Attempt]) -> None:
+    def give_up_unrenewed(self, attempts: Sequence[Attempt]) -> None:
         """Give up what could not be renewed, before its lease can pass on.
 
         An attempt that has ended only waits to be written, and that write is fenced: it may still arrive in time.

@@ -18,7 +18,7 @@ from treadle.retry import Retry
 
 PAYLOAD_CAP = 1024 * 1024  # bytes of JSON; of a result too
 NAME_CAP = 200  # bytes of UTF-8 in a queue, lane, task, tenant or worker
-KEY_CAP = 1000  # tenant + task + key must fit one index row on every engine
+KEY_CAP = 1000  # with tenant and task it must fit one index row on every engine
 MESSAGE_CAP = 4_000
 TRACEBACK_CAP = 32_000
 PRIORITIES = range(-(2**31), 2**31)

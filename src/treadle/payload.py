@@ -3,7 +3,7 @@
 The shape follows from the handler's signature (a parameter annotated `Context` is never part of it):
 
     one parameter that is a Pydantic model     the payload is the model's own object
-    one parameter called `payload`             the payload as it is, unvalidated (or validated by its annotation)
+    one parameter called `payload`             the payload as it is, validated by its annotation if it has one
     one parameter called `job`                 a dict describing the job, its payload under "payload" and "input"
     anything else                              an object with a key per parameter
 """

@@ -56,7 +56,7 @@ class Settings(BaseSettings):
     grace: Seconds = 30.0
     poll: Seconds = 1.0
     unknown_tasks: Literal["leave", "fail"] = "leave"
-    enqueue_allow: list[Literal["library", "cli"]] = ["library", "cli"]
+    enqueue_allow: list[Literal["cli"]] = ["cli"]
     audit: Literal["failures", "everything"] = "failures"
     keep_succeeded: Age = "7d"
     keep_cancelled: Age = "7d"

@@ -1,6 +1,7 @@
 """The slots of a worker: which claimed jobs run, which wait, and how a handler that will not end is dealt with.
 
-Everything here belongs to the event loop's thread, except `report` and `_done`, which any thread may call.
+Everything here belongs to the event loop's thread, except `_done_in_thread`, and the engine thread's looks at
+`lost` and `crowded`.
 """
 
 import asyncio

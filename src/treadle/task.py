@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from treadle.clock import Duration, seconds
 from treadle.context import Context
+from treadle.engines.base import Receipt
 from treadle.errors import ConfigError, InvalidJob
 from treadle.model import Job, Scope, check_name, check_retry, checked, new_id
 from treadle.payload import Payload
@@ -62,7 +63,7 @@ class Enqueuer(Protocol):
 
     def store_now(self) -> datetime: ...
 
-    def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Any]: ...
+    def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Receipt]: ...
 
 
 class Task(Generic[P, R]):
@@ -88,8 +89,7 @@ class Task(Generic[P, R]):
         [receipt] = self._submit([self.job(*args, **kwargs)])
         if receipt.refused:
             raise InvalidJob("payload", receipt.refused)
-        job: Job = receipt.job
-        return job
+        return receipt.job
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for async code: the loop goes on while the store works."""
@@ -97,10 +97,11 @@ class Task(Generic[P, R]):
             return self.enqueue(*args, **kwargs)  # a caller's connection belongs to the caller's thread
         return await asyncio.to_thread(self.enqueue, *args, **kwargs)
 
-    def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Any]:
+    def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Receipt]:
         """Store many jobs in one go; each call is a tuple of arguments or a dict of named ones. A Receipt each.
 
-        Arguments are checked before anything is stored; then each job stands for itself.
+        Arguments are checked before anything is stored; then each job stands for itself. With `on_conflict="raise"` the
+        first taken key raises KeyTaken after the others have been stored.
         """
         jobs = []
         for place, call in enumerate(calls):
@@ -191,7 +192,7 @@ class Task(Generic[P, R]):
         handler: Any = self.handler
         return self._class_method.__get__(object.__new__(handler))
 
-    def _submit(self, jobs: list[Job]) -> list[Any]:
+    def _submit(self, jobs: list[Job]) -> list[Receipt]:
         return self._enqueuer.submit(jobs, on_conflict(self.options.unique), self.options.tx)
 
     def _job(self, payload_json: str) -> Job:

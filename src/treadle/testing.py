@@ -11,7 +11,7 @@ run_until_idle(app)
 import asyncio
 import inspect
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -49,14 +49,17 @@ class FakeClock:
             self._now += timedelta(**duration)
 
 
-def run_until_idle(app: Treadle, *, queues: tuple[str, ...] = ("default",), limit: int = 1000) -> list[Job]:
+def run_until_idle(app: Treadle, *, queues: Sequence[str] | None = None, limit: int = 1000) -> list[Job]:
     """Run what is due, one job after the other in this thread, until nothing is; the jobs after each attempt.
 
+    Without `queues`, those of the app's tasks and settings.
     More than `limit` attempts are taken for a loop that would never end, and raise.
     """
     attempts: list[Job] = []
+    own = (task.options.queue for task in app.tasks.values())
+    taken = tuple(dict.fromkeys([*own, *app.settings.queues])) if queues is None else tuple(queues)
     while True:
-        claim = Claim(new_id(), "testing", 1, 300.0, queues, None, tuple(app.tasks))
+        claim = Claim(new_id(), "testing", 1, 300.0, taken, None, tuple(app.tasks))
         claimed = app.engine.turn([], claim).jobs
         if not claimed:
             return attempts
@@ -92,7 +95,7 @@ def _run(app: Treadle, job: Job) -> Job:
     if attempt.settled and outcome is not None:
         outcome = None if committed(app.engine, attempt) else uncommitted(attempt, outcome, now())
     while outcome is not None:
-        change = lifecycle.settle(attempt.as_told(), outcome, now())
+        change = lifecycle.settle(attempt.job_so_far(), outcome, now())
         [verdict] = app.engine.turn([change]).verdicts
         if verdict.outcome is Outcome.STALE and verdict.job is not None:
             attempt.job = verdict.job

@@ -26,7 +26,7 @@ def settle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:
     verdict = Verdict(Outcome.STALE, attempt.job)
     while verdict.outcome is Outcome.STALE:  # a cancel request came meanwhile: a success still stands
         attempt.job = verdict.job or attempt.job
-        change = lifecycle.settle(attempt.as_told(), outcome, now)
+        change = lifecycle.settle(attempt.job_so_far(), outcome, now)
         verdict = run_in(tx, engine.settle_script(change, now=now))
     if verdict.outcome is not Outcome.APPLIED:
         raise LeaseLost(f"job {attempt.job.id} is no longer yours: roll your transaction back")

@@ -36,7 +36,7 @@ log = logging.getLogger("treadle.worker")
 
 LARGEST_BATCH = 500
 AHEAD = 0.2  # seconds of work claimed before there is a free slot for it
-MEMORY = 0.5  # seconds over which the pace of jobs is remembered
+PACE_MEMORY = 0.5  # seconds over which the pace of jobs is remembered
 GLANCE = 0.25  # seconds between two looks at jobs that wait for a slot
 LAST_WORDS = 10.0  # seconds to settle what is left at the end, if the store does not answer
 
@@ -235,7 +235,7 @@ class Worker:
                     last = time.monotonic()
                     settled, self._settling = self._settling, []
                     for settling, verdict in zip(settled, turn.verdicts, strict=True):
-                        self._judge(settling, verdict)
+                        self._heed(settling, verdict)
                     if claim is not None:
                         if len(turn.jobs) < claim.limit:
                             rest_until = time.monotonic() + self.plan.poll
@@ -280,7 +280,7 @@ class Worker:
 
     def _pace(self, settled: int, elapsed: float) -> None:
         """Learn how fast jobs end, over the last moments: two that end together are no stream of thousands."""
-        weight = 1.0 - math.exp(-elapsed / MEMORY)
+        weight = 1.0 - math.exp(-elapsed / PACE_MEMORY)
         self._rate += (settled / max(elapsed, 1e-6) - self._rate) * weight
 
     def _rest(self, rest: float) -> bool:
@@ -311,7 +311,7 @@ class Worker:
                 continue
             decided.add(attempt)
             noise = random.random()  # noqa: S311 - jitter
-            change = lifecycle.settle(attempt.as_told(), outcome, now, noise=noise)
+            change = lifecycle.settle(attempt.job_so_far(), outcome, now, noise=noise)
             self._settling.append(Settling(attempt, outcome, change))
 
     def _verified(self, attempt: Attempt, outcome: Outcome) -> Outcome:
@@ -321,7 +321,7 @@ class Worker:
         attempt.settled = False
         return uncommitted(attempt, outcome, self._engine.now())
 
-    def _judge(self, settling: Settling, verdict: Verdict) -> None:
+    def _heed(self, settling: Settling, verdict: Verdict) -> None:
         """What the store said to one change."""
         attempt, outcome, change = settling
         match verdict.outcome:

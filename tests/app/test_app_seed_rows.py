@@ -67,7 +67,7 @@ def test_the_decision_for_the_database_is_on_record_with_its_reason_and_cost() -
 def test_enqueueing_from_the_command_line_can_be_closed(tmp_path: Path) -> None:
     (tmp_path / "closed.py").write_text(
         "from treadle import Treadle\n"
-        "app = Treadle('sqlite:///closed.db', enqueue_allow=['library'])\n"
+        "app = Treadle('sqlite:///closed.db', enqueue_allow=[])\n"
         "@app.task\ndef greet() -> None: ...\n"
     )
     done = subprocess.run(

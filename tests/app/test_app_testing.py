@@ -52,8 +52,13 @@ def test_what_is_due_runs_and_what_is_not_waits(memory: Treadle, welcome: Task, 
 
 def test_only_the_queues_asked_for_are_run(memory: Treadle, welcome: Task) -> None:
     welcome.enqueue("Ada")
-    assert run_until_idle(memory) == []
+    assert run_until_idle(memory, queues=("default",)) == []
     assert len(run_until_idle(memory, queues=("default", "mail"))) == 1
+
+
+def test_without_queues_those_of_the_tasks_are_run(memory: Treadle, welcome: Task) -> None:
+    welcome.enqueue("Ada")
+    assert len(run_until_idle(memory)) == 1
 
 
 def test_jobs_that_jobs_enqueue_run_too(memory: Treadle) -> None:

@@ -96,7 +96,7 @@ def test_a_signal_before_the_worker_listens_is_a_clean_stop_too(start):
 
 
 def test_a_worker_that_stopped_by_itself_exits_with_1(treadle, monkeypatch):
-    monkeypatch.setattr("treadle.worker.Worker.run", lambda self: setattr(self, "exhausted", True))
+    monkeypatch.setattr("treadle.worker.Worker.run", lambda self, **_: setattr(self, "exhausted", True))
     stopped = treadle("worker")
     assert stopped.code == 1
     assert stopped.err.splitlines()[-1].startswith("error: the worker stopped by itself")

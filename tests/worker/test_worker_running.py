@@ -35,7 +35,7 @@ def test_plain_and_async_handlers_run_side_by_side(app: Treadle) -> None:
         assert job.created_at <= job.claimed_at <= job.started_at <= job.finished_at
 
 
-@pytest.mark.covers("002-D6.a", "002-D4.a")
+@pytest.mark.covers("002-D6.a", "002-D4.a", "000-AC-15.c")
 def test_attempts_last_error_and_last_start_are_read_from_the_job_itself(app: Treadle) -> None:
     @app.task(retry=Retry(3, 0, 0, 0))
     def flaky(ctx: Context) -> int:
@@ -176,7 +176,7 @@ def test_jobs_of_tasks_it_does_not_know_are_left_to_others(make_app: Callable[..
     assert (job.result, job.worker) == ("there", "there")
 
 
-@pytest.mark.covers("000-R08.a", "000-AC-27.c")
+@pytest.mark.covers("000-R08.a", "000-AC-15.d", "000-AC-27.c")
 def test_an_unknown_task_fails_without_a_retry_where_that_is_the_policy(make_app: Callable[..., Treadle]) -> None:
     app = make_app(unknown_tasks="fail")
     known = app.register("send_email", lambda: None)

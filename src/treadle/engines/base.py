@@ -1,7 +1,8 @@
 """The engine contract: what a store must do, in types and in prose.
 
-An engine speaks jobs, never queries. It is synchronous and may be called from many threads. Only
-`EngineUnavailable` (the store did not answer; repeating is safe) and `EngineError` leave it, cause kept.
+An engine speaks jobs, never queries. It is synchronous and may be called from many threads. Of the store's errors
+only `EngineUnavailable` (it did not answer; repeating is safe) and `EngineError` leave it, cause kept; a caller's
+mistake (two changes for one job, a cursor that is none) is a ValueError.
 In production the store supplies the time; `now=` is for tests and simulators.
 
 The rules every engine keeps, each with a conformance case of its own:
@@ -88,12 +89,16 @@ class Hold(NamedTuple):
 
 
 class Renewal(Enum):
+    """What became of one lease that was to be renewed."""
+
     RENEWED = "renewed"
     BUSY = "busy"  # nobody can take it while this lasts: not a loss
     LOST = "lost"
 
 
 class Held(NamedTuple):
+    """The answer to one hold, and whether somebody asked the job to stop."""
+
     job_id: str
     renewal: Renewal
     cancel_requested: bool = False

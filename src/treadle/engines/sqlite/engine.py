@@ -192,7 +192,7 @@ class SqliteEngine:
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         if not holds:
             return []
-        rows = [_told(hold) for hold in holds]
+        rows = [_renewal_row(hold) for hold in holds]
         version = self._version()
         try:
             with self.file.write(patience=lease / 6) as connection:
@@ -264,22 +264,22 @@ class SqliteEngine:
     def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
         conditions, values = _conditions(where)
         if where.state is not None and where.state.final:
-            order, place = "(finished_at, id)", "finished_at desc, id desc"
+            place, order = "(finished_at, id)", "finished_at desc, id desc"
             after = [int(cursor.split(":")[0]), cursor.split(":")[1]] if cursor else []
             marks = "(?, ?)"
         else:
-            order, place = "id", "id desc"
+            place, order = "id", "id desc"
             after, marks = ([cursor] if cursor else []), "?"
         if cursor:
-            conditions = [*conditions, f"{order} < {marks}"]
+            conditions = [*conditions, f"{place} < {marks}"]
         filters = f"where {' and '.join(conditions)}" if conditions else ""
         tables = _tables(where.state)
         parts = [
-            f"select * from (select {JOB} from {table} {filters} order by {place} limit ?)"  # noqa: S608
+            f"select * from (select {JOB} from {table} {filters} order by {order} limit ?)"  # noqa: S608
             for table in tables
         ]
         rows = self.file.read(
-            f"{' union all '.join(parts)} order by {place} limit ?",
+            f"{' union all '.join(parts)} order by {order} limit ?",
             *([*values, *after, limit] * len(tables)),
             limit,
         )
@@ -287,7 +287,7 @@ class SqliteEngine:
         if len(jobs) < limit:
             return Page(jobs, None)
         last = jobs[-1]
-        return Page(jobs, f"{micros(last.finished_at)}:{last.id}" if order != "id" else last.id)
+        return Page(jobs, f"{micros(last.finished_at)}:{last.id}" if place != "id" else last.id)
 
     def count(self, where: Where) -> dict[State, int]:
         conditions, values = _conditions(where)
@@ -321,7 +321,7 @@ class SqliteEngine:
                 ).fetchall()
                 gone += [row[0] for row in rows]
             if gone:
-                connection.execute(scripts.BURY, (json.dumps(gone),))
+                connection.execute(scripts.DELETE_FINISHED, (json.dumps(gone),))
                 connection.execute(
                     "delete from treadle_events where job in (select value from json_each(?))", (json.dumps(gone),)
                 )
@@ -394,7 +394,7 @@ def _past(connection: sqlite3.Connection, limit: int, now: datetime) -> list[Job
     return [job_from(row) for row in rows]
 
 
-def _told(hold: Hold) -> Row:
+def _renewal_row(hold: Hold) -> Row:
     """A renewal as a row; what cannot be stored is left out, for it must not cost the lease."""
     progress, cost = small(hold.progress), hold.cost_micros
     try:

@@ -158,7 +158,7 @@ select {_FINISHED} from c cross join treadle_jobs j on j.id = c.id where {_FENCE
 returning id
 """  # noqa: S608
 
-FORGET = f"delete from treadle_jobs where id in {_IDS}"  # noqa: S608
+DELETE_JOBS = f"delete from treadle_jobs where id in {_IDS}"  # noqa: S608
 
 REQUEUE = f"""
 {_unpack(_CHANGE)}
@@ -196,7 +196,7 @@ from c cross join treadle_finished j on j.id = c.id where {_FENCE}
 returning id
 """  # noqa: S608
 
-BURY = f"delete from treadle_finished where id in {_IDS}"  # noqa: S608
+DELETE_FINISHED = f"delete from treadle_finished where id in {_IDS}"  # noqa: S608
 
 EVENTS = f"""
 {_unpack(("job", "revision", "at", "what", "actor", "note", "tenant"))}
@@ -251,23 +251,23 @@ def _write(changes: Sequence[Change], now: datetime, verdicts: dict[str, Verdict
             ids = {row[0] for row in done}
             written.update({change.before.id: change.after.revision for change in group if change.before.id in ids})
             if ids and sql in (FINISH, REVIVE):
-                yield FORGET if sql is FINISH else BURY, _text(list(ids))
+                yield DELETE_JOBS if sql is FINISH else DELETE_FINISHED, _text(list(ids))
     freed = [change.before.id for change in changes if change.before.id in written and _frees_key(change)]
     if freed:
         yield RELEASE_KEYS, _text(freed)
-    told = [
+    events = [
         (c.before.id, written[c.before.id], micros(c.at), c.what, c.actor, c.note, c.before.tenant)
         for c in changes
         if c.before.id in written and (everything or c.what.noteworthy)
     ]
-    if told:
-        yield EVENTS, _text(told)
+    if events:
+        yield EVENTS, _text(events)
     verdicts.update(dict.fromkeys(written, Verdict(Outcome.APPLIED)))
-    refused = [change for change in changes if change.before.id not in written]
-    if refused:
-        rows = yield READ, _text([change.before.id for change in refused])
+    unwritten = [change for change in changes if change.before.id not in written]
+    if unwritten:
+        rows = yield READ, _text([change.before.id for change in unwritten])
         current = {row[0]: job_from(row) for row in rows}
-        verdicts.update({c.before.id: judge(c, current.get(c.before.id)) for c in refused})
+        verdicts.update({c.before.id: judge(c, current.get(c.before.id)) for c in unwritten})
 
 
 def _statement(change: Change) -> str:
