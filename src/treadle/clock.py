@@ -19,25 +19,27 @@ class Clock(Protocol):
     """Where the time comes from when the store has no clock of its own."""
 
     def now(self) -> datetime:
-        """The time in UTC; never earlier than the last answer."""
+        """The time in UTC."""
         ...
 
 
 class SystemClock:
-    """The machine's clock, except that it never runs backwards.
+    """The machine's clock, except that it stands still rather than go back a little.
 
-    When the wall clock is set back, time goes on at the pace of the monotonic clock until the wall has caught up.
+    Set back by more than SLIGHT it is followed: processes that share a file must agree on the time, or the one that
+    does not would take every lease of the others for past.
     """
+
+    SLIGHT = 1.0  # seconds
 
     def __init__(self) -> None:
         self._wall = time.time()
-        self._monotonic = time.monotonic()
 
     def now(self) -> datetime:
-        wall, monotonic = time.time(), time.monotonic()
-        if wall < self._wall:
-            wall = self._wall + max(0.0, monotonic - self._monotonic)
-        self._wall, self._monotonic = wall, monotonic
+        wall = time.time()
+        if self._wall - self.SLIGHT < wall < self._wall:
+            wall = self._wall
+        self._wall = wall
         return datetime.fromtimestamp(wall, UTC)
 
 

@@ -11,7 +11,7 @@ from treadle.errors import EngineError
 
 log = logging.getLogger("treadle.keeper")
 
-MARGIN = 0.1  # of a lease: an attempt is given up this long before somebody else may take its job
+MARGIN = 0.2  # of a lease: an attempt is given up this long before somebody else may take its job
 
 
 class Keeper:
@@ -42,12 +42,12 @@ class Keeper:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join()
 
     def _keep(self) -> None:
         wait = self._lease / 3
         while not self._stop.wait(wait):
             wait = self._lease / 3
+            self.give_up_unrenewed(self._held())  # now, for the next call may take longer than there is left
             try:
                 if not self.renew(self._held()):
                     wait = min(1.0, self._lease / 10)

@@ -253,6 +253,8 @@ def checked(job: Job) -> Job:
 
 def check_retry(retry: Retry) -> None:
     """Refuse a budget or backoff that cannot be meant."""
+    if not isinstance(retry, Retry):
+        raise InvalidJob("retry", f"{retry!r} is no policy; write Retry(max_attempts=3)")
     if not isinstance(retry.max_attempts, int) or retry.max_attempts not in ATTEMPTS:
         raise InvalidJob("max_attempts", f"{retry.max_attempts} must be from 1 to {ATTEMPTS[-1]:,}")
     for field in ("base", "cap", "jitter"):

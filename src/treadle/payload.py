@@ -19,6 +19,7 @@ from treadle.model import Job, check_finite, json_text
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
+_MASK = "*" * 10  # what Pydantic writes in place of a secret
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -61,6 +62,10 @@ class Payload:
             text = json_text(data, "payload")
             if "null" in text:
                 check_finite(self._adapter.dump_python(valid, round_trip=True))
+            if _MASK in text and self._adapter.validate_json(text) != valid:
+                raise ValueError(
+                    f"{_masked(data)} is a secret and would be stored as asterisks; pass a reference to it"
+                )
         except InvalidJob as error:
             raise InvalidPayload(error.field, error.problem) from None
         except (PydanticSerializationError, ValueError) as error:
@@ -113,6 +118,13 @@ def describe(job: Job, payload: Any) -> dict[str, Any]:
         "created_at": job.created_at.isoformat(),
         "due_at": job.due_at.isoformat(),
     }
+
+
+def _masked(data: Any, path: str = "payload") -> str:
+    """Where in this data a secret stands masked."""
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    found = [_masked(item, str(name)) for name, item in items]
+    return next(filter(None, found), path if data == _MASK else "")
 
 
 def _signature(handler: Callable[..., Any], name: str) -> inspect.Signature:

@@ -88,9 +88,14 @@ class Slots:
         (self._on_loop if task.is_async else self._in_threads).start(call)
 
     def interrupt(self, attempt: Attempt) -> None:
-        """Stop a coroutine that was told to stop; a thread sees `ctx.cancelled`."""
-        if attempt in self.running and attempt.stop is not None:
-            attempt.stop()
+        """Stop a coroutine that was told to stop; a thread sees `ctx.cancelled`. A lost one gets the grace time."""
+        if attempt in self.running:
+            if attempt.stop is not None:
+                attempt.stop()
+            if attempt.told is Told.LOST:
+                if attempt.alarm is not None:
+                    attempt.alarm.cancel()
+                attempt.alarm = self._loop.call_later(self._grace, self._abandon, attempt, None)
 
     def release_late(self) -> None:
         """Give back what has waited too long for a slot: another worker may be free.
@@ -117,7 +122,11 @@ class Slots:
             attempt.tell(Told.SHUTDOWN)
             self.interrupt(attempt)
         await self._quiet(min(1.0, patience), None)  # a moment for coroutines to clean up
+
+    def abandon_all(self) -> None:
+        """Release what still runs: the worker will not be there to see it end."""
         for attempt in tuple(self.running):
+            attempt.tell(Told.SHUTDOWN)
             self._abandon(attempt, Released())
 
     async def _quiet(self, patience: float, hurry: asyncio.Event | None) -> None:
@@ -145,18 +154,22 @@ class Slots:
 
     def _time_out(self, attempt: Attempt) -> None:
         """Tell a handler that its time is up; one that goes on past the grace time loses its slot."""
-        if attempt in self.running and attempt.told is None:
-            attempt.tell(Told.TIMEOUT)
+        if attempt in self.running and attempt.told in (None, Told.CANCEL):
+            if attempt.told is None:
+                attempt.tell(Told.TIMEOUT)
             self.interrupt(attempt)
             outcome = timed_out(attempt, self._engine.now())
             attempt.alarm = self._loop.call_later(self._grace, self._abandon, attempt, outcome)
 
-    def _abandon(self, attempt: Attempt, outcome: Outcome) -> None:
+    def _abandon(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """Settle the job although its handler still runs; nothing the handler does counts any more."""
         if attempt not in self.running or attempt.abandoned:
             return
         attempt.abandoned = True
         self.lost += 1
+        if self._suspect is attempt:  # it is over; what it does to the process now, nobody else pays for
+            self._suspect = None
+            self._loop.call_soon(self._fill)
         self._report(attempt, outcome)
         if self.lost * 2 > self._size and not self._closed:
             log.critical("%d handlers ran past their timeout and never ended: the worker stops", self.lost)
@@ -177,7 +190,7 @@ class Slots:
 
     def _end(self, attempt: Attempt, outcome: Outcome) -> None:
         self._report(attempt, outcome)
-        self._free(attempt)
+        self._loop.call_soon(self._free, attempt)  # not at once: five hundred of them would be one deep recursion
 
     def _free(self, attempt: Attempt) -> None:
         """Give the attempt's slot to the next one."""

@@ -141,7 +141,7 @@ class Task(Generic[P, R]):
             "run_after": run_after,
             "expires_at": expires_at,
             "key": key,
-            "unique": Unique(unique) if isinstance(unique, str) else unique,
+            "unique": _unique(unique),
             "id": None if id is None else str(id).lower(),
             "tx": tx,
         }
@@ -190,7 +190,8 @@ class Task(Generic[P, R]):
     def _instance_method(self) -> Any:
         """`handle` as seen on an instance, without making one."""
         handler: Any = self.handler
-        return self._class_method.__get__(object.__new__(handler))
+        self._class_method  # noqa: B018 - says clearly if there is none
+        return object.__new__(handler).handle
 
     def _submit(self, jobs: list[Job]) -> list[Receipt]:
         return self._enqueuer.submit(jobs, on_conflict(self.options.unique), self.options.tx)
@@ -218,6 +219,14 @@ class Task(Generic[P, R]):
                 key_until=until,
             )
         )
+
+
+def _unique(given: Unique | str | None) -> Unique | None:
+    if given is None or isinstance(given, Unique):
+        return given
+    if isinstance(given, str):
+        return Unique(given)
+    raise InvalidJob("unique", f"{given!r} must be a scope such as 'active', or Unique(...)")
 
 
 def on_conflict(unique: Unique) -> OnConflict:

@@ -44,12 +44,19 @@ def _run_on_sqlite(connection: sqlite3.Connection, script: Script[T]) -> T:
         if connection.isolation_level is None:
             raise ConfigError("tx: this connection is in autocommit mode; execute BEGIN IMMEDIATE first")
         _execute(connection, "begin immediate")
+    _execute(connection, "savepoint treadle_tx")
     try:
         sql, text = next(script)
         while True:
             sql, text = script.send(_execute(connection, sql, text))
     except StopIteration as end:
+        _execute(connection, "release treadle_tx")
         return end.value  # type: ignore[no-any-return]
+    except BaseException:  # nothing of ours stays half-written in the caller's transaction
+        if connection.in_transaction:
+            _execute(connection, "rollback to treadle_tx")
+            _execute(connection, "release treadle_tx")
+        raise
 
 
 def _execute(connection: sqlite3.Connection, sql: str, *parameters: str) -> list[tuple[Any, ...]]:
@@ -59,8 +66,8 @@ def _execute(connection: sqlite3.Connection, sql: str, *parameters: str) -> list
     try:
         connection.text_factory = str
         return cursor.execute(sql, parameters).fetchall()
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
             raise EngineUnavailable(
                 "tx: the file is locked by another writer, and a transaction begun as a read cannot wait for it. "
                 "Roll back, start the transaction with BEGIN IMMEDIATE, and repeat"

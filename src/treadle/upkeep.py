@@ -7,13 +7,13 @@ import logging
 import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from treadle import lifecycle
 from treadle.engines.base import Engine, Outcome
 from treadle.errors import EngineUnavailable
-from treadle.model import Change, State
+from treadle.model import Change, Job, State
 
 log = logging.getLogger("treadle.upkeep")
 
@@ -25,8 +25,18 @@ BATCH = 200
 class Upkeep:
     """The chores of one worker; `tick` is called between its turns and does what is due."""
 
-    def __init__(self, engine: Engine, *, actor: str, lease: float, keep: Mapping[State, timedelta]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        actor: str,
+        lease: float,
+        keep: Mapping[State, timedelta],
+        holds: Callable[[Job], bool],
+    ) -> None:
         self._engine = engine
+        self._holds = holds  # whether the worker itself holds this lease
+        self._seen = (engine.now(), time.monotonic())
         self._actor = actor
         self._lease = lease
         self._keep = keep
@@ -54,8 +64,8 @@ class Upkeep:
                 pass
         if now >= self._prune_at:
             self._prune_at = now + PRUNE_PERIOD
-            while self._keep and self._engine.prune(self._keep, limit=BATCH) == BATCH:
-                pass
+            if self._keep and self._engine.prune(self._keep, limit=BATCH) == BATCH:
+                self._prune_at = now + 0.1  # there is more, but the jobs come first
 
     def recover(self) -> int:
         """Requeue or end the jobs whose lease or time to live has run out; how many it was."""
@@ -65,10 +75,11 @@ class Upkeep:
         except EngineUnavailable:
             self._silent = True
             return 0
-        if self._silent or time.monotonic() - asked > self._lease / 6:
+        if self._stepped() or self._silent or time.monotonic() - asked > self._lease / 6:
             self._silent = False
             self._recover_at = time.monotonic() + self._lease / 3
             return 0
+        found = [job for job in found if not self._holds(job)]
         if not found:
             return 0
         now = self._engine.now()
@@ -87,3 +98,9 @@ class Upkeep:
         if superseded:
             self._engine.turn(superseded)
         return done + len(superseded)
+
+    def _stepped(self) -> bool:
+        """Whether the clock has jumped ahead since the last look: then leases look past that their holders keep."""
+        (then, before), self._seen = self._seen, (self._engine.now(), time.monotonic())
+        wall, real = (self._seen[0] - then).total_seconds(), self._seen[1] - before
+        return wall - real > self._lease / 3

@@ -30,7 +30,7 @@ from treadle.model import Change, Job, Reason, State, new_id
 from treadle.slots import Slots
 from treadle.task import Task
 from treadle.tx import committed
-from treadle.upkeep import Upkeep
+from treadle.upkeep import RECOVERY_PERIOD, Upkeep
 
 log = logging.getLogger("treadle.worker")
 
@@ -71,7 +71,7 @@ class Worker:
         self.exhausted = False  # whether it stopped by itself: too many handlers that never end
         self._engine = engine
         self._tasks = tasks
-        self._upkeep = Upkeep(engine, actor=plan.name, lease=plan.lease, keep=plan.keep)
+        self._upkeep = Upkeep(engine, actor=plan.name, lease=plan.lease, keep=plan.keep, holds=self._holds)
         self._keeper = Keeper(engine, plan.lease, held=self._kept, tell=self._tell, heard=self._upkeep.heard)
         self._held: dict[str, Attempt] = {}  # by job id: claimed and not yet settled
         self._holding = threading.Lock()
@@ -142,21 +142,28 @@ class Worker:
             exhausted=self._give_in,
         )
         await asyncio.to_thread(self._engine.migrate)
-        self._turning = threading.Thread(target=self._take_turns, name="treadle-engine", daemon=True)
+        self._turning = threading.Thread(target=self._serve, name="treadle-engine", daemon=True)
         self._turning.start()
         self._keeper.start()
         log.info("worker %s: queues %s, %d slots", plan.name, ", ".join(plan.queues), plan.concurrency)
+        for task in self._tasks.values():
+            if task.options.queue not in plan.queues:
+                log.info("task %s goes to queue %s, which this worker does not serve", task.name, task.options.queue)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop claiming, let handlers finish for the grace time, release the rest unburnt."""
         self._stopping = True
         self._slots.close()
-        await self._slots.drain(self.plan.grace, self._hurry)
-        self._drained = True
-        self._wake.set()
+        if self._slots.running:
+            log.info("stopping: %d jobs may run for %g s more", len(self._slots.running), self.plan.grace)
+        try:
+            await self._slots.drain(self.plan.grace, self._hurry)
+        finally:  # also when the host gives up waiting: what runs is released, not failed
+            self._slots.abandon_all()
+            self._drained = True
+            self._wake.set()
         await asyncio.to_thread(self._turning.join)
-        await asyncio.to_thread(self._keeper.stop)
         log.info("worker %s stopped", self.plan.name)
 
     def _give_in(self) -> None:
@@ -187,6 +194,11 @@ class Worker:
         """What the keeper must renew: nothing any more, once the host has closed the loop that the handlers ran on."""
         return [] if self._loop is None or self._loop.is_closed() else list(self._held.values())
 
+    def _holds(self, job: Job) -> bool:
+        """Whether this very worker holds this very lease: what it runs has not crashed, whatever the clock says."""
+        attempt = self._held.get(job.id)
+        return attempt is not None and attempt.job.lease_token == job.lease_token
+
     def _clear(self, suspect: Attempt) -> None:
         self._suspects.append(suspect)
         self._wake.set()
@@ -205,8 +217,15 @@ class Worker:
 
     # --------------------------------------------------------------------------------- the engine thread
 
+    def _serve(self) -> None:
+        try:
+            self._take_turns()
+        finally:
+            self._keeper.stop()
+
     def _take_turns(self) -> None:
         claim: Claim | None = None  # kept until it is answered: a repeated token claims no second time
+        claimed = 0.0  # when it was first sent: the leases it gives may count from then
         rest_until, failures = 0.0, 0
         give_up_at = float("inf")
         last = time.monotonic()
@@ -221,11 +240,11 @@ class Worker:
                 self._decide()
                 if self._drained:
                     give_up_at = min(give_up_at, time.monotonic() + LAST_WORDS)
-                    if not self._settling and not self._outcomes:
-                        return
+                    if not self._held and not self._outcomes:
+                        return  # not before: a claim may have been answered just now, and its jobs go back
                 self._start_suspects()
                 if claim is None and time.monotonic() >= rest_until:
-                    claim = self._wish()
+                    claim, claimed = self._wish(), time.monotonic()
                 if self._settling or claim is not None:
                     sent = time.monotonic()
                     turn = self._engine.turn([settling.change for settling in self._settling], claim)
@@ -240,7 +259,7 @@ class Worker:
                         if len(turn.jobs) < claim.limit:
                             rest_until = time.monotonic() + self.plan.poll
                         claim = None
-                        self._take(turn.jobs, sent)
+                        self._take(turn.jobs, claimed)
                         if self._until_idle and not self._held:
                             self.stop()
                 elif self._rest(rest_until - time.monotonic()):
@@ -252,9 +271,9 @@ class Worker:
             except Exception as error:
                 failures += 1
                 self._stumble(error, failures)
-                if time.monotonic() > give_up_at:
-                    log.error("the store did not answer: %d jobs are left to their leases", len(self._held))
-                    return
+            if time.monotonic() > give_up_at:
+                log.error("the store did not answer: %d jobs are left to their leases", len(self._held))
+                return
 
     def _wish(self) -> Claim | None:
         """A claim for as many jobs as will start within a fraction of a second."""
@@ -267,7 +286,7 @@ class Worker:
         return Claim(new_id(), plan.name, room, plan.lease, plan.queues, plan.lanes, tasks)
 
     def _take(self, jobs: list[Job], sent: float) -> None:
-        """Hand claimed jobs to the slots; their leases count from before the claim was sent."""
+        """Hand claimed jobs to the slots; their leases count from before the claim was first sent."""
         if jobs:
             now = time.monotonic()
             attempts = [Attempt(job, lease_ends=sent + self.plan.lease, queued_at=now) for job in jobs]
@@ -285,7 +304,7 @@ class Worker:
 
     def _rest(self, rest: float) -> bool:
         """Wait for an outcome, a hint, or the next chore; whether there may be something to claim."""
-        patience = GLANCE if self._held else self.plan.poll
+        patience = GLANCE if self._held else min(self.plan.poll, RECOVERY_PERIOD)  # chores do not wait for the poll
         if rest > 0 and not self._stopping:
             hinted = self._engine.wait(self.plan.queues, min(rest, patience), self._wake)
         else:
@@ -327,9 +346,7 @@ class Worker:
         match verdict.outcome:
             case Verdicts.APPLIED | Verdicts.ALREADY:
                 self._forget(attempt)
-                if change.what.noteworthy:
-                    job = change.after
-                    log.warning("job %s (%s) %s: %s", job.id, job.task, change.what, change.note or job.reason)
+                _tell_of(change)
             case Verdicts.LOST:
                 log.warning("job %s: its lease was lost, its outcome was refused", attempt.job.id)
                 self._forget(attempt)
@@ -372,3 +389,15 @@ class Worker:
             log.exception("a turn failed, next try in %.1f s", wait, exc_info=error)
         self._upkeep.heard(float("inf"))
         time.sleep(wait)
+
+
+def _tell_of(change: Change) -> None:
+    """A line in the log about an attempt that ended: loud if it failed."""
+    job, error = change.after, change.after.error
+    if not change.what.noteworthy:
+        log.debug("job %s (%s) %s on attempt %d", job.id, job.task, change.what, job.attempt)
+        return
+    why = f"{error.type}: {error.message}" if error is not None else change.note
+    again = f"; due again at {job.due_at:%H:%M:%S} UTC" if job.state is State.PENDING else ""
+    counted = f"{job.failures} of {job.max_attempts} attempts spent"
+    log.warning("job %s (%s) %s, %s: %s%s", job.id, job.task, change.what, counted, why, again)

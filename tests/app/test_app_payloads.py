@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field, computed_field
+from pydantic import BaseModel, Field, SecretStr, computed_field
 
 from treadle import ConfigError, Context, InvalidPayload, Job, Reason, Retry, State, Task, Treadle
 from treadle.testing import run_until_idle
@@ -148,6 +148,19 @@ def test_the_model_of_a_class_may_be_a_plain_attribute(app: Treadle) -> None:
 
     app.register("take_order", TakeOrder).enqueue(Order(number=NUMBER, lines=[]))
     assert succeeded(app).result == str(NUMBER)
+
+
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_handle_may_be_a_static_or_a_class_method(app: Treadle, kind: type) -> None:
+    def static(n: int) -> int:
+        return n + 1
+
+    def of_the_class(cls: type, n: int) -> int:
+        return n + 1
+
+    handle = staticmethod(static) if kind is staticmethod else classmethod(of_the_class)
+    app.register("more", type("More", (), {"handle": handle})).enqueue(3)
+    assert succeeded(app).result == 4
 
 
 def test_a_class_without_payload_model_takes_its_payload_from_handle(app: Treadle) -> None:
@@ -362,6 +375,22 @@ def test_a_model_with_a_computed_field_comes_back_at_run(app: Treadle) -> None:
 
     bill.enqueue(WithTotal(net=5))
     assert succeeded(app).result == 10
+
+
+def test_a_secret_is_refused_or_arrives_but_is_never_stored_as_asterisks(app: Treadle) -> None:
+    seen: list[str] = []
+
+    @app.task
+    def log_in(password: SecretStr, user: str = "ada") -> None:
+        seen.append(password.get_secret_value())
+
+    try:
+        log_in.enqueue(SecretStr("hush"))
+    except InvalidPayload as refused:
+        assert "password" in str(refused)  # noqa: PT017 - either answer will do
+    else:
+        run_until_idle(app)
+        assert seen == ["hush"]
 
 
 # ---------------------------------------------------------------------------------------- what is refused

@@ -29,7 +29,7 @@ from treadle.engines.base import Engine, Held, Hold, Turn
 from treadle.model import Job, new_id
 from treadle.task import OnConflict
 
-PATIENT = Retry(max_attempts=20, base=0.05, cap=0.2, jitter=0.05)
+PATIENT = Retry(max_attempts=1000, base=0.05, cap=0.2, jitter=0.05)  # no run is so unlucky as to spend it
 SLOTS = 3
 BACKLOG = 30  # pending jobs below which the producer makes more
 POISON_PERIOD = 4.0  # seconds between two poison jobs

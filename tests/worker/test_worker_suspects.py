@@ -109,7 +109,7 @@ def test_waiting_suspects_are_given_to_a_worker_that_is_free(
     with working(first, concurrency=3, name="first"):
         until(lambda: len(ran) == 1, "the first suspect")
         with working(second, concurrency=3, name="second"):
-            until(lambda: len(ran) == 2, "another suspect in the free worker", within=10)
+            until(lambda: len(ran) == 2, "another suspect in the free worker", within=40)
             release.set()
             done = ended(first, *jobs)
     assert {job.worker for job in done} == {"first", "second"}

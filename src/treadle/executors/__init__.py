@@ -54,8 +54,8 @@ def ended_by(error: BaseException, attempt: Attempt, now: datetime) -> Outcome |
             return _delayed(lambda: Failed(what, seconds(error.after, "RetryLater after")), attempt, now)
         case GiveUp():
             return Refused(Reason.PERMANENT, error_from(error, attempt, now))
-        case Cancelled():
-            return Stopped(clean(str(error), MESSAGE_CAP))
+        case Cancelled() if attempt.told in (None, Told.CANCEL):
+            return Stopped(clean(_words(error), MESSAGE_CAP))
         case _:
             return _unasked(error, attempt, now)
 
@@ -94,10 +94,7 @@ def error_from(error: BaseException, attempt: Attempt, now: datetime) -> JobErro
     """An exception as it is stored: even one that cannot be printed."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        message = str(error)
-    except Exception:
-        message = f"<{name} that cannot be printed>"
+    message = _words(error)
     try:
         trace = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__)))
     except Exception:
@@ -109,6 +106,14 @@ def error_from(error: BaseException, attempt: Attempt, now: datetime) -> JobErro
         attempt.job.attempt,
         now.isoformat(),
     )
+
+
+def _words(error: BaseException) -> str:
+    """What an exception says, even one that cannot be printed."""
+    try:
+        return str(error)
+    except BaseException:
+        return f"<{type(error).__qualname__} that cannot be printed>"
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:

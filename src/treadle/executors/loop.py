@@ -5,8 +5,10 @@ import sys
 from collections.abc import Callable
 from contextvars import copy_context
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+from treadle.context import Attempt
 from treadle.executors import Call, Done, arguments_of, ended_by, succeeded
 from treadle.lifecycle import Outcome
 
@@ -31,7 +33,12 @@ class LoopExecutor:
         if not task.done():
             call.attempt.stop = task.cancel
             self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            task.add_done_callback(partial(self._ended, call.attempt))
+
+    def _ended(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if task.cancelled():  # before its first step: _run has caught every other cancellation and told of it
+            self._done(attempt, ended_by(asyncio.CancelledError(), attempt, self._now()))
 
     async def _run(self, call: Call) -> None:
         attempt = call.attempt

@@ -216,8 +216,11 @@ class SqliteEngine:
         except FileLocked:
             if self._version() != version:
                 raise  # others do write, we were only unlucky: these leases may pass on
-            # The file is locked and nobody has written: nobody can have taken these jobs either.
-            return [Held(hold.job_id, Renewal.BUSY) for hold in holds]
+            # The file is locked and nobody has written: nobody can have taken these jobs since.
+            ours = set(self.file.watch("select id, lease_token from treadle_jobs where state = 'running'"))
+            return [
+                Held(hold.job_id, Renewal.BUSY if (hold.job_id, hold.token) in ours else Renewal.LOST) for hold in holds
+            ]
         renewed = {(job_id, token): cancel_requested == 1 for job_id, token, cancel_requested in found}
         return [
             Held(hold.job_id, Renewal.RENEWED, renewed[hold.job_id, hold.token])
@@ -249,7 +252,7 @@ class SqliteEngine:
             self._waiting.discard(woken)
 
     def _version(self) -> object:
-        return self.file.read("pragma data_version") if self.file.path != MEMORY else None
+        return self.file.watch("pragma data_version") if self.file.path != MEMORY else None
 
     def _stir(self) -> None:
         for woken in tuple(self._waiting):

@@ -30,7 +30,10 @@ class FileLocked(EngineUnavailable):
     """Somebody else held the file's lock for as long as we would wait."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} stayed locked by another writer; repeating is safe")
+        super().__init__(
+            f"{path} stayed locked by another writer; repeating is safe. "
+            "If that writer is a transaction of your own, enqueue inside it with .using(tx=connection)"
+        )
 
 
 class Migration(NamedTuple):
@@ -62,7 +65,9 @@ class File:
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._writer: sqlite3.Connection | None = None
+        self._watching = threading.Lock()
         self._reader: sqlite3.Connection | None = None
+        self._watcher: sqlite3.Connection | None = None
         self.migrated: list[str] = []  # the migrations that opening the file has applied
         _files.add(self)
         _watch_forks()
@@ -71,13 +76,17 @@ class File:
     def write(self, patience: float = PATIENCE) -> Iterator[sqlite3.Connection]:
         """A transaction that holds the write lock from its first moment; committed at the end, or undone whole."""
         deadline = time.monotonic() + patience
-        if not self._writing.acquire(timeout=patience):
-            raise FileLocked(self.path)
+        held = False
         try:
+            held = self._writing.acquire(timeout=patience)
+            if not held:
+                raise FileLocked(self.path)
             with self.meaning():
                 connection = self._open()
-                self._until(deadline, lambda: connection.execute("begin immediate"))
                 try:
+                    if connection.in_transaction:  # an interrupt came between a begin and its try
+                        connection.execute("rollback")
+                    self._until(deadline, lambda: connection.execute("begin immediate"))
                     yield connection
                     self._until(deadline, lambda: connection.execute("commit"))
                 except BaseException:
@@ -85,7 +94,8 @@ class File:
                         connection.execute("rollback")
                     raise
         finally:
-            self._writing.release()
+            if held:
+                self._writing.release()
 
     def read(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """The rows of one query; what cannot be stored cannot be found."""
@@ -109,16 +119,24 @@ class File:
                 connection = self._reader
             return self._until(deadline, lambda: query(connection))
 
+    def watch(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """A glance, on a connection that no slow query of this process can hold up."""
+        with self._watching, self.meaning():
+            if self._watcher is None:
+                self._watcher = self._connect()
+            watcher = self._watcher
+            return self._until(time.monotonic() + 1.0, lambda: watcher.execute(sql, parameters).fetchall())
+
     def close(self) -> None:
         """Close both connections of this process."""
-        with self._reading, self._writing:
+        with self._reading, self._writing, self._watching:
             self._close()
 
     def _close(self) -> None:
-        for connection in (self._reader, self._writer):
+        for connection in (self._watcher, self._reader, self._writer):
             if connection is not None:
                 connection.close()
-        self._reader = self._writer = None
+        self._watcher = self._reader = self._writer = None
 
     @contextmanager
     def meaning(self) -> Iterator[None]:
@@ -151,14 +169,14 @@ class File:
 
     def before_fork(self) -> None:
         """Let every call of this process end, and close; new ones wait until the fork is done."""
-        self._reading.acquire()
-        self._writing.acquire()
+        for lock in (self._reading, self._writing, self._watching):
+            lock.acquire()
         if self.path != MEMORY:
             self._close()
 
     def after_fork(self) -> None:
-        self._writing.release()
-        self._reading.release()
+        for lock in (self._watching, self._writing, self._reading):
+            lock.release()
 
     def _open(self) -> sqlite3.Connection:
         if self._writer is None:
@@ -208,8 +226,10 @@ _files: weakref.WeakSet[File] = weakref.WeakSet()
 def _watch_forks() -> None:
     """Have every open file closed before this process forks; once a process."""
     forking: list[File] = []
+    one_at_a_time = threading.Lock()
 
     def before() -> None:
+        one_at_a_time.acquire()
         forking[:] = list(_files)
         for file in forking:
             file.before_fork()
@@ -218,6 +238,7 @@ def _watch_forks() -> None:
         for file in forking:
             file.after_fork()
         forking.clear()
+        one_at_a_time.release()
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
