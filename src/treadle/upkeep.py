@@ -77,7 +77,7 @@ class Upkeep:
             return 0
         if self._stepped() or self._silent or time.monotonic() - asked > self._lease / 6:
             self._silent = False
-            self._recover_at = time.monotonic() + self._lease / 3
+            self._recover_at = time.monotonic() + self._lease / 2  # a renewal period, and a margin
             return 0
         found = [job for job in found if not self._holds(job)]
         if not found:

@@ -231,7 +231,7 @@ class Worker:
         last = time.monotonic()
         while True:
             self._wake.clear()
-            if self._loop is None or self._loop.is_closed():
+            if self._loop is None or (self._loop.is_closed() and not self._drained):
                 log.error(
                     "the event loop was closed under the worker: %d jobs are left to their leases", len(self._held)
                 )

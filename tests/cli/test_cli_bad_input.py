@@ -22,8 +22,10 @@ CASES = [
     ("jobs list --state failed --cursor rubbish", 2, "cursor: 'rubbish'"),
     (("jobs", "list", "--state", "failed", "--cursor", f"{10**30}:x"), 2, "cursor"),
     (f"jobs show {NOBODY}", 1, f"there is no job {NOBODY}"),
-    ("jobs show rubbish", 1, "there is no job rubbish"),
-    (("jobs", "show", "\x1b[31m"), 1, "\\x1b[31m"),
+    ("jobs show 123", 2, "error: '123' is no job id (a UUID)"),
+    ("jobs retry rubbish", 2, "'rubbish' is no job id"),
+    ("jobs cancel rubbish", 2, "'rubbish' is no job id"),
+    (("jobs", "show", "\x1b[31m"), 2, "\\x1b[31m"),
     (f"jobs retry {NOBODY}", 1, "there is no job"),
     (f"jobs cancel {NOBODY}", 1, "there is no job"),
     ("migrate --sql --check", 2, "cannot be given together"),
@@ -53,7 +55,7 @@ CASES = [
     ((*GREET, "--url", "oracle://scott:tiger@host/db"), 2, "no engine for 'oracle'"),
     ((*GREET, "--url", "sqlite:////nowhere/at/all.db"), 1, "cannot be opened"),
     ("jobs list --url sqlite:///tasks.py", 1, "not an SQLite database"),
-    ("jobs list --url sqlite:////nowhere/at/all.db", 1, "does not exist"),
+    ("jobs list --url sqlite:////nowhere/at/all.db", 1, "there is no /nowhere/at/all.db. Wrong directory?"),
     ("worker --concurrency 0", 2, "must be from 1 to 1,000"),
     ("worker --concurrency some", 2, "--concurrency"),
     ("worker --lease 10ms", 2, "too short"),
@@ -112,5 +114,18 @@ def test_an_unexpected_error_is_one_line_and_debug_shows_its_traceback(ready, mo
     monkeypatch.setattr("treadle.app.Treadle.doctor", lambda self: 1 / 0)
     answer = ready("doctor")
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err == "error: unexpected ZeroDivisionError: division by zero; treadle --debug shows the traceback\n"
-    assert "Traceback (most recent call last)" in ready("--debug", "doctor").err
+    assert answer.err == "error: unexpected ZeroDivisionError: division by zero; --debug shows the traceback\n"
+    for words in (("--debug", "doctor"), ("doctor", "--debug"), ("doctor", "--debug", "--url", "sqlite:///treadle.db")):
+        answer = ready(*words)
+        assert answer.err.startswith("Traceback (most recent call last)")
+        assert answer.err.endswith("error: unexpected ZeroDivisionError: division by zero\n")
+
+
+def test_debug_may_stand_anywhere_but_after_a_double_dash(ready):
+    counted = ready("jobs", "count", "--json").json
+    for words in (("--debug", "jobs", "count"), ("jobs", "--debug", "count"), ("jobs", "count", "--debug")):
+        assert ready(*words, "--json").json == counted
+    wrong = ready("worker", "--app", "x:app", "--debug")
+    assert wrong.code == 2
+    assert wrong.err.splitlines()[-1].startswith("error: app: there is no module 'x'")
+    assert "'--debug' is no job id" in ready("jobs", "show", "--", "--debug").err

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from treadle.cli.demo import Crew, Ending, Held, Killed, Moment, Report, ending, problems
+from treadle.cli.demo import Ending, Held, Killed, Moment, Report, ending, problems
+from treadle.cli.demo_crew import Crew
 from treadle.cli.demo_show import Picture
 from treadle.cli.terminal import console
 from treadle.model import Job, Reason, State, new_id

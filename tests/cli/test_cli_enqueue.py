@@ -95,6 +95,12 @@ def test_a_payload_that_is_no_json_object_is_refused_before_a_store_is_touched(c
     assert not (project / "treadle.db").exists()
 
 
+def test_who_writes_no_json_is_shown_an_object(treadle):
+    refused = treadle("enqueue", "greet", "Ada")
+    assert refused.code == 2
+    assert refused.err.endswith("""; write an object such as '{"name": "Ada"}'\n""")
+
+
 def test_the_error_is_json_on_stderr_when_json_was_asked_for(treadle):
     refused = treadle("enqueue", "greet", '{"nam": "Ada"}', "--json")
     assert (refused.code, refused.out) == (2, "")

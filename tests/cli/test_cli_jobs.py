@@ -1,8 +1,15 @@
 """`treadle jobs`."""
 
 import getpass
+import json
+import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
+
+from treadle.cli.describe import standing
+from treadle.cli.jobs import _account, _tries
+from treadle.model import Job, Reason, State, new_id
 
 EVIL = "\x1b]0;owned\x07\x1b[31mred \x9b2J [bold]x[/bold] [/nope] \u202etxt \u2028 \x7f"
 RAW = ("\x1b", "\x07", "\x9b", "\u202e", "\u2028", "\x7f", "\r")
@@ -47,16 +54,20 @@ def test_the_list_is_read_page_by_page(store):
 def test_the_table_in_a_pipe_has_whole_ids_and_one_line_a_job(store):
     ids = [job["id"] for job in store("jobs", "list", "--json").json["jobs"]]
     header, *lines = store("jobs", "list").out.splitlines()
-    assert header.split() == ["id", "state", "task", "queue", "attempt", "created", "error"]
+    assert header.split() == ["id", "state", "task", "queue", "tries", "when", "error"]
     assert [line.split()[0] for line in lines] == ids
-    assert [line.split()[1] for line in lines] == ["scheduled", "dead", "succeeded"]
+    rows = [re.split(r" {2,}", line)[1:] for line in lines]
+    assert [row[0] for row in rows] == ["scheduled", "failed (exhausted)", "succeeded"]
+    assert [row[3] for row in rows] == ["0/5", "2/2", "0/5"]
+    assert rows[0][4] == "in 59m"
+    assert rows[2][4].endswith("s ago")
     assert lines[1].endswith("RuntimeError: no luck")
 
 
 def test_show_tells_everything(store):
     job = only(store, "--state", "failed")
     shown = store("jobs", "show", job["id"])
-    for words in ("dead (exhausted)", "boom", "tenant acme", "2 of 2 failures", "finished", '"text": "no\\nluck"',
+    for words in ("failed (exhausted)", "boom", "tenant acme", "2 of 2 failures", "finished", '"text": "no\\nluck"',
                   "RuntimeError: no", "Traceback (most recent call last)", "history", "retrying"):  # fmt: skip
         assert words in shown.out
     machine = store("jobs", "show", job["id"], "--json").json
@@ -104,13 +115,14 @@ def test_count_names_every_state(store):
 def test_looking_at_a_store_that_is_not_there_does_not_create_it(call, project):
     looked = call("jobs", "list", "--url", "sqlite:///nowhere.db")
     assert (looked.code, looked.out) == (1, "")
-    assert "treadle migrate" in looked.err
+    assert looked.err == (
+        f"error: there is no {project}/nowhere.db. Wrong directory? Give --url or set TREADLE_URL; "
+        "`treadle migrate` makes a new one\n"
+    )
     assert not (project / "nowhere.db").exists()
 
 
 def test_nothing_in_a_job_reaches_the_terminal_raw(treadle, work, monkeypatch):
-    import json
-
     treadle("enqueue", "whatever", json.dumps({EVIL.strip(): EVIL}), "--key", "[red]k[/red]")
     treadle("enqueue", "give_up", json.dumps({"text": EVIL}))
     work()
@@ -139,6 +151,66 @@ def test_colours_are_for_terminals_and_no_color_is_obeyed(store, monkeypatch):
 def test_a_narrow_terminal_still_shows_whole_ids(store, monkeypatch):
     ids = [job["id"] for job in store("jobs", "list", "--json").json["jobs"]]
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "60")
-    shown = store("jobs", "list").out
-    assert all(id in shown for id in ids)
+    for columns in ("60", "40", "30"):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = store("jobs", "list").out
+        assert all(id in shown for id in ids)
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_in_a_terminal_every_line_fits_and_no_word_is_broken(treadle, work, monkeypatch, columns):
+    treadle("enqueue", "boom", json.dumps({"text": "no luck with\nthe server " * 20}))
+    work()
+    treadle("enqueue", "greet", '{"name": "Ada"}', "--run-after", "10m", "--queue", "a_queue_of_a_long_name")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", treadle("jobs", "list").out).splitlines()
+    assert all(len(line) <= columns for line in lines)
+    narrow = columns < 110
+    header = "id state task tries when" if narrow else "id state task queue tries when error"
+    assert lines[0].split() == header.split()
+    assert len(lines) == (4 if narrow else 3)  # a narrow list has the error below its job
+    assert lines[1].split()[1:3] == ["scheduled", "greet"]
+    assert "in 9m" in lines[1]
+    assert lines[2].split()[1] == "failed"
+    assert "RuntimeError: " in lines[-1]
+    assert lines[-1].endswith("…")
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"state": State.FAILED, "reason": Reason.CRASHED}, "failed (crashed)"),
+        ({"state": State.CANCELLED, "reason": Reason.EXPIRED}, "cancelled (expired)"),
+        ({"state": State.SUCCEEDED}, "succeeded"),
+        ({"failures": 1}, "retrying"),
+        ({"due_at": NOW + timedelta(hours=1)}, "scheduled"),
+        ({"state": State.RUNNING}, "claimed"),
+    ],
+)
+def test_a_final_state_is_said_in_the_words_that_state_knows(fields, said):
+    assert standing(Job(new_id(), "t", "{}", NOW, NOW).evolve(**fields), NOW) == said
+
+
+def test_the_help_of_list_explains_the_states(call):
+    said = " ".join(call("jobs", "list", "--help").out.split())
+    for word in (*State, "scheduled", "retrying", "claimed", '"tries"', '"when"'):
+        assert word in said
+
+
+def test_what_a_job_has_spent_is_said_rightly():
+    job = Job(new_id(), "t", "{}", NOW, NOW, attempt=4, failures=1, crashes=1, lease_until=NOW)
+    assert _tries(job) == "1/5"  # a snooze is an attempt that spends nothing
+    lines = [line.plain for line in _account(job, [], NOW)]
+    assert "  attempts    4 so far, 1 of 5 failures spent, 1 crash" in lines
+    assert "  lease ends  2026-01-01 00:00:00 UTC  0s ago" in lines
+    assert any(line.endswith("2 crashes") for line in (line.plain for line in _account(job.evolve(crashes=2), [], NOW)))
+
+
+def test_an_id_may_be_written_as_people_write_uuids(store):
+    id = only(store, "--state", "failed")["id"]
+    for written in (id.upper(), id.replace("-", "")):
+        assert store("jobs", "show", written, "--json").json["job"]["id"] == id

@@ -38,6 +38,14 @@ def until(met: Callable[[], object], patience: float = 20.0) -> None:
         time.sleep(0.05)
 
 
+def told(process: subprocess.Popen[str], words: str) -> None:
+    """Wait until the worker has written a line with these words on stderr."""
+    for line in process.stderr:
+        if words in line:
+            return
+    pytest.fail(f"it never said {words!r}")
+
+
 def test_a_worker_runs_jobs_and_stops_cleanly_on_sigterm(treadle, start):
     treadle("enqueue", "greet", '{"name": "Ada"}')
     treadle("enqueue", "boom", '{"text": "x"}')
@@ -77,22 +85,68 @@ def test_a_second_signal_does_not_wait_for_what_runs(treadle, start, project):
     process = start("--grace", "50s")
     until(mark.exists)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    told(process, "INFO    stopping: 1 jobs may run for 50 s more")
     assert process.poll() is None  # it waits for the job
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    told(process, "second signal")
+    process.communicate(timeout=20)
     assert process.returncode == 0
-    assert "second signal" in err
     [job] = treadle("jobs", "list", "--json").json["jobs"]
     assert (job["state"], job["failures"], job["crashes"]) == ("pending", 0, 0)
 
 
-def test_a_signal_before_the_worker_listens_is_a_clean_stop_too(start):
+SLOW_IMPORT = """
+import os, sys, time
+print("importing", file=sys.stderr, flush=True)
+try:
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+except BaseException as error:
+    print("the import saw", repr(error), file=sys.stderr, flush=True)
+print("imported", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_app_is_imported_is_a_clean_stop_that_the_app_does_not_see(start, project, number):
+    (project / "tasks.py").write_text(SLOW_IMPORT + (project / "tasks.py").read_text())
+    process = start("--json", "--name", "w1")
+    told(process, "importing")
+    process.send_signal(number)
+    (project / "go").touch()
+    rest = process.stderr.read()
+    assert (process.wait(20), rest) == (0, "imported\n")  # not even a banner
+    assert json.loads(process.stdout.read()) == {"worker": "w1", "exhausted": False}
+    assert not (project / "treadle.db").exists()
+
+
+def test_a_second_signal_ends_an_import_that_hangs(start, project):
+    (project / "tasks.py").write_text(SLOW_IMPORT)
     process = start()
-    time.sleep(0.35)
-    process.terminate()
-    process.communicate(timeout=20)
-    assert process.returncode in (0, -signal.SIGTERM)  # the latter while Python itself was still starting
+    told(process, "importing")
+
+    def gone() -> bool:
+        process.terminate()
+        return process.poll() is not None
+
+    until(gone)
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_a_signal_after_the_import_stops_the_worker_before_it_runs(treadle, monkeypatch):
+    monkeypatch.setattr("treadle.app.Treadle.doctor", lambda self: signal.raise_signal(signal.SIGTERM) or [])
+    monkeypatch.setattr("treadle.worker.Worker.run", lambda self, **_: pytest.fail("it ran"))
+    assert treadle("worker").code == 0
+
+
+def test_a_signal_just_before_the_worker_listens_is_not_lost(treadle, monkeypatch):
+    from treadle.worker import Worker
+
+    run = Worker.run
+    monkeypatch.setattr(Worker, "run", lambda self, **how: signal.raise_signal(signal.SIGTERM) or run(self, **how))
+    stopped = treadle("worker", "--name", "w1", "--json")
+    assert stopped.code == 0
+    assert "worker w1 stopped" in stopped.err
 
 
 def test_a_worker_that_stopped_by_itself_exits_with_1(treadle, monkeypatch):

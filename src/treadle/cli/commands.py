@@ -58,7 +58,7 @@ cli = typer.Typer(
     name="treadle",
     cls=Sections,
     help="A job queue in the database you already have.",
-    epilog="\b\nEvery command has --help and --json. Settings: options, TREADLE_* variables, treadle.toml,\n"
+    epilog="\b\nEvery command has --help, --json and --debug. Settings: options, TREADLE_* variables, treadle.toml,\n"
     "[tool.treadle] of pyproject.toml. Exit codes: 0 done, 1 failed, 2 wrong usage.",
     rich_markup_mode=None,
     add_completion=False,
@@ -118,7 +118,7 @@ def root(
     show_version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version_option, is_eager=True)
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
 ) -> None:
     """A job queue in the database you already have."""
 
@@ -133,7 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """The exit code of one command; whatever goes wrong is one line on stderr."""
-    debug, as_json = "--debug" in arguments, "--json" in arguments
+    arguments, debug = _without_debug(arguments)
+    as_json = "--json" in arguments
     if not arguments:
         arguments = ["--help"]
     try:
@@ -151,6 +152,13 @@ def run(arguments: list[str]) -> int:
         return _complain(error, as_json, debug)
 
 
+def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:
+    """The arguments without --debug, which may stand before or after a command, and whether it was there."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [word for word in arguments[:end] if word != "--debug"]
+    return kept + arguments[end:], len(kept) < end
+
+
 def _complain(error: Exception, as_json: bool, debug: bool) -> int:
     """Say what went wrong, in one line; the exit code it means."""
     kind = type(error).__name__
@@ -159,7 +167,7 @@ def _complain(error: Exception, as_json: bool, debug: bool) -> int:
     elif isinstance(error, TreadleError):
         code, message = 2 if isinstance(error, WRONG_USAGE) else 1, str(error)
     else:
-        hint = "" if debug else "; treadle --debug shows the traceback"
+        hint = "" if debug else "; --debug shows the traceback"
         code, message = 1, f"unexpected {kind}: {error}{hint}"
     message = " ".join(masked(message).split())
     if as_json:

@@ -1,4 +1,4 @@
-"""Jobs and events as plain data for --json; the keys are stable."""
+"""Jobs and events as plain data for --json, whose keys are stable, and a job's state in words."""
 
 from datetime import datetime
 from typing import Any
@@ -21,6 +21,13 @@ def job_as_dict(job: Job, now: datetime) -> dict[str, Any]:
         "error": job.error and job.error._asdict(),
         "progress": job.progress and job.progress._asdict(),
     }
+
+
+def standing(job: Job, now: datetime) -> str:
+    """Where a job stands, for people: a final state is the word that --state knows, with its reason."""
+    if job.state.final:
+        return f"{job.state} ({job.reason})" if job.reason else job.state.value
+    return job.label(now)
 
 
 def event_as_dict(event: Event) -> dict[str, Any]:

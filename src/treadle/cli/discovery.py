@@ -39,6 +39,11 @@ def find_ready_store(spec: str | None, url: str | None) -> Treadle:
     """`find_store`, if its tables are there: to look at a store must not create it."""
     app = find_store(spec, url)
     if drift := app.check_schema():
+        path, missing, _ = drift[0].partition(" does not exist yet")
+        if missing:
+            raise NotPossible(
+                f"there is no {path}. Wrong directory? Give --url or set TREADLE_URL; `treadle migrate` makes a new one"
+            )
         more = f" (and {len(drift) - 1} more)" if len(drift) > 1 else ""
         where = masked(app.settings.url)
         raise NotPossible(

@@ -11,12 +11,14 @@ import typer
 from treadle import Retry, Unique
 from treadle.app import Treadle
 from treadle.cli import options
-from treadle.cli.describe import job_as_dict
+from treadle.cli.describe import job_as_dict, standing
 from treadle.cli.discovery import find_app, find_store
 from treadle.cli.terminal import age, document, safe, say
 from treadle.errors import InvalidJob, NotPossible, UnknownTask
 from treadle.model import Job, Scope, State, new_id
 from treadle.task import OnConflict
+
+EXAMPLE = """write an object such as '{"name": "Ada"}'"""
 
 
 def enqueue(
@@ -86,7 +88,8 @@ def _payload(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twins)
     except json.JSONDecodeError as error:
-        raise InvalidJob("payload", f"is no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        where = f"line {error.lineno}, column {error.colno}"
+        raise InvalidJob("payload", f"is no JSON: {error.msg} at {where}; {EXAMPLE}") from None
     except RecursionError:
         raise InvalidJob("payload", "is nested too deeply for JSON") from None
     except InvalidJob:
@@ -148,5 +151,5 @@ def _say(app: Treadle, job: Job, outcome: str) -> None:
     now = app.store_now()
     words = {"created": "created", "existed": "existed already", "replaced": "replaced what was waiting"}[outcome]
     due = f", due {age(job.due_at, now)}" if job.due_at > now else ""
-    label = "" if outcome == "created" else f", {job.label(now)}"
+    label = "" if outcome == "created" else f", {standing(job, now)}"
     say(f"{job.id}  {words}: {safe(job.task)} on queue {safe(job.queue)}{label}{due}")

@@ -7,16 +7,22 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
 from typing import Annotated
+from uuid import UUID
 
 import typer
 from rich.text import Text
 
 from treadle.app import Treadle
 from treadle.cli import options
-from treadle.cli.describe import event_as_dict, job_as_dict
+from treadle.cli.describe import event_as_dict, job_as_dict, standing
 from treadle.cli.discovery import find_ready_store
-from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, table
+from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, table, width
+from treadle.errors import ConfigError
 from treadle.model import Event, Job, State
+
+COLUMNS = ("id", "state", "task", "queue", "tries", "when", "error")
+NARROW = 110  # cells: in a terminal with fewer the error goes below its job, and the queue away
+NARROW_COLUMNS = ("id", "state", "task", "tries", "when")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
 OfTask = Annotated[str | None, typer.Option("--task", help="Only of this task.")]
@@ -28,7 +34,7 @@ Why = Annotated[str, typer.Option("--reason", help="Why, for the job's history."
 def list_jobs(
     app: options.App = None,
     url: options.Url = None,
-    state: Annotated[State | None, typer.Option("--state", help="Only in this state.")] = None,
+    state: Annotated[State | None, typer.Option("--state", help="Only in this state; see above.")] = None,
     task: OfTask = None,
     queue: OfQueue = None,
     tenant: OfTenant = None,
@@ -36,7 +42,15 @@ def list_jobs(
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first.
+
+    States: pending, running, succeeded, failed and cancelled; the last three are final, a word in parentheses says
+    why. Of pending jobs the list calls those scheduled that are not due yet, and retrying those that failed before
+    (--state pending finds both); of running ones those claimed that have not begun.
+
+    The column "tries" has the failures so far and how many there may be; "when" says how long ago a job was stored,
+    or in how long one that waits is due.
+    """
     with closing(find_ready_store(app, url)) as store:
         page = store.find(state=state, task=task, queue=queue, tenant=tenant, limit=limit, cursor=cursor)
         now = store.store_now()
@@ -46,16 +60,20 @@ def list_jobs(
     if not page.jobs:
         say("no jobs")
         return
-    headers = ("id", "state", "task", "queue", "attempt", "created", "error")
-    table(headers, (_row(job, now) for job in page.jobs))
+    if (room := width()) is not None and room < NARROW:
+        errors = [preview(_error(job), room - 4) for job in page.jobs]
+        table(NARROW_COLUMNS, [_narrow_row(job, now) for job in page.jobs], notes=errors)
+    else:
+        table(COLUMNS, [_row(job, now) for job in page.jobs])
     if page.cursor is not None:
         say(Text(f"more: --cursor {page.cursor}", "dim"))
 
 
 def show(id: Id, app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """Show everything about one job: payload, times, error and history."""
+    known = _uuid(id)
     with closing(find_ready_store(app, url)) as store:
-        job, events = store.get(id), store.events(id)
+        job, events = store.get(known), store.events(known)
         now = store.store_now()
     if as_json:
         document({"job": job_as_dict(job, now), "events": [event_as_dict(event) for event in events]})
@@ -73,8 +91,9 @@ def retry(
     as_json: options.Json = False,
 ) -> None:
     """Run a failed or cancelled job again."""
+    known = _uuid(id)
     with closing(find_ready_store(app, url)) as store:
-        job = store.retry(id, keep_attempts=keep_attempts, actor=actor(), reason=reason)
+        job = store.retry(known, keep_attempts=keep_attempts, actor=actor(), reason=reason)
         _done(store, job, "waits to be run again", as_json)
 
 
@@ -82,8 +101,9 @@ def cancel(
     id: Id, app: options.App = None, url: options.Url = None, reason: Why = "", as_json: options.Json = False
 ) -> None:
     """Cancel a waiting job, or ask a running one to stop."""
+    known = _uuid(id)
     with closing(find_ready_store(app, url)) as store:
-        job = store.cancel(id, actor=actor(), reason=reason)
+        job = store.cancel(known, actor=actor(), reason=reason)
         asked = f"was asked to stop; it runs on {job.worker}"
         _done(store, job, asked if job.state is State.RUNNING else "is cancelled", as_json)
 
@@ -116,6 +136,14 @@ def actor() -> str:
         return f"uid {os.getuid()}"
 
 
+def _uuid(id: str) -> str:
+    """The id as stores write it."""
+    try:
+        return str(UUID(id))
+    except ValueError:
+        raise ConfigError(f"{id!r} is no job id (a UUID); `treadle jobs list` shows them") from None
+
+
 def _done(store: Treadle, job: Job, words: str, as_json: bool) -> None:
     if as_json:
         document({"job": job_as_dict(job, store.store_now())})
@@ -124,26 +152,47 @@ def _done(store: Treadle, job: Job, words: str, as_json: bool) -> None:
 
 
 def _row(job: Job, now: datetime) -> tuple[str | Text, ...]:
-    error = "" if job.error is None else preview(f"{job.error.type}: {job.error.message}")
-    label = coloured(job.label(now))
-    attempts = f"{job.attempt}/{job.max_attempts}"
-    return job.id, label, safe(job.task), safe(job.queue), attempts, age(job.created_at, now), error
+    state = coloured(job.label(now), standing(job, now))
+    return job.id, state, safe(job.task), safe(job.queue), _tries(job), _when(job, now), preview(_error(job))
+
+
+def _narrow_row(job: Job, now: datetime) -> tuple[str | Text, ...]:
+    """Without the queue, and of a final state without the reason."""
+    label = job.label(now)
+    return (
+        job.id,
+        coloured(label, job.state if job.state.final else label),
+        safe(job.task),
+        _tries(job),
+        _when(job, now),
+    )
+
+
+def _tries(job: Job) -> str:
+    """Failures, not attempts: a snooze is an attempt that spends nothing."""
+    return f"{job.failures}/{job.max_attempts}"
+
+
+def _when(job: Job, now: datetime) -> str:
+    waits = job.state is State.PENDING and job.due_at > now
+    return age(job.due_at if waits else job.created_at, now)
+
+
+def _error(job: Job) -> str:
+    return "" if job.error is None else f"{job.error.type}: {job.error.message}"
 
 
 def _account(job: Job, events: list[Event], now: datetime) -> Iterator[Text]:
     """The job, top to bottom, as lines."""
-    label = job.label(now)
-    why = f" ({job.reason})" if job.reason else ""
-    yield Text.assemble(job.id, "  ", coloured(label), why)
+    yield Text.assemble(job.id, "  ", coloured(job.label(now), standing(job, now)))
     for title, text in _facts(job, now):
-        yield Text.assemble((f"  {title:<10}", "dim"), text)
+        yield Text.assemble((f"  {title:<12}", "dim"), text)
     yield from _block("payload", _pretty(job.payload))
     if job.result_json is not None:
         yield from _block("result", _pretty(job.result))
     if job.error is not None:
-        said = f"{job.error.type}: {job.error.message}"
         when = age(datetime.fromisoformat(job.error.at), now)
-        yield from _block(f"error in attempt {job.error.attempt}, {when}", said, "red")
+        yield from _block(f"error in attempt {job.error.attempt}, {when}", _error(job), "red")
         if job.error.traceback.strip():
             yield from _block("traceback", job.error.traceback.rstrip())
     if events:
@@ -159,10 +208,8 @@ def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     yield "task", f"{safe(job.task)}{version}"
     lane = f", lane {safe(job.lane)}" if job.lane else ""
     yield "queue", f"{safe(job.queue)}{lane}, priority {job.priority}, tenant {safe(job.tenant)}"
-    yield (
-        "attempts",
-        f"{job.attempt} so far, {job.failures} of {job.max_attempts} failures spent, {job.crashes} crashes",
-    )
+    crashes = "1 crash" if job.crashes == 1 else f"{job.crashes} crashes"
+    yield "attempts", f"{job.attempt} so far, {job.failures} of {job.max_attempts} failures spent, {crashes}"
     if job.key is not None:
         until = f" until {clock(job.key_until)}" if job.key_until else ""
         yield "key", f"{safe(job.key)} ({job.key_scope}{until})"

@@ -1,6 +1,6 @@
 """What reaches the terminal: results on stdout, errors and logs on stderr, and nothing of a job's data raw.
 
-In a terminal tables are drawn by Rich; in a pipe they are aligned columns, as wide as they need to be.
+Tables are aligned columns: cut to fit in a terminal, as wide as they need to be in a pipe.
 """
 
 import json
@@ -8,14 +8,16 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 Cell = str | Text
+
+IDS = ("id", "job")  # columns that are never cut
+ID_AND_MORE = 36 + 3  # cells: no line is cut to fewer, for an id stands at its start
+SMALLEST = 9  # cells of a column that was cut
 
 # C0 and C1 controls, DEL, lone surrogates, and what reorders or hides text: none of them is shown as it is.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
@@ -93,33 +95,60 @@ def say(*parts: Cell, stderr: bool = False) -> None:
     console(stderr=stderr).print(Text.assemble(*parts), soft_wrap=True)
 
 
-def table(
-    headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: Sequence[str] = (), indent: int = 0
-) -> None:
-    """A table; an id in it is never cut or folded. The columns named in `right` are numbers."""
+def width() -> int | None:
+    """How many cells a line of the terminal has; None in a pipe, where lines may be as long as they like."""
     out = console()
-    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
-    if not out.is_terminal:
-        _columns([[Text(header) for header in headers], *cells], [header in right for header in headers])
-        return
-    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for header in headers:
-        kept = header in ("id", "job")
-        justify: Literal["left", "right"] = "right" if header in right else "left"
-        drawn.add_column(header, no_wrap=kept, min_width=36 if kept else None, overflow="fold", justify=justify)
-    for row in cells:
-        drawn.add_row(*row)
-    out.print(Padding(drawn, (0, 0, 0, indent)))
+    return out.width if out.is_terminal else None
 
 
-def _columns(rows: Sequence[Sequence[Text]], right: Sequence[bool]) -> None:
-    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = ""
-        for cell, width, numeric in zip(row, widths, right, strict=True):
-            blank = " " * (width - cell.cell_len)
-            line += f"{blank}{cell.plain}  " if numeric else f"{cell.plain}{blank}  "
-        sys.stdout.write(line.rstrip() + "\n")
+def table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    right: Sequence[str] = (),
+    indent: int = 0,
+    notes: Sequence[str] = (),
+) -> None:
+    """A table of one line a row; in a terminal text is cut to fit, but never an id. Columns in `right` are numbers.
+
+    Each row may have a note, a line below it.
+    """
+    cells = [[Text(header, "dim") for header in headers]]
+    cells += [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*cells, strict=True)]
+    out = console()
+    margin, room = (" " * indent, out.width - indent) if out.is_terminal else ("", None)
+    if room is not None:
+        _squeeze(widths, [header in IDS for header in headers], room)
+    numeric = [header in right for header in headers]
+    below = ["", *(notes or [""] * (len(cells) - 1))]
+    for row, note in zip(cells, below, strict=True):
+        line = Text()
+        for cell, size, number in zip(row, widths, numeric, strict=True):
+            line.append_text(_fitted(cell, size, number)).append("  ")
+        line.rstrip()
+        if room is not None:
+            line.truncate(max(room, ID_AND_MORE), overflow="ellipsis")
+        out.print(Text.assemble(margin, line), soft_wrap=True)
+        if note:
+            out.print(Text.assemble(margin, (f"  {note}", "red")), soft_wrap=True)
+
+
+def _squeeze(widths: list[int], fixed: Sequence[bool], room: int) -> None:
+    """Take from the widest column that is not fixed until all fit, or are as small as they can be."""
+    free = [place for place, is_fixed in enumerate(fixed) if not is_fixed]
+    while free and sum(widths) + 2 * (len(widths) - 1) > room:
+        widest = max(free, key=lambda place: widths[place])
+        if widths[widest] <= SMALLEST:
+            return
+        widths[widest] -= 1
+
+
+def _fitted(cell: Text, size: int, right: bool) -> Text:
+    fitted = cell.copy()
+    fitted.truncate(size, overflow="ellipsis")
+    blank = Text(" " * (size - fitted.cell_len))
+    return blank.append_text(fitted) if right else fitted.append_text(blank)
 
 
 def _written(character: str) -> str:

@@ -4,7 +4,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -19,6 +19,8 @@ from treadle.errors import TreadleError
 from treadle.model import check_name
 
 log = logging.getLogger("treadle.cli")
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Exhausted(TreadleError):
@@ -50,15 +52,19 @@ def worker(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything.")] = False,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; a second one does not wait for what still runs."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)  # until the worker listens by itself
+    early = Early()
     if name is not None:
         check_name("--name", name)
     used = find_app(app, url)
+    if early.stopped:
+        used.close()
+        _end(name, False, as_json)
+        return
     _set_up_logging(as_json, verbose)
     made = used.worker(
         queues=queue, lanes=lane, concurrency=concurrency, lease=lease, grace=grace, poll=poll, name=name
     )
+    early.stop = made.stop
     used.migrate()
     plan = made.plan
     facts = {
@@ -73,19 +79,39 @@ def worker(
     }
     _banner(used, facts, as_json)
     try:
-        made.run(until_idle=until_idle)
+        if not early.stopped:
+            made.run(until_idle=until_idle)
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # it has stopped: a late signal must not spoil the exit code
         used.close()
-    if as_json:
-        document({"worker": plan.name, "exhausted": made.exhausted})
+    _end(plan.name, made.exhausted, as_json)
     if made.exhausted:
         raise Exhausted("the worker stopped by itself: too many handlers ran past their timeout and never ended")
 
 
-def _leave(number: int, frame: object) -> None:  # noqa: ARG001
-    raise SystemExit(0)
+class Early:
+    """Notes a signal until the worker listens by itself; raising would land in whatever is being imported.
+
+    A second signal of the same kind ends the process, should the import of the app hang.
+    """
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self.stop: Callable[[], None] | None = None  # of the worker, once there is one
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: object) -> None:  # noqa: ARG002
+        signal.signal(number, signal.SIG_DFL)
+        self.stopped = True
+        if self.stop is not None:
+            self.stop()
+
+
+def _end(name: str | None, exhausted: bool, as_json: bool) -> None:
+    if as_json:
+        document({"worker": name, "exhausted": exhausted})
 
 
 def _banner(app: Treadle, facts: dict[str, Any], as_json: bool) -> None:
