@@ -123,7 +123,7 @@ READS: dict[str, Callable[[Engine, Job], object]] = {
     "get": lambda engine, job: engine.get([job.id]),
     "find": lambda engine, job: engine.find(Where(), limit=10).jobs,
     "count": lambda engine, job: engine.count(Where()),
-    "expired": lambda engine, job: engine.expired(limit=10, now=job.due_at + timedelta(days=1)),
+    "expired": lambda engine, job: engine.expired(limit=10),
     "events": lambda engine, job: engine.events(job.id),
     "check": lambda engine, job: engine.check(),
 }
@@ -144,6 +144,16 @@ def test_reads_do_not_wait_for_a_writer_and_see_what_was_committed(
             took = stopwatch()
             assert read(engine, job) == expected
             assert took() < 2.0
+
+
+def test_no_lease_counts_as_past_while_the_file_is_locked_for_its_holder_cannot_renew(
+    make_engine: Callable[[], Engine], locked: Locked
+) -> None:
+    job = first_claimed(make_engine())
+    later = job.due_at + timedelta(days=1)
+    with locked(), pytest.raises(EngineUnavailable):
+        make_engine().expired(limit=10, now=later)
+    assert [found.id for found in make_engine().expired(limit=10, now=later)] == [job.id]
 
 
 def test_reads_do_not_wait_for_a_writer_of_their_own_process(
@@ -299,7 +309,7 @@ def hold_the_lock(neighbour: Callable[..., Any], store_url: str, clock: FakeCloc
     def work() -> None:
         engine = connect(store_url, clock=clock.now)
         with engine.file.write() as connection:
-            drive(connection, engine.enqueue_script([job], now=clock.now(), own=True))
+            drive(connection, engine.enqueue_script([job], now=clock.now()))
             os.write(say_held, b"!")
             os.read(told, 1)
         engine.close()
