@@ -18,6 +18,7 @@ def held_by(app: Treadle) -> Counter[str | None]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
+@pytest.mark.covers("004-T05.c")
 def test_a_worker_of_slow_jobs_holds_no_more_than_it_can_start(make_app: Callable[..., Treadle], kind: str) -> None:
     def plain() -> None:
         time.sleep(0.25)
