@@ -17,7 +17,7 @@ from treadle.model import Job
 FROZEN_AT_ONCE = 3 / 8  # of the workers
 KILL_PAUSE = (0.1, 0.5)  # seconds between two kills
 NAPS = 0.3  # share of the pauses that end about when the lease does, to meet the reapers halfway
-NAP_ENDS = (-0.05, 0.25)  # seconds after the lease
+NAP_ENDS = (-0.05, 0.15)  # seconds after the lease
 PRODUCER_PERIOD = 5.0  # seconds between two kills of the producer
 GLANCE = 0.02
 PATIENCE = 2.0  # seconds past the lease in which a job must be claimed again
