@@ -42,6 +42,7 @@ class Keeper:
 
     def stop(self) -> None:
         self._stop.set()
+        self._thread.join()
 
     def _keep(self) -> None:
         wait = self._lease / 3

@@ -143,8 +143,8 @@ class Worker:
         )
         await asyncio.to_thread(self._engine.migrate)
         self._turning = threading.Thread(target=self._serve, name="treadle-engine", daemon=True)
-        self._turning.start()
         self._keeper.start()
+        self._turning.start()
         log.info("worker %s: queues %s, %d slots", plan.name, ", ".join(plan.queues), plan.concurrency)
         for task in self._tasks.values():
             if task.options.queue not in plan.queues:

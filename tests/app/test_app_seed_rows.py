@@ -55,6 +55,26 @@ print(json.dumps([app.get(job.id).state, sorted(brokers & set(sys.modules))]))
     assert json.loads(done.stdout) == ["succeeded", []]
 
 
+@pytest.mark.covers("004-T13.b")
+def test_a_scheduler_process_of_the_application_makes_jobs_that_a_worker_elsewhere_runs(store_url: str) -> None:
+    scheduler = (
+        "import sys\nfrom treadle import Treadle\napp = Treadle(sys.argv[1])\n"
+        "@app.task\ndef workflow(name: str) -> str: ...\n"
+        "for name in ('hourly', 'nightly'):\n    workflow.enqueue(name)\n"
+    )
+    subprocess.run([sys.executable, "-c", scheduler, store_url], timeout=60, check=True)
+
+    app = Treadle(store_url)
+
+    @app.task
+    def workflow(name: str) -> str:
+        return name
+
+    app.run_worker(until_idle=True, poll=0.05)
+    assert sorted(job.result for job in app.find(state=State.SUCCEEDED).jobs) == ["hourly", "nightly"]
+    app.close()
+
+
 @pytest.mark.covers("002-D1.b")
 def test_the_decision_for_the_database_is_on_record_with_its_reason_and_cost() -> None:
     [record] = (ROOT / "docs" / "decisions").glob("0001-*.md")

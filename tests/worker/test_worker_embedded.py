@@ -12,6 +12,7 @@ from workbench import ended, until, working
 from treadle import Retry, State, Treadle
 
 
+@pytest.mark.covers("001-R29.a")
 def test_a_worker_lives_beside_the_coroutines_of_an_application(app: Treadle) -> None:
     @app.task
     async def greet(name: str) -> str:
