@@ -156,8 +156,9 @@ def cramped(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator["Disk"]:
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(directory)], check=False, capture_output=True
     )
-    if mounted.returncode:
-        pytest.skip("only root may mount a small disk; the other case says the same")
+    if mounted.returncode:  # only root may mount: then the limit on file sizes stands for the disk too
+        yield Limited(tmp_path)
+        return
     yield Full(directory)
     subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
