@@ -11,7 +11,7 @@ from treadle import lifecycle
 from treadle.clock import Clock, Duration, SystemClock, seconds
 from treadle.context import Context
 from treadle.engines import connect
-from treadle.engines.base import Engine, Finding, Outcome, Page, Receipt, Verdict, Where
+from treadle.engines.base import Engine, Finding, Page, Receipt, Ruling, Verdict, Where
 from treadle.errors import ConfigError, InvalidJob, JobNotFound, KeyTaken, NotPossible, UnknownTask
 from treadle.model import MESSAGE_CAP, Change, Event, Job, State, check_name, clean
 from treadle.retry import Retry
@@ -162,7 +162,7 @@ class Treadle:
             if receipt.created or receipt.job.state is not State.PENDING:
                 return receipt
             change = lifecycle.replace(receipt.job, job, self.engine.now(), actor="enqueue")
-            if self._write(change, tx).outcome is Outcome.APPLIED:
+            if self._write(change, tx).ruling is Ruling.APPLIED:
                 return Receipt(change.after, created=False)
             [receipt] = self._store([job], tx)
         return receipt
@@ -236,9 +236,9 @@ class Treadle:
         for _ in range(ROUNDS):
             change = decide(self.get(job_id), self.engine.now())
             verdict = self._write(change)
-            if verdict.outcome is Outcome.APPLIED:
+            if verdict.ruling is Ruling.APPLIED:
                 return self.get(job_id)
-            if verdict.outcome is Outcome.REFUSED:
+            if verdict.ruling is Ruling.REFUSED:
                 holder = verdict.holder or "another job"
                 raise NotPossible(f"job {job_id}: {verdict.why} by job {holder}; wait for it, or cancel it first")
         raise NotPossible(f"job {job_id} keeps changing; try again")

@@ -20,7 +20,7 @@ from typing import Any
 from treadle import lifecycle
 from treadle.app import Treadle
 from treadle.context import Attempt, Context
-from treadle.engines.base import Claim, Outcome
+from treadle.engines.base import Claim, Ruling
 from treadle.executors import Call, arguments_of, ended_by, succeeded, uncommitted
 from treadle.model import Job, State, new_id
 from treadle.tx import committed, settle_in
@@ -97,9 +97,9 @@ def _run(app: Treadle, job: Job) -> Job:
     while outcome is not None:
         change = lifecycle.settle(attempt.job_so_far(), outcome, now())
         [verdict] = app.engine.turn([change]).verdicts
-        if verdict.outcome is Outcome.STALE and verdict.job is not None:
+        if verdict.ruling is Ruling.STALE and verdict.job is not None:
             attempt.job = verdict.job
-        elif verdict.outcome is Outcome.REFUSED and verdict.holder:
+        elif verdict.ruling is Ruling.REFUSED and verdict.holder:
             app.engine.turn([lifecycle.supersede(change, now())])
             break
         else:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from treadle import lifecycle
 from treadle.context import Attempt
-from treadle.engines.base import Engine, Outcome, Script, Verdict
+from treadle.engines.base import Engine, Ruling, Script, Verdict
 from treadle.errors import ConfigError, EngineError, EngineUnavailable, LeaseLost
 from treadle.model import State, json_text
 
@@ -23,12 +23,12 @@ def settle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:
     """ctx.settle: write the attempt's success in the handler's own transaction."""
     now = engine.now()
     outcome = lifecycle.Succeeded(None if result is None else json_text(result, "result"))
-    verdict = Verdict(Outcome.STALE, attempt.job)
-    while verdict.outcome is Outcome.STALE:  # a cancel request came meanwhile: a success still stands
+    verdict = Verdict(Ruling.STALE, attempt.job)
+    while verdict.ruling is Ruling.STALE:  # a cancel request came meanwhile: a success still stands
         attempt.job = verdict.job or attempt.job
         change = lifecycle.settle(attempt.job_so_far(), outcome, now)
         verdict = run_in(tx, engine.settle_script(change, now=now))
-    if verdict.outcome is not Outcome.APPLIED:
+    if verdict.ruling is not Ruling.APPLIED:
         raise LeaseLost(f"job {attempt.job.id} is no longer yours: roll your transaction back")
     attempt.settled = True
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from treadle import lifecycle
-from treadle.engines.base import Engine, Outcome
+from treadle.engines.base import Engine, Ruling
 from treadle.errors import EngineUnavailable
 from treadle.model import Change, Job, State
 
@@ -90,9 +90,9 @@ class Upkeep:
         superseded: list[Change] = []
         done = 0
         for change, verdict in zip(changes, self._engine.turn(changes).verdicts, strict=True):
-            if verdict.outcome is Outcome.REFUSED and verdict.holder:
+            if verdict.ruling is Ruling.REFUSED and verdict.holder:
                 superseded.append(lifecycle.supersede(change, now))
-            elif verdict.outcome is Outcome.APPLIED:
+            elif verdict.ruling is Ruling.APPLIED:
                 done += 1
                 log.warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.what)
         if superseded:

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, Self
 
 from treadle import lifecycle
 from treadle.context import Attempt, Told
-from treadle.engines.base import Claim, Engine, Hold, Renewal, Verdict
-from treadle.engines.base import Outcome as Verdicts
+from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, Verdict
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.executors import error_from, uncommitted
 from treadle.keeper import Keeper
@@ -343,22 +342,22 @@ class Worker:
     def _heed(self, settling: Settling, verdict: Verdict) -> None:
         """What the store said to one change."""
         attempt, outcome, change = settling
-        match verdict.outcome:
-            case Verdicts.APPLIED | Verdicts.ALREADY:
+        match verdict.ruling:
+            case Ruling.APPLIED | Ruling.ALREADY:
                 self._forget(attempt)
                 _tell_of(change)
-            case Verdicts.LOST:
+            case Ruling.LOST:
                 log.warning("job %s: its lease was lost, its outcome was refused", attempt.job.id)
                 self._forget(attempt)
-            case Verdicts.STALE:
+            case Ruling.STALE:
                 attempt.job = verdict.job or attempt.job
                 self._outcomes.append((attempt, outcome))
-            case Verdicts.BUSY:
+            case Ruling.BUSY:
                 self._outcomes.append((attempt, outcome))
-            case Verdicts.REFUSED if verdict.holder:
+            case Ruling.REFUSED if verdict.holder:
                 superseded = lifecycle.supersede(change, self._engine.now())
                 self._settling.append(Settling(attempt, outcome, superseded))
-            case Verdicts.REFUSED:
+            case Ruling.REFUSED:
                 why = ValueError(f"the store refused the outcome: {verdict.why}")
                 refused = Refused(Reason.INVALID_RESULT, error_from(why, attempt, self._engine.now()))
                 self._outcomes.append((attempt, refused))

@@ -100,7 +100,7 @@ class Recorder:
         answer = self._engine.turn(changes, claim, **more)
         now = time.time()
         for change, verdict in zip(changes, answer.verdicts, strict=True):
-            job, fence, outcome = change.before, change.fence.value, verdict.outcome.value
+            job, fence, outcome = change.before, change.fence.value, verdict.ruling.value
             self._note("settle", now, job.id, job.attempt, change.after.revision, change.what, fence, outcome)
         for job in answer.jobs:
             self._note("claim", now, job.id, job.attempt, job.lease_token)

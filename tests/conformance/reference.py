@@ -8,7 +8,7 @@ clock of its own, no speed to speak of. Where the contract leaves something open
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from treadle.engines.base import Claim, Held, Hold, Outcome, Receipt, Renewal, Turn, Verdict, Where
+from treadle.engines.base import Claim, Held, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
 from treadle.model import Change, Event, Fence, Job, Scope, State, What
 
 Key = tuple[str, str, str]  # tenant, task, key
@@ -55,9 +55,9 @@ class ReferenceEngine:
     def _write(self, change: Change, now: datetime) -> Verdict:
         current = self.jobs.get(change.before.id)
         if not storable(change.after):
-            return Verdict(Outcome.REFUSED, why="half a character")
+            return Verdict(Ruling.REFUSED, why="half a character")
         if current is None:
-            return Verdict(Outcome.LOST)
+            return Verdict(Ruling.LOST)
         if not self._passes(change, current, now):
             return Verdict(self._why_not(change, current), current)
         after = change.after
@@ -65,10 +65,10 @@ class ReferenceEngine:
             # The flag alone is the change: it may be decided on an old reading, and must not bring that back.
             after = current.evolve(cancel_requested=True, revision=current.revision + 1)
         if _takes_key(change) and (other := self.holder_of_key(after, now)) not in (None, after.id):
-            return Verdict(Outcome.REFUSED, holder=other)
+            return Verdict(Ruling.REFUSED, holder=other)
         self._store(after, now)
         self._note(Event(after.id, after.revision, change.at, change.what, change.actor, change.note, after.tenant))
-        return Verdict(Outcome.APPLIED)
+        return Verdict(Ruling.APPLIED)
 
     def _passes(self, change: Change, current: Job, now: datetime) -> bool:
         before = change.before
@@ -85,14 +85,14 @@ class ReferenceEngine:
             case Fence.RUNNING:
                 return running
 
-    def _why_not(self, change: Change, current: Job) -> Outcome:
+    def _why_not(self, change: Change, current: Job) -> Ruling:
         """Only a holder can have written before, or be told to decide again: its token says that it was there."""
         if change.fence is not Fence.HOLDER or current.lease_token != change.before.lease_token:
-            return Outcome.LOST
+            return Ruling.LOST
         if current.state is State.RUNNING:
-            return Outcome.STALE if current.revision > change.before.revision else Outcome.LOST
+            return Ruling.STALE if current.revision > change.before.revision else Ruling.LOST
         as_written = (current.state, current.revision) == (change.after.state, change.after.revision)
-        return Outcome.ALREADY if as_written else Outcome.LOST
+        return Ruling.ALREADY if as_written else Ruling.LOST
 
     # ------------------------------------------------------------------------------------- claim
 

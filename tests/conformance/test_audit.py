@@ -18,7 +18,7 @@ from making import (
     write,
 )
 from treadle import lifecycle
-from treadle.engines.base import Claim, Hold, Outcome
+from treadle.engines.base import Claim, Hold, Ruling
 from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 from treadle.model import Event, Progress, Reason, Retry, Scope, State, What, new_id
 
@@ -149,7 +149,7 @@ def test_a_refused_change_leaves_no_line(make_engine, clock, everything):
     }
 
     for who, change in refused.items():
-        assert write(engine, change).outcome in (Outcome.LOST, Outcome.REFUSED), who
+        assert write(engine, change).ruling in (Ruling.LOST, Ruling.REFUSED), who
         assert traces(engine) == before, who
 
 

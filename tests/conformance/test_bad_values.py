@@ -6,7 +6,7 @@ import pytest
 
 from making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, write
 from treadle import lifecycle
-from treadle.engines.base import Claim, Hold, Outcome, Renewal, Where
+from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
 from treadle.errors import InvalidJob
 from treadle.lifecycle import Failed, Refused, Snoozed, Succeeded
 from treadle.model import (
@@ -53,9 +53,9 @@ def test_a_bad_value_is_refused_alone_among_sixty_and_the_claim_still_works(engi
 
     turn = engine.turn(changes, Claim(token=new_id(), worker="w1", limit=2, lease=LEASE))
 
-    wanted = [Outcome.APPLIED] * 60
-    wanted[place] = Outcome.REFUSED
-    assert [verdict.outcome for verdict in turn.verdicts] == wanted
+    wanted = [Ruling.APPLIED] * 60
+    wanted[place] = Ruling.REFUSED
+    assert [verdict.ruling for verdict in turn.verdicts] == wanted
     assert turn.verdicts[place].why
     assert turn.verdicts[place].holder is None
     assert current(engine, jobs[place]) == jobs[place]
@@ -75,17 +75,17 @@ def test_several_bad_values_are_refused_and_all_others_written(engine, clock):
 
     verdicts = engine.turn(changes).verdicts
 
-    assert [verdict.outcome is Outcome.REFUSED for verdict in verdicts] == [at % 3 == 0 for at in range(20)]
+    assert [verdict.ruling is Ruling.REFUSED for verdict in verdicts] == [at % 3 == 0 for at in range(20)]
     assert engine.count(Where()) == {State.RUNNING: 7, State.PENDING: 13}
 
 
 def test_a_job_whose_result_was_refused_can_be_ended_by_its_holder(engine, clock):
     job = running(engine)
-    assert settle(engine, job, Succeeded(f'"{HALF}"')).outcome is Outcome.REFUSED
+    assert settle(engine, job, Succeeded(f'"{HALF}"')).ruling is Ruling.REFUSED
 
     verdict = settle(engine, job, Refused(Reason.INVALID_RESULT, an_error(clock.now(), "the result was no text")))
 
-    assert verdict.outcome is Outcome.APPLIED
+    assert verdict.ruling is Ruling.APPLIED
     assert (current(engine, job).state, current(engine, job).reason) == (State.FAILED, Reason.INVALID_RESULT)
 
 
@@ -143,7 +143,7 @@ def test_a_job_with_a_bad_note_can_still_be_read_and_recovered(engine, clock):
     assert engine.get([bad.id, other.id])[1] == other
     clock.advance(seconds=LEASE)
     assert {job.id for job in engine.expired(limit=10)} == {bad.id, other.id}
-    assert settle(engine, bad, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, bad, Succeeded()).ruling is Ruling.APPLIED
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_cost_out_of_bounds_does_not_cost_the_neighbours_their_settle_or_their
     verdicts = engine.turn([lifecycle.settle(job, Succeeded(), clock.now()) for job in told]).verdicts
 
     assert [held[at].renewal for at in (0, 1, 3, 4)] == [Renewal.RENEWED] * 4
-    assert [verdicts[at].outcome for at in (0, 1, 3, 4)] == [Outcome.APPLIED] * 4
+    assert [verdicts[at].ruling for at in (0, 1, 3, 4)] == [Ruling.APPLIED] * 4
 
 
 def test_a_nul_is_kept_or_refused_but_never_cuts_what_stands_behind_it(engine, clock):
@@ -180,7 +180,7 @@ def test_a_nul_is_kept_or_refused_but_never_cuts_what_stands_behind_it(engine, c
 
     assert keyed.refused or current(engine, keyed.job).key == key
     assert other.refused or other.created
-    assert verdict.outcome is Outcome.REFUSED or [event.note for event in engine.events(job.id)] == [note]
+    assert verdict.ruling is Ruling.REFUSED or [event.note for event in engine.events(job.id)] == [note]
 
 
 def test_a_search_for_what_cannot_be_stored_finds_nothing(engine):
@@ -199,7 +199,7 @@ def test_a_bad_value_that_comes_alone_is_refused_without_an_error(engine, clock)
     job = running(engine)
     [receipt] = engine.enqueue([a_job(clock.now(), payload_json=f'"{HALF}"')])
 
-    assert write(engine, lifecycle.settle(job, Succeeded(f'"{HALF}"'), clock.now())).outcome is Outcome.REFUSED
+    assert write(engine, lifecycle.settle(job, Succeeded(f'"{HALF}"'), clock.now())).ruling is Ruling.REFUSED
     assert receipt.refused
 
 

@@ -20,7 +20,7 @@ from making import (
     write,
 )
 from treadle import lifecycle
-from treadle.engines.base import Hold, Outcome, Where
+from treadle.engines.base import Hold, Ruling, Where
 from treadle.lifecycle import Failed, Released, Snoozed, Succeeded
 from treadle.model import Reason, Retry, State, What
 
@@ -70,7 +70,7 @@ def test_after_a_crash_another_worker_gets_the_job(engine, clock):
     [again] = claim(engine, worker="w2")
 
     assert (again.id, again.worker, again.attempt) == (job.id, "w2", 2)
-    assert settle(engine, again, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, again, Succeeded()).ruling is Ruling.APPLIED
 
 
 def test_a_recovered_job_is_pending_at_its_old_place_and_says_what_happened(engine, clock):
@@ -216,7 +216,7 @@ def test_pending_jobs_past_their_expiry_are_listed_and_end_expired(engine, clock
     verdicts = engine.turn([lifecycle.expire(job, clock.now(), actor="upkeep") for job in found]).verdicts
 
     assert sorted(found) == sorted([soon, asleep])
-    assert [verdict.outcome for verdict in verdicts] == [Outcome.APPLIED] * 2
+    assert [verdict.ruling for verdict in verdicts] == [Ruling.APPLIED] * 2
     after = current(engine, soon)
     assert (after.state, after.reason, after.finished_at) == (State.CANCELLED, Reason.EXPIRED, clock.now())
     assert after.label(clock.now()) == "expired"
@@ -228,7 +228,7 @@ def test_a_running_job_past_its_expires_at_may_finish(engine, clock):
     clock.advance(seconds=6)
 
     assert engine.expired(limit=10) == []
-    assert settle(engine, job, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, job, Succeeded()).ruling is Ruling.APPLIED
 
 
 def test_leases_and_expiries_share_the_limit_of_one_look(engine, clock):
@@ -249,6 +249,6 @@ def test_a_crowd_of_crashed_jobs_is_recovered_in_one_turn(engine, clock):
     found = engine.expired(limit=1000)
     verdicts = engine.turn([lifecycle.crash(job, clock.now(), actor="reaper") for job in found]).verdicts
 
-    assert {verdict.outcome for verdict in verdicts} == {Outcome.APPLIED}
+    assert {verdict.ruling for verdict in verdicts} == {Ruling.APPLIED}
     assert engine.count(Where()) == {State.PENDING: 100}
     assert [job.id for job in claim(engine, 100)] == [job.id for job in jobs]

@@ -26,7 +26,7 @@ from making import (
     write,
 )
 from treadle import lifecycle
-from treadle.engines.base import Claim, Held, Hold, Outcome, Renewal
+from treadle.engines.base import Claim, Held, Hold, Renewal, Ruling
 from treadle.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
 from treadle.model import Progress, Reason, Retry, Scope, State, What, new_id
 
@@ -41,10 +41,10 @@ def test_a_zombie_cannot_settle_a_job_claimed_again(engine, clock, name):
 
     verdict = settle(engine, first, every_outcome(clock.now())[name])
 
-    assert verdict.outcome is Outcome.LOST
+    assert verdict.ruling is Ruling.LOST
     assert verdict.job == second
     assert traces(engine) == before
-    assert settle(engine, second, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, second, Succeeded()).ruling is Ruling.APPLIED
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
@@ -55,7 +55,7 @@ def test_a_zombie_cannot_settle_a_job_that_was_recovered_and_waits(engine, clock
 
     verdict = settle(engine, job, every_outcome(clock.now())[name])
 
-    assert verdict.outcome is Outcome.LOST
+    assert verdict.ruling is Ruling.LOST
     assert verdict.job == waiting
     assert traces(engine) == before
 
@@ -68,7 +68,7 @@ def test_a_zombie_cannot_settle_a_job_that_somebody_else_finished(engine, clock,
 
     verdict = settle(engine, first, every_outcome(clock.now())[name])
 
-    assert verdict.outcome is Outcome.LOST
+    assert verdict.ruling is Ruling.LOST
     assert verdict.job == current(engine, first)
     assert traces(engine) == before
 
@@ -84,7 +84,7 @@ def test_a_zombie_neither_frees_nor_takes_a_key(engine, clock, scope, name):
     assert traces(engine) == before
     [rival] = engine.enqueue([a_job(clock.now(), key="k", key_scope=scope)])
     assert rival.created == (scope is Scope.PENDING)  # at a claim the pending scope has let go, active has not
-    assert settle(engine, second, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, second, Succeeded()).ruling is Ruling.APPLIED
 
 
 def test_a_zombie_whose_key_has_passed_on_is_refused_too(engine, clock):
@@ -94,7 +94,7 @@ def test_a_zombie_whose_key_has_passed_on_is_refused_too(engine, clock):
 
     verdict = settle(engine, first, Snoozed(5))
 
-    assert verdict.outcome in (Outcome.LOST, Outcome.REFUSED)
+    assert verdict.ruling in (Ruling.LOST, Ruling.REFUSED)
     assert traces(engine) == before
 
 
@@ -157,7 +157,7 @@ def test_a_token_is_good_for_its_own_job_only(engine, clock):
     before = traces(engine)
     borrowed = other.evolve(lease_token=mine.lease_token)
 
-    assert settle(engine, borrowed, Succeeded()).outcome is Outcome.LOST
+    assert settle(engine, borrowed, Succeeded()).ruling is Ruling.LOST
     assert engine.extend([Hold(other.id, mine.lease_token)], lease=LEASE)[0].renewal is Renewal.LOST
     assert traces(engine) == before
 
@@ -173,7 +173,7 @@ def test_a_holder_can_settle_right_after_it_extended_its_lease(engine, clock):
 
     verdict = settle(engine, job, Succeeded('"ok"'))
 
-    assert verdict.outcome is Outcome.APPLIED
+    assert verdict.ruling is Ruling.APPLIED
     assert current(engine, job).state is State.SUCCEEDED
     assert current(engine, job).result == "ok"
 
@@ -182,7 +182,7 @@ def test_a_holder_whose_lease_has_passed_may_still_settle_while_nobody_took_the_
     job = running(engine)
     clock.advance(hours=1)
 
-    assert settle(engine, job, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, job, Succeeded()).ruling is Ruling.APPLIED
 
 
 def test_a_holder_whose_lease_has_passed_may_still_renew_while_nobody_took_the_job(engine, clock):
@@ -197,13 +197,13 @@ def test_a_holder_whose_lease_has_passed_may_still_renew_while_nobody_took_the_j
 def test_a_settle_repeated_is_known_as_the_same_write(engine, clock, name):
     job = running(engine)
     change = lifecycle.settle(job, every_outcome(clock.now())[name], clock.now())
-    assert write(engine, change).outcome is Outcome.APPLIED
+    assert write(engine, change).ruling is Ruling.APPLIED
     before = traces(engine)
     clock.advance(seconds=1)
 
     verdict = write(engine, change)
 
-    assert verdict.outcome is Outcome.ALREADY
+    assert verdict.ruling is Ruling.ALREADY
     assert verdict.job == current(engine, job) == change.after
     assert traces(engine) == before
 
@@ -214,10 +214,10 @@ def test_a_settle_of_a_keyed_job_repeated_is_known_as_the_same_write(engine, clo
     until = clock.now() + timedelta(days=1) if scope is Scope.WINDOW else None
     job = running(engine, key="k", key_scope=scope, key_until=until)
     change = lifecycle.settle(job, every_outcome(clock.now())[name], clock.now())
-    assert write(engine, change).outcome is Outcome.APPLIED
+    assert write(engine, change).ruling is Ruling.APPLIED
     before = traces(engine)
 
-    assert write(engine, change).outcome is Outcome.ALREADY
+    assert write(engine, change).ruling is Ruling.ALREADY
     assert traces(engine) == before
 
 
@@ -226,11 +226,11 @@ def test_a_reapers_requeue_is_never_taken_for_the_old_holders_own(engine, clock,
     job = running(engine)
     clock.advance(seconds=LEASE)
     change = lifecycle.settle(job, outcome, clock.now())
-    assert recover(engine, job).outcome is Outcome.APPLIED
+    assert recover(engine, job).ruling is Ruling.APPLIED
     waiting = current(engine, job)
     assert (waiting.state, waiting.revision) == (change.after.state, change.after.revision)
 
-    assert write(engine, change).outcome is Outcome.LOST
+    assert write(engine, change).ruling is Ruling.LOST
     assert current(engine, job) == waiting
 
 
@@ -241,7 +241,7 @@ def test_another_holders_same_ending_is_never_taken_for_ones_own(engine, clock):
     # the first holder's change, as it would look had it seen every revision but not the other's token
     late = lifecycle.settle(second.evolve(lease_token=first.lease_token), Succeeded("1"), clock.now())
 
-    assert write(engine, late).outcome is Outcome.LOST
+    assert write(engine, late).ruling is Ruling.LOST
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
@@ -251,7 +251,7 @@ def test_a_holders_change_without_a_token_matches_nothing(engine, clock, name):
     before = traces(engine)
 
     for job in (held.evolve(lease_token=None), held.evolve(lease_token=""), waiting):
-        assert write(engine, as_if_holding(job, outcome, clock.now())).outcome is Outcome.LOST
+        assert write(engine, as_if_holding(job, outcome, clock.now())).ruling is Ruling.LOST
     assert traces(engine) == before
 
 
@@ -262,7 +262,7 @@ def test_a_change_without_a_token_is_never_taken_for_a_write_that_was_made(engin
     write(engine, lifecycle.replace(replaced, a_job(clock.now()), clock.now(), actor="ann"))
 
     for job in (held.evolve(lease_token=None), replaced):
-        assert write(engine, as_if_holding(job, Released(), clock.now())).outcome is Outcome.LOST
+        assert write(engine, as_if_holding(job, Released(), clock.now())).ruling is Ruling.LOST
 
 
 @pytest.mark.parametrize("first", [Released(), Snoozed(60.0)], ids=["release", "snooze"])
@@ -274,7 +274,7 @@ def test_a_holders_change_needs_a_running_job_though_the_settled_row_keeps_its_t
     before = traces(engine)
 
     for name, outcome in every_outcome(clock.now()).items():
-        assert write(engine, as_if_holding(waiting, outcome, clock.now())).outcome is Outcome.LOST, name
+        assert write(engine, as_if_holding(waiting, outcome, clock.now())).ruling is Ruling.LOST, name
         assert traces(engine) == before
 
 
@@ -283,7 +283,7 @@ def test_a_settle_of_a_job_that_no_longer_exists_is_lost(engine, clock):
 
     verdict = settle(engine, ghost, Succeeded())
 
-    assert verdict.outcome is Outcome.LOST
+    assert verdict.ruling is Ruling.LOST
     assert verdict.job is None
     assert engine.get([ghost.id]) == [None]
 
@@ -300,10 +300,10 @@ def test_a_reaper_cannot_take_a_job_whose_lease_was_renewed_since_it_looked(engi
 
     verdict = recover(engine, seen)
 
-    assert verdict.outcome is Outcome.LOST
+    assert verdict.ruling is Ruling.LOST
     assert verdict.job == current(engine, job)
     assert traces(engine) == before
-    assert settle(engine, job, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, job, Succeeded()).ruling is Ruling.APPLIED
 
 
 def test_a_reaper_cannot_act_on_another_lease_than_the_one_it_saw_even_if_that_is_past_too(engine, clock):
@@ -313,7 +313,7 @@ def test_a_reaper_cannot_act_on_another_lease_than_the_one_it_saw_even_if_that_i
     engine.extend([Hold(job.id, job.lease_token)], lease=LEASE)
     clock.advance(seconds=LEASE * 2)
 
-    assert recover(engine, seen).outcome is Outcome.LOST
+    assert recover(engine, seen).ruling is Ruling.LOST
     assert current(engine, job).state is State.RUNNING
 
 
@@ -323,8 +323,8 @@ def test_a_reaper_cannot_act_on_another_holder_than_the_one_it_saw(engine, clock
 
     stale = second.evolve(lease_token=first.lease_token)
 
-    assert recover(engine, stale).outcome is Outcome.LOST
-    assert recover(engine, first).outcome is Outcome.LOST
+    assert recover(engine, stale).ruling is Ruling.LOST
+    assert recover(engine, first).ruling is Ruling.LOST
     assert current(engine, second) == second
 
 
@@ -333,10 +333,10 @@ def test_a_reaper_is_refused_before_the_end_of_the_lease_by_the_stores_clock(eng
     ahead = clock.now() + timedelta(hours=1)  # a reaper whose own clock runs an hour ahead
     clock.advance(seconds=LEASE, microseconds=-1)
 
-    assert write(engine, lifecycle.crash(job, ahead, actor="reaper")).outcome is Outcome.LOST
+    assert write(engine, lifecycle.crash(job, ahead, actor="reaper")).ruling is Ruling.LOST
     assert current(engine, job) == job
     clock.advance(microseconds=1)
-    assert recover(engine, job).outcome is Outcome.APPLIED
+    assert recover(engine, job).ruling is Ruling.APPLIED
 
 
 def test_a_reaper_cannot_take_a_job_that_was_settled_since_it_looked(engine, clock):
@@ -347,7 +347,7 @@ def test_a_reaper_cannot_take_a_job_that_was_settled_since_it_looked(engine, clo
         settle(engine, job, outcome)
         settled = current(engine, job)
 
-        assert recover(engine, seen).outcome is Outcome.LOST
+        assert recover(engine, seen).ruling is Ruling.LOST
         assert current(engine, job) == settled
         clock.advance(hours=1)
         claim(engine, lease=1e6)  # out of the way of the next round
@@ -361,8 +361,8 @@ def test_a_reaper_cannot_requeue_over_a_cancel_request_it_has_not_seen(engine, c
 
     verdict = recover(engine, seen)
 
-    assert verdict.outcome is Outcome.LOST
-    assert recover(engine, verdict.job).outcome is Outcome.APPLIED
+    assert verdict.ruling is Ruling.LOST
+    assert recover(engine, verdict.job).ruling is Ruling.APPLIED
     assert current(engine, job).state is State.CANCELLED
 
 
@@ -371,8 +371,8 @@ def test_of_two_reapers_one_recovers_the_job(engine, clock):
     clock.advance(seconds=LEASE)
     [seen] = engine.expired(limit=10)
 
-    assert recover(engine, seen, actor="one").outcome is Outcome.APPLIED
-    assert recover(engine, seen, actor="two").outcome is Outcome.LOST
+    assert recover(engine, seen, actor="one").ruling is Ruling.APPLIED
+    assert recover(engine, seen, actor="two").ruling is Ruling.LOST
     assert current(engine, job).crashes == 1
 
 
@@ -382,7 +382,7 @@ def test_of_racing_reapers_one_recovers_the_job(make_engine, clock):
     clock.advance(seconds=LEASE)
 
     for job in jobs:
-        outcomes = race(6, lambda place, job=job: recover(engines[place], job, actor=f"r{place}").outcome)
+        outcomes = race(6, lambda place, job=job: recover(engines[place], job, actor=f"r{place}").ruling)
 
         assert sorted(outcome.value for outcome in outcomes) == ["applied"] + ["lost"] * 5
         assert current(engines[0], job).crashes == 1
@@ -396,9 +396,9 @@ def test_a_wrong_clock_cannot_let_two_holders_settle_one_job(engine, clock):
     engine.turn([lifecycle.crash(first, ahead, actor="reaper")], now=ahead)  # the store itself believes it is later
     second = claimed(engine, first, worker="w2", now=ahead)
 
-    outcomes = [settle(engine, job, Succeeded(f'"{job.worker}"')).outcome for job in (first, second, first)]
+    outcomes = [settle(engine, job, Succeeded(f'"{job.worker}"')).ruling for job in (first, second, first)]
 
-    assert outcomes == [Outcome.LOST, Outcome.APPLIED, Outcome.LOST]
+    assert outcomes == [Ruling.LOST, Ruling.APPLIED, Ruling.LOST]
     assert current(engine, first).result == "w2"
 
 
@@ -413,9 +413,9 @@ def test_a_cancel_request_is_never_buried_by_a_retry(engine, clock, name):
 
     verdict = settle(engine, job, outcome)
 
-    assert verdict.outcome is Outcome.STALE
+    assert verdict.ruling is Ruling.STALE
     assert verdict.job == current(engine, job) == job.evolve(cancel_requested=True, revision=job.revision + 1)
-    assert settle(engine, verdict.job, outcome).outcome is Outcome.APPLIED
+    assert settle(engine, verdict.job, outcome).ruling is Ruling.APPLIED
     ended = current(engine, job)
     assert (ended.state, ended.reason) == (State.CANCELLED, Reason.BY_REQUEST)
 
@@ -426,8 +426,8 @@ def test_a_success_after_a_cancel_request_stays_a_success(engine, clock):
 
     verdict = settle(engine, job, Succeeded("1"))
 
-    assert verdict.outcome is Outcome.STALE
-    assert settle(engine, verdict.job, Succeeded("1")).outcome is Outcome.APPLIED
+    assert verdict.ruling is Ruling.STALE
+    assert settle(engine, verdict.job, Succeeded("1")).ruling is Ruling.APPLIED
     assert current(engine, job).state is State.SUCCEEDED
 
 
@@ -445,7 +445,7 @@ def test_a_cancel_request_meets_whoever_holds_the_job_now(engine, clock):
 
     verdict = write(engine, lifecycle.cancel(first, clock.now(), actor="ann"))
 
-    assert verdict.outcome is Outcome.APPLIED
+    assert verdict.ruling is Ruling.APPLIED
     assert current(engine, first) == second.evolve(cancel_requested=True, revision=second.revision + 1)
     assert [event.revision for event in engine.events(first.id)][-1] == second.revision + 1
 
@@ -453,7 +453,7 @@ def test_a_cancel_request_meets_whoever_holds_the_job_now(engine, clock):
 def test_the_flag_of_a_cancel_request_never_falls(engine, clock):
     job = running(engine)
     for actor in ("ann", "bob"):
-        assert write(engine, lifecycle.cancel(job, clock.now(), actor=actor)).outcome is Outcome.APPLIED
+        assert write(engine, lifecycle.cancel(job, clock.now(), actor=actor)).ruling is Ruling.APPLIED
     engine.extend([Hold(job.id, job.lease_token, clock.now(), Progress(0.5), 3)], lease=LEASE)
 
     found = current(engine, job)
@@ -471,7 +471,7 @@ def test_a_cancel_request_for_a_job_that_no_longer_runs_is_answered_with_the_job
 
     verdict = write(engine, lifecycle.cancel(job, clock.now(), actor="ann"))
 
-    assert verdict.outcome is Outcome.LOST
+    assert verdict.ruling is Ruling.LOST
     assert verdict.job == settled
     assert current(engine, job) == settled
     assert engine.events(job.id) == []
@@ -501,10 +501,10 @@ def test_an_operator_cannot_act_on_a_pending_job_by_an_old_revision(engine, cloc
 
     verdict = write(engine, act(seen, clock.now()))
 
-    assert verdict.outcome is Outcome.LOST
+    assert verdict.ruling is Ruling.LOST
     assert verdict.job == now_waiting
     assert traces(engine) == before
-    assert write(engine, act(now_waiting, clock.now())).outcome is Outcome.APPLIED
+    assert write(engine, act(now_waiting, clock.now())).ruling is Ruling.APPLIED
 
 
 @pytest.mark.parametrize("act", OPERATORS.values(), ids=OPERATORS)
@@ -513,9 +513,9 @@ def test_an_operator_cannot_end_or_edit_a_job_that_was_claimed_since_it_looked(e
     held = claimed(engine, seen)
     before = traces(engine)
 
-    assert write(engine, act(seen, clock.now())).outcome is Outcome.LOST
+    assert write(engine, act(seen, clock.now())).ruling is Ruling.LOST
     assert traces(engine) == before
-    assert settle(engine, held, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, held, Succeeded()).ruling is Ruling.APPLIED
 
 
 def test_an_operators_retry_by_an_old_revision_is_refused(engine, clock):
@@ -530,7 +530,7 @@ def test_an_operators_retry_by_an_old_revision_is_refused(engine, clock):
 
     verdict = write(engine, lifecycle.retry(seen, clock.now(), actor="bob"))
 
-    assert verdict.outcome is Outcome.LOST
+    assert verdict.ruling is Ruling.LOST
     assert verdict.job == failed_again
     assert traces(engine) == before
 
@@ -541,7 +541,7 @@ def test_of_racing_operators_one_retries_the_job(make_engine, clock):
     settle(engines[0], job, Refused(Reason.PERMANENT, an_error(clock.now())))
     failed = current(engines[0], job)
 
-    outcomes = race(4, lambda at: write(engines[at], lifecycle.retry(failed, clock.now(), actor=f"o{at}")).outcome)
+    outcomes = race(4, lambda at: write(engines[at], lifecycle.retry(failed, clock.now(), actor=f"o{at}")).ruling)
 
     assert sorted(outcome.value for outcome in outcomes) == ["applied"] + ["lost"] * 3
     assert [event.what for event in engines[0].events(job.id)] == [What.FAILED, What.RETRIED]
@@ -584,8 +584,8 @@ def test_a_turn_answers_in_order_and_a_refused_change_does_not_hold_up_its_neigh
         ]
     )
 
-    assert [verdict.outcome for verdict in turn.verdicts] == [
-        Outcome.LOST, Outcome.APPLIED, Outcome.STALE, Outcome.ALREADY, Outcome.APPLIED,
+    assert [verdict.ruling for verdict in turn.verdicts] == [
+        Ruling.LOST, Ruling.APPLIED, Ruling.STALE, Ruling.ALREADY, Ruling.APPLIED,
     ]  # fmt: skip
     assert current(engine, done).state is State.SUCCEEDED
     assert current(engine, waiting).state is State.CANCELLED
@@ -597,14 +597,14 @@ def test_of_a_holder_and_a_reaper_that_race_one_writes(make_engine, clock):
         job = running(engines[0], retry=Retry(max_attempts=3))
         clock.advance(seconds=LEASE)
         acts = (
-            lambda job=job: settle(engines[0], job, Succeeded("1")).outcome,
-            lambda job=job: recover(engines[1], job).outcome,
+            lambda job=job: settle(engines[0], job, Succeeded("1")).ruling,
+            lambda job=job: recover(engines[1], job).ruling,
         )
 
         outcomes = race(2, lambda place, acts=acts: acts[place]())
 
         assert sorted(outcome.value for outcome in outcomes) == ["applied", "lost"]
         found = current(engines[0], job)
-        settled = outcomes[0] is Outcome.APPLIED
+        settled = outcomes[0] is Ruling.APPLIED
         assert (found.state, found.crashes) == ((State.SUCCEEDED, 0) if settled else (State.PENDING, 1))
         claim(engines[0], lease=1e6)

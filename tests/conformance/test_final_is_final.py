@@ -22,7 +22,7 @@ from making import (
     write,
 )
 from treadle import lifecycle
-from treadle.engines.base import Hold, Outcome, Renewal, Where
+from treadle.engines.base import Hold, Renewal, Ruling, Where
 from treadle.errors import NotPossible
 from treadle.lifecycle import Failed, Refused, Succeeded, TimedOut
 from treadle.model import Reason, Retry, State, What
@@ -157,7 +157,7 @@ def test_a_pending_job_is_cancelled_at_once(engine, clock):
     verdict = write(engine, lifecycle.cancel(job, clock.now(), actor="ann"))
 
     after = current(engine, job)
-    assert verdict.outcome is Outcome.APPLIED
+    assert verdict.ruling is Ruling.APPLIED
     assert (after.state, after.reason, after.finished_at) == (State.CANCELLED, Reason.BY_REQUEST, clock.now())
     clock.advance(days=2)
     assert claim(engine) == []
@@ -193,7 +193,7 @@ def test_no_write_of_a_worker_a_reaper_or_an_operator_changes_a_finished_job(eng
     verdicts = [write(engine, change) for change in late]
     renewals = engine.extend([Hold(held.id, held.lease_token, started_at=now)], lease=LEASE)
 
-    assert Outcome.APPLIED not in {verdict.outcome for verdict in verdicts}
+    assert Ruling.APPLIED not in {verdict.ruling for verdict in verdicts}
     assert renewals[0].renewal is Renewal.LOST
     assert engine.expired(limit=10) == []
     assert traces(engine) == before
@@ -206,7 +206,7 @@ def test_a_finished_job_read_back_with_its_token_cannot_be_settled_anew(engine, 
     before = traces(engine)
 
     for name, outcome in every_outcome(clock.now()).items():
-        assert write(engine, as_if_holding(job, outcome, clock.now())).outcome is Outcome.LOST, name
+        assert write(engine, as_if_holding(job, outcome, clock.now())).ruling is Ruling.LOST, name
         assert traces(engine) == before
 
 
@@ -239,7 +239,7 @@ def test_an_operators_retry_brings_the_job_back_with_a_fresh_budget(engine, cloc
     clock.advance(hours=2)
 
     change = lifecycle.retry(job, clock.now(), actor="ann", note="the mail server is back")
-    assert write(engine, change).outcome is Outcome.APPLIED
+    assert write(engine, change).ruling is Ruling.APPLIED
 
     again = current(engine, job)
     assert again == change.after
@@ -307,7 +307,7 @@ def test_the_old_holder_of_a_retried_job_is_a_stranger(engine, clock):
     again = current(engine, job)
 
     for outcome in every_outcome(clock.now()).values():
-        assert settle(engine, job, outcome).outcome is Outcome.LOST
+        assert settle(engine, job, outcome).ruling is Ruling.LOST
     assert current(engine, job) == again
 
 

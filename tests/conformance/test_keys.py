@@ -25,7 +25,7 @@ from making import (
     write,
 )
 from treadle import lifecycle
-from treadle.engines.base import Hold, Outcome, Where
+from treadle.engines.base import Hold, Ruling, Where
 from treadle.errors import NotPossible
 from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 from treadle.model import JobError, Reason, Retry, Scope, State, What
@@ -114,7 +114,7 @@ def test_the_pending_scope_lets_go_at_the_claim(engine, clock):
 def test_the_pending_scope_takes_its_key_again_when_the_job_waits_again(engine, clock, name):
     held = running(engine, **keyed(Scope.PENDING, clock))
 
-    assert settle(engine, held, BACK_TO_WAITING[name]).outcome is Outcome.APPLIED
+    assert settle(engine, held, BACK_TO_WAITING[name]).ruling is Ruling.APPLIED
 
     receipt = ask(engine, clock, Scope.PENDING)
     assert not receipt.created
@@ -300,13 +300,13 @@ def test_a_job_that_would_wait_again_gives_way_to_the_one_that_took_its_key(engi
 
     verdict = write(engine, change)
 
-    assert verdict.outcome is Outcome.REFUSED
+    assert verdict.ruling is Ruling.REFUSED
     assert verdict.holder == newer.id
     assert verdict.why
     assert current(engine, held) == held
     assert engine.events(held.id) == []
 
-    assert write(engine, lifecycle.supersede(change, clock.now())).outcome is Outcome.APPLIED
+    assert write(engine, lifecycle.supersede(change, clock.now())).ruling is Ruling.APPLIED
     after = current(engine, held)
     assert (after.state, after.reason) == (State.CANCELLED, Reason.SUPERSEDED)
     assert after.finished_at == clock.now()
@@ -334,8 +334,8 @@ def test_a_crashed_job_gives_way_to_the_one_that_took_its_key(engine, clock):
 
     verdict = write(engine, change)
 
-    assert (verdict.outcome, verdict.holder) == (Outcome.REFUSED, newer.id)
-    assert write(engine, lifecycle.supersede(change, clock.now())).outcome is Outcome.APPLIED
+    assert (verdict.ruling, verdict.holder) == (Ruling.REFUSED, newer.id)
+    assert write(engine, lifecycle.supersede(change, clock.now())).ruling is Ruling.APPLIED
     after = current(engine, held)
     assert (after.state, after.reason, after.crashes) == (State.CANCELLED, Reason.SUPERSEDED, 1)
 
@@ -345,7 +345,7 @@ def test_superseding_keeps_the_fence_of_the_change_it_stands_for(engine, clock):
     ask(engine, clock, Scope.PENDING)
     change = lifecycle.settle(first, Released(), clock.now())
 
-    assert write(engine, lifecycle.supersede(change, clock.now())).outcome is Outcome.LOST
+    assert write(engine, lifecycle.supersede(change, clock.now())).ruling is Ruling.LOST
     assert current(engine, second) == second
 
 
@@ -354,18 +354,18 @@ def test_a_reaper_cannot_supersede_a_job_whose_lease_was_renewed_since_it_looked
     ask(engine, clock, Scope.PENDING)
     clock.advance(seconds=LEASE)
     change = lifecycle.crash(held, clock.now(), actor="reaper")
-    assert write(engine, change).outcome is Outcome.REFUSED
+    assert write(engine, change).ruling is Ruling.REFUSED
     engine.extend([Hold(held.id, held.lease_token)], lease=LEASE)
 
-    assert write(engine, lifecycle.supersede(change, clock.now())).outcome is Outcome.LOST
-    assert settle(engine, held, Succeeded()).outcome is Outcome.APPLIED
+    assert write(engine, lifecycle.supersede(change, clock.now())).ruling is Ruling.LOST
+    assert settle(engine, held, Succeeded()).ruling is Ruling.APPLIED
 
 
 def test_a_settle_that_finishes_needs_no_key_though_another_job_has_it(engine, clock):
     held = running(engine, **keyed(Scope.PENDING, clock))
     newer = ask(engine, clock, Scope.PENDING).job
 
-    assert settle(engine, held, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, held, Succeeded()).ruling is Ruling.APPLIED
     assert ask(engine, clock, Scope.PENDING).job == newer
 
 
@@ -377,10 +377,10 @@ def test_an_operators_retry_is_refused_while_another_job_has_the_key(engine, clo
 
     verdict = write(engine, lifecycle.retry(failed, clock.now(), actor="ann"))
 
-    assert (verdict.outcome, verdict.holder) == (Outcome.REFUSED, newer.id)
+    assert (verdict.ruling, verdict.holder) == (Ruling.REFUSED, newer.id)
     assert traces(engine) == before
     settle(engine, claimed(engine, newer), Succeeded())
-    assert write(engine, lifecycle.retry(failed, clock.now(), actor="ann")).outcome is Outcome.APPLIED
+    assert write(engine, lifecycle.retry(failed, clock.now(), actor="ann")).ruling is Ruling.APPLIED
 
 
 @pytest.mark.parametrize("scope", [Scope.PENDING, Scope.ACTIVE])
@@ -398,7 +398,7 @@ def test_an_operators_retry_takes_the_key_again(engine, clock, scope):
 def test_an_operators_retry_of_a_job_that_still_has_its_key_is_not_in_its_own_way(engine, clock, scope):
     failed = ended(engine, State.FAILED, **keyed(scope, clock))
 
-    assert write(engine, lifecycle.retry(failed, clock.now(), actor="ann")).outcome is Outcome.APPLIED
+    assert write(engine, lifecycle.retry(failed, clock.now(), actor="ann")).ruling is Ruling.APPLIED
     assert ask(engine, clock, scope).job == current(engine, failed)
 
 
@@ -408,7 +408,7 @@ def test_of_two_jobs_of_one_key_that_would_wait_again_in_one_turn_one_does(engin
 
     turn = engine.turn([lifecycle.settle(job, Snoozed(5), clock.now()) for job in (first, second)])
 
-    assert [verdict.outcome for verdict in turn.verdicts] == [Outcome.APPLIED, Outcome.REFUSED]
+    assert [verdict.ruling for verdict in turn.verdicts] == [Ruling.APPLIED, Ruling.REFUSED]
     assert turn.verdicts[1].holder == first.id
     assert current(engine, second) == second
 
@@ -420,7 +420,7 @@ def test_a_rejected_write_never_frees_a_key(engine, clock, scope):
     waiting = current(engine, job)
 
     for late in (lifecycle.cancel(job, clock.now(), actor="ann"), lifecycle.expire(job, clock.now(), actor="upkeep")):
-        assert write(engine, late).outcome is Outcome.LOST
+        assert write(engine, late).ruling is Ruling.LOST
 
     assert ask(engine, clock, scope).job == waiting
 
@@ -455,7 +455,7 @@ def test_replace_edits_the_waiting_job_in_place(engine, clock):
     )
     change = lifecycle.replace(job, new, clock.now(), actor="enqueue")
 
-    assert write(engine, change).outcome is Outcome.APPLIED
+    assert write(engine, change).ruling is Ruling.APPLIED
 
     after = current(engine, job)
     assert after == change.after
@@ -497,7 +497,7 @@ def test_replace_is_refused_if_the_job_was_claimed_meanwhile(engine, clock):
 
     verdict = write(engine, change)
 
-    assert (verdict.outcome, verdict.job) == (Outcome.LOST, held)
+    assert (verdict.ruling, verdict.job) == (Ruling.LOST, held)
     assert current(engine, job) == held
     with pytest.raises(NotPossible, match="only a pending job"):
         lifecycle.replace(held, a_job(clock.now()), clock.now(), actor="enqueue")

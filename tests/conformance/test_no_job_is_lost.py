@@ -20,7 +20,7 @@ from making import (
     write,
 )
 from treadle import lifecycle
-from treadle.engines.base import Hold, Outcome, Where
+from treadle.engines.base import Hold, Ruling, Where
 from treadle.lifecycle import Succeeded
 from treadle.model import Job, JobError, Progress, Retry, Scope, State, new_id
 
@@ -226,7 +226,7 @@ def test_an_attempts_end_is_stored_exactly_as_decided(engine, clock, name):
     clock.advance(seconds=3, microseconds=1)
     change = lifecycle.settle(told, every_outcome(clock.now())[name], clock.now(), noise=0.5)
 
-    assert write(engine, change).outcome is Outcome.APPLIED
+    assert write(engine, change).ruling is Ruling.APPLIED
     assert current(engine, job) == change.after
 
 

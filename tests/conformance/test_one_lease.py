@@ -6,7 +6,7 @@ import pytest
 
 from making import LEASE, a_job, claim, claimed, crashed, current, enqueued, race, running, settle, several, traces
 from treadle import lifecycle
-from treadle.engines.base import Claim, Hold, Outcome, Renewal, Where
+from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
 from treadle.lifecycle import Failed, Released, Snoozed, Succeeded
 from treadle.model import JobError, Progress, Retry, State, new_id
 
@@ -253,8 +253,8 @@ def test_a_repeated_turn_whose_changes_were_applied_gives_the_same_answer(engine
 
     again = engine.turn(changes, wish)
 
-    assert [verdict.outcome for verdict in first.verdicts] == [Outcome.APPLIED] * 2
-    assert [verdict.outcome for verdict in again.verdicts] == [Outcome.ALREADY] * 2
+    assert [verdict.ruling for verdict in first.verdicts] == [Ruling.APPLIED] * 2
+    assert [verdict.ruling for verdict in again.verdicts] == [Ruling.ALREADY] * 2
     assert again.jobs == first.jobs
     assert len(first.jobs) == 2
     assert traces(engine) == before
@@ -300,7 +300,7 @@ def test_a_lease_that_is_extended_in_time_keeps_the_job_from_others(engine, cloc
         assert engine.expired(limit=10) == []
         assert claim(engine) == []
 
-    assert settle(engine, job, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, job, Succeeded()).ruling is Ruling.APPLIED
 
 
 @pytest.mark.covers("001-R22.a", "000-AC-29", "003-S09.a", "000-R17.a", "002-T1.e")

@@ -19,7 +19,7 @@ from walk import START, Pair
 from making import an_error
 from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Hold, Outcome
+from treadle.engines.base import Claim, Hold, Ruling
 from treadle.model import Change, Fence, Job, Progress, Reason, Retry, Scope, State
 
 LEASE = 5.0
@@ -193,6 +193,6 @@ class Story(RuleBasedStateMachine):
     def _write(self, change: Change) -> object:
         """Send a change, give way to the holder of the key, and keep what was sent for sending it again."""
         [verdict] = self.pair.turn([change], None, self.now).verdicts
-        if verdict.outcome is Outcome.REFUSED and change.fence in (Fence.HOLDER, Fence.RECOVERY):
+        if verdict.ruling is Ruling.REFUSED and change.fence in (Fence.HOLDER, Fence.RECOVERY):
             self.pair.turn([lifecycle.supersede(change, self.now)], None, self.now)
         return multiple(change)

@@ -21,7 +21,7 @@ from reference import ReferenceEngine, storable
 
 from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Held, Hold, Outcome, Receipt, Renewal, Turn, Verdict, Where
+from treadle.engines.base import Claim, Engine, Held, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
 from treadle.model import Change, Fence, Job, JobError, Progress, Reason, Retry, Scope, State, What
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -101,16 +101,16 @@ class Pair:
         return turn
 
     def _judge(self, change: Change, verdict: Verdict, wanted: Verdict) -> None:
-        kind, outcome = kind_of(change), verdict.outcome
+        kind, outcome = kind_of(change), verdict.ruling
         if storable(change.after):
-            same(outcome, wanted.outcome, f"verdict on {kind}")
+            same(outcome, wanted.ruling, f"verdict on {kind}")
             same(verdict.holder, wanted.holder, "holder of the key")
-            if outcome in (Outcome.ALREADY, Outcome.STALE, Outcome.LOST):
+            if outcome in (Ruling.ALREADY, Ruling.STALE, Ruling.LOST):
                 same(verdict.job, wanted.job, f"job beside {outcome}")
             self.counts[f"{kind}: {outcome.value}"] += 1
         else:  # whether the value or the fence is looked at first is open
-            promise(outcome is not Outcome.APPLIED, "a value no store takes was applied:", change)
-            self.counts[f"{kind}: value refused"] += outcome is Outcome.REFUSED
+            promise(outcome is not Ruling.APPLIED, "a value no store takes was applied:", change)
+            self.counts[f"{kind}: value refused"] += outcome is Ruling.REFUSED
         self.ledger.told(change, outcome)
 
     def extend(self, holds: Sequence[Hold], lease: float, now: datetime) -> list[Held]:
@@ -200,17 +200,17 @@ class Ledger:
             self.attempts[job.id] += 1
         return False
 
-    def told(self, change: Change, outcome: Outcome) -> None:
+    def told(self, change: Change, outcome: Ruling) -> None:
         """A holder may only be told of its own writes, and may only decide again on what it still holds."""
         ours = (change.before.id, change.before.lease_token, change.after.revision)
         match outcome:
-            case Outcome.APPLIED:
+            case Ruling.APPLIED:
                 self._applied(change)
                 if change.fence is Fence.HOLDER:
                     self.settled.add(ours)
-            case Outcome.ALREADY:
+            case Ruling.ALREADY:
                 promise(ours in self.settled, "already there, and never written:", change)
-            case Outcome.STALE:
+            case Ruling.STALE:
                 promise(self.holders.get(ours[0]) == ours[1], "stale, and not held:", change)
 
     def _applied(self, change: Change) -> None:
@@ -607,21 +607,21 @@ class Walk:
         """What a writer does about its verdict: let go, decide again, or give way to the holder of the key."""
         holder = change.fence is Fence.HOLDER
         memory = self.copies[change.actor] if holder else self.found_expired
-        match verdict.outcome:
-            case Outcome.APPLIED | Outcome.ALREADY | Outcome.LOST:
+        match verdict.ruling:
+            case Ruling.APPLIED | Ruling.ALREADY | Ruling.LOST:
                 if change.before in memory and not self._chance(self.distracted):
                     memory.remove(change.before)
-            case Outcome.STALE:
+            case Ruling.STALE:
                 if change.before in memory:
                     memory[memory.index(change.before)] = verdict.job
                 if self._chance(0.7):
                     return self._settlement(verdict.job)
-            case Outcome.REFUSED if verdict.holder and (holder or change.fence is Fence.RECOVERY):
+            case Ruling.REFUSED if verdict.holder and (holder or change.fence is Fence.RECOVERY):
                 giving_way = lifecycle.supersede(change, self.now)
                 if not self._chance(self.distracted):
                     return giving_way
                 self.sent += [([giving_way], None)] * 3  # later, if ever
-            case Outcome.BUSY:
+            case Ruling.BUSY:
                 raise Difference("one thread, and something is busy")
         return None
 

@@ -15,7 +15,7 @@ import pytest
 
 from making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Outcome, Where
+from treadle.engines.base import Claim, Engine, Ruling, Where
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.lifecycle import Succeeded
 from treadle.model import State
@@ -242,7 +242,7 @@ def test_a_settle_that_runs_out_of_space_leaves_the_job_running_and_can_be_repea
         assert current(engine, job) == job
     finally:
         cramped.recover()
-    assert settle(engine, job, done).outcome is Outcome.APPLIED
+    assert settle(engine, job, done).ruling is Ruling.APPLIED
     engine.close()
 
 

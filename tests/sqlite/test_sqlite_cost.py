@@ -9,7 +9,7 @@ import pytest
 from making import a_job, an_error, claim, enqueued
 from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Hold, Outcome, Renewal, Where
+from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, Where
 from treadle.engines.sqlite.rows import COLUMNS, JOB, row_from
 from treadle.lifecycle import Failed, Snoozed, Succeeded
 from treadle.model import Job, Scope, State, new_id
@@ -78,7 +78,7 @@ def measured(engine: Engine) -> dict[str, int]:
         "renew": steps(
             engine, lambda: {held.renewal for held in engine.extend(holds, lease=30.0)} == {Renewal.RENEWED}
         ),
-        "settle": steps(engine, lambda: {said.outcome for said in engine.turn(changes).verdicts} == {Outcome.APPLIED}),
+        "settle": steps(engine, lambda: {said.ruling for said in engine.turn(changes).verdicts} == {Ruling.APPLIED}),
         "enqueue": steps(engine, lambda: len(engine.enqueue([a_job(now, queue="more") for _ in range(10)])) == 10),
     }
 

@@ -10,7 +10,7 @@ import pytest
 
 from making import claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.base import Engine, Outcome, Where
+from treadle.engines.base import Engine, Ruling, Where
 from treadle.lifecycle import Succeeded
 from treadle.model import Job, State
 from treadle.testing import FakeClock
@@ -23,7 +23,7 @@ def test_an_engine_used_before_a_fork_works_in_the_child_and_in_the_parent(engin
 
     def child() -> tuple[Job, Job]:
         [mine] = claim(engine, worker="child")
-        assert settle(engine, mine, Succeeded()).outcome is Outcome.APPLIED
+        assert settle(engine, mine, Succeeded()).ruling is Ruling.APPLIED
         return mine, enqueued(engine)
 
     settled, made = neighbour(child).answer()

@@ -6,7 +6,7 @@ import pytest
 
 from making import a_job, an_error, claim, current, enqueued, settle
 from treadle import lifecycle
-from treadle.engines.base import Engine, Outcome, Where
+from treadle.engines.base import Engine, Ruling, Where
 from treadle.lifecycle import Failed, Succeeded
 from treadle.model import Scope, State
 from treadle.retry import Retry
@@ -48,7 +48,7 @@ def test_what_became_of_a_job_comes_back_from_the_file_too(engine: Engine, clock
         [job] = claim(engine)
         assert (job.state, job.attempt, job.failures) == (State.RUNNING, attempt, attempt - 1)
         change = lifecycle.settle(job, Failed(an_error(clock.now(), "no route to host", attempt)), clock.now())
-        assert engine.turn([change]).verdicts[0].outcome is Outcome.APPLIED
+        assert engine.turn([change]).verdicts[0].ruling is Ruling.APPLIED
         assert current(engine, job) == change.after
     ended = current(engine, job)
     assert (ended.state, ended.attempt, ended.failures, ended.max_attempts) == (State.FAILED, 2, 2, 2)

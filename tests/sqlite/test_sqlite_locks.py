@@ -16,7 +16,7 @@ import pytest
 
 from making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Hold, Outcome, Renewal, Where
+from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, Where
 from treadle.errors import EngineUnavailable
 from treadle.lifecycle import Succeeded
 from treadle.model import Job, State
@@ -41,7 +41,7 @@ def test_writes_wait_for_a_file_that_is_locked_and_then_succeed(engine: Engine, 
             late.result(timeout=1.0)  # a second is nothing to whom waits thirty
         assert not settled.done()
     assert current(engine, late.result()).state is State.PENDING
-    assert settled.result().outcome is Outcome.APPLIED
+    assert settled.result().ruling is Ruling.APPLIED
 
 
 def test_an_engine_that_opens_a_locked_file_waits_too(
@@ -202,7 +202,7 @@ def test_eight_processes_on_one_file_meet_no_error_and_settle_every_job_once(
         for _ in range(cycles):
             enqueued(engine)
             for job in claim(engine, 1, worker=f"w{number}"):
-                assert settle(engine, job, Succeeded()).outcome is Outcome.APPLIED
+                assert settle(engine, job, Succeeded()).ruling is Ruling.APPLIED
                 settled.append(job.id)
         engine.close()
         return settled
@@ -237,7 +237,7 @@ def test_a_process_stopped_with_the_lock_in_its_hands_costs_nobody_anything(
     holder.answer()
     assert current(engine, his).state is State.PENDING
     assert current(engine, waiting.result()).state is State.PENDING
-    assert settle(engine, job, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, job, Succeeded()).ruling is Ruling.APPLIED
 
 
 def test_a_process_killed_with_the_lock_in_its_hands_leaves_neither_lock_nor_half_a_write(

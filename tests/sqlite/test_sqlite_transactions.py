@@ -11,7 +11,7 @@ import pytest
 from making import a_job, an_error, claim, current, enqueued, settle
 from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Engine, Outcome, Script, Where
+from treadle.engines.base import Engine, Ruling, Script, Where
 from treadle.errors import EngineError
 from treadle.lifecycle import Failed, Succeeded
 from treadle.model import Scope, State, What
@@ -109,14 +109,14 @@ def test_a_settle_commits_with_the_writes_of_its_caller(
     connection.execute("begin immediate")
     connection.execute("create table orders (id integer)")
     change = lifecycle.settle(job, Succeeded("1"), engine.now())
-    assert drive(connection, engine.settle_script(change, now=engine.now())).outcome is Outcome.APPLIED
+    assert drive(connection, engine.settle_script(change, now=engine.now())).ruling is Ruling.APPLIED
     assert current(engine, job).state is State.RUNNING
     connection.execute("commit")
     assert current(engine, job) == change.after
     assert engine.events(job.id)[-1].what is What.SUCCEEDED
     [freed] = engine.enqueue([a_job(engine.now(), key="k", key_scope=Scope.ACTIVE)])
     assert freed.created
-    assert settle(engine, job, Succeeded("1")).outcome is Outcome.ALREADY
+    assert settle(engine, job, Succeeded("1")).ruling is Ruling.ALREADY
 
 
 def test_a_settle_rolled_back_leaves_the_job_running_with_its_key_and_can_be_repeated(
@@ -128,13 +128,13 @@ def test_a_settle_rolled_back_leaves_the_job_running_with_its_key_and_can_be_rep
     connection = plain()
     connection.execute("begin immediate")
     change = lifecycle.settle(job, Succeeded(), engine.now())
-    assert drive(connection, engine.settle_script(change, now=engine.now())).outcome is Outcome.APPLIED
+    assert drive(connection, engine.settle_script(change, now=engine.now())).ruling is Ruling.APPLIED
     connection.execute("rollback")
     assert current(engine, job) == job
     assert engine.events(job.id) == events
     [kept] = engine.enqueue([a_job(engine.now(), key="k", key_scope=Scope.ACTIVE)])
     assert kept.job.id == job.id
-    assert settle(engine, job, Succeeded()).outcome is Outcome.APPLIED
+    assert settle(engine, job, Succeeded()).ruling is Ruling.APPLIED
 
 
 def test_a_failure_settled_in_a_transaction_goes_back_to_pending_with_it(
@@ -164,7 +164,7 @@ def test_a_zombie_is_refused_in_its_own_transaction_which_stays_usable(
     mine.execute("begin immediate")
     mine.execute("insert into orders values (1)")
     change = lifecycle.settle(zombie, Succeeded(), clock.now())
-    assert drive(mine, engine.settle_script(change, now=clock.now())).outcome is Outcome.LOST
+    assert drive(mine, engine.settle_script(change, now=clock.now())).ruling is Ruling.LOST
     mine.execute("commit")
     assert orders(mine) == 1
     assert current(engine, again) == again

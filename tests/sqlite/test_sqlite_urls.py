@@ -10,7 +10,7 @@ import pytest
 
 from making import claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.base import Engine, Outcome, Where
+from treadle.engines.base import Engine, Ruling, Where
 from treadle.errors import ConfigError, TreadleError
 from treadle.lifecycle import Succeeded
 from treadle.model import Job, State
@@ -122,9 +122,9 @@ def test_jobs_in_memory_are_shared_by_all_threads_of_the_engine(url: str, clock:
     with ThreadPoolExecutor(4) as pool:
         jobs = list(pool.map(lambda _: enqueued(engine), range(100)))
         claimed = [job for got in pool.map(lambda _: claim(engine, 1), range(100)) for job in got]
-        outcomes = set(pool.map(lambda job: settle(engine, job, Succeeded()).outcome, claimed))
+        outcomes = set(pool.map(lambda job: settle(engine, job, Succeeded()).ruling, claimed))
     assert {job.id for job in claimed} == {job.id for job in jobs}
-    assert outcomes == {Outcome.APPLIED}
+    assert outcomes == {Ruling.APPLIED}
     assert engine.count(Where()) == {State.SUCCEEDED: 100}
     engine.close()
 

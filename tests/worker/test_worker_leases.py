@@ -11,7 +11,7 @@ import pytest
 from workbench import ended, until, watched, working
 
 from treadle import Context, EngineUnavailable, Job, LeaseLost, State, Treadle, lifecycle
-from treadle.engines.base import Outcome
+from treadle.engines.base import Ruling
 
 
 @pytest.mark.covers("003-S12.a")
@@ -192,7 +192,7 @@ def test_two_attempts_at_one_job_that_end_together_in_one_worker_do_not_jam_it(a
         later = datetime.now(UTC) + timedelta(hours=1)
         crash = lifecycle.crash(app.get(job.id), later, actor="a reaper with a fast clock")
         [verdict] = app.engine.turn([crash], now=later).verdicts
-        assert verdict.outcome is Outcome.APPLIED
+        assert verdict.ruling is Ruling.APPLIED
         until(lambda: runs == [1, 2], "the second attempt")
         release.set()
         job, after = ended(app, job, tick.enqueue(), within=15)

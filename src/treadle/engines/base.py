@@ -42,7 +42,7 @@ class Claim(NamedTuple):
     tasks: Sequence[str] | None = None  # None: any task
 
 
-class Outcome(Enum):
+class Ruling(Enum):
     """What became of one change."""
 
     APPLIED = "applied"
@@ -56,7 +56,7 @@ class Outcome(Enum):
 class Verdict(NamedTuple):
     """The answer to one change; `job` is the job as it is now, where the engine had to look."""
 
-    outcome: Outcome
+    ruling: Ruling
     job: Job | None = None
     holder: str | None = None
     why: str = ""
@@ -217,12 +217,12 @@ class Engine(Protocol):
 def judge(change: Change, current: Job | None) -> Verdict:
     """Why a change did not apply, from the job as it is now; the same reasoning on every engine."""
     if current is None:
-        return Verdict(Outcome.LOST)
+        return Verdict(Ruling.LOST)
     before, after = change.before, change.after
     if change.fence is Fence.HOLDER and before.lease_token and current.lease_token == before.lease_token:
         # Only the holder's own writes keep its token: anybody else's take it away.
         if current.state is State.RUNNING and current.revision > before.revision:
-            return Verdict(Outcome.STALE, current)
+            return Verdict(Ruling.STALE, current)
         if current.state is after.state and current.revision == after.revision:
-            return Verdict(Outcome.ALREADY, current)
-    return Verdict(Outcome.LOST, current)
+            return Verdict(Ruling.ALREADY, current)
+    return Verdict(Ruling.LOST, current)

@@ -15,10 +15,10 @@ from treadle.engines.base import (
     Finding,
     Held,
     Hold,
-    Outcome,
     Page,
     Receipt,
     Renewal,
+    Ruling,
     Script,
     Turn,
     Verdict,
@@ -145,7 +145,7 @@ class SqliteEngine:
                 return _run(connection, scripts.settle(changes, now, everything=self._everything))
         except _DATA_ERRORS as error:
             if len(changes) == 1:
-                return [Verdict(Outcome.REFUSED, why=str(error))]
+                return [Verdict(Ruling.REFUSED, why=str(error))]
         half = len(changes) // 2
         return self._settle(connection, changes[:half], now) + self._settle(connection, changes[half:], now)
 

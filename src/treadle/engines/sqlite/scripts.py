@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from treadle.engines.base import Outcome, Receipt, Script, Verdict, judge
+from treadle.engines.base import Receipt, Ruling, Script, Verdict, judge
 from treadle.engines.sqlite.rows import COLUMNS, JOB, Row, job_from, micros, row_from, small
 from treadle.model import Change, Fence, Job, Scope, State, What, holds_nul
 
@@ -217,12 +217,12 @@ def settle(changes: Sequence[Change], now: datetime, *, everything: bool) -> Scr
             holders = yield HOLDERS, _text([_key_row(job, now)])
             taken = bool(holders) and holders[0][1] != job.id
             if taken and (yield FITS, _text([_fence_row(change, now)])):
-                verdicts[job.id] = Verdict(Outcome.REFUSED, holder=holders[0][1], why=f"key {job.key!r} is taken")
+                verdicts[job.id] = Verdict(Ruling.REFUSED, holder=holders[0][1], why=f"key {job.key!r} is taken")
             elif taken:  # somebody else's job by now, whoever has the key
                 verdicts[job.id] = judge(change, _only((yield READ, _text([job.id]))))
             else:
                 yield from _write([change], now, verdicts, everything)
-                if verdicts[job.id].outcome is Outcome.APPLIED:
+                if verdicts[job.id].ruling is Ruling.APPLIED:
                     yield TAKE_KEYS, _text([_key_row(job, now)])
     return [verdicts[change.before.id] for change in changes]
 
@@ -262,7 +262,7 @@ def _write(changes: Sequence[Change], now: datetime, verdicts: dict[str, Verdict
     ]
     if events:
         yield EVENTS, _text(events)
-    verdicts.update(dict.fromkeys(written, Verdict(Outcome.APPLIED)))
+    verdicts.update(dict.fromkeys(written, Verdict(Ruling.APPLIED)))
     unwritten = [change for change in changes if change.before.id not in written]
     if unwritten:
         rows = yield READ, _text([change.before.id for change in unwritten])
