@@ -110,7 +110,7 @@ class Neighbour:
 
     def answer(self) -> Any:
         """Wait for what it has to say; its error is ours."""
-        value, failure = self.ruling()
+        value, failure = self.outcome()
         if failure:
             pytest.fail(f"in a process of its own:\n{failure}")
         return value
@@ -169,7 +169,7 @@ def together(neighbour: Callable[[Callable[[], Any]], Neighbour]) -> Callable[..
             return body
 
         started = [neighbour(one(number)) for number in range(processes)]
-        answers, failures = zip(*[each.ruling() for each in started], strict=True)
+        answers, failures = zip(*[each.outcome() for each in started], strict=True)
         if any(failures):
             said = [failure for failure in failures if failure]
             pytest.fail("in a process of its own:\n" + min(said, key=lambda failure: BROKEN in failure))

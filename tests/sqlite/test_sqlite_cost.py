@@ -10,7 +10,8 @@ from making import a_job, an_error, claim, enqueued
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, Where
-from treadle.engines.sqlite.rows import COLUMNS, JOB, row_from
+from treadle.engines.rows import COLUMNS
+from treadle.engines.sqlite.rows import JOB, row_from
 from treadle.lifecycle import Failed, Snoozed, Succeeded
 from treadle.model import Job, Scope, State, new_id
 from treadle.retry import Retry

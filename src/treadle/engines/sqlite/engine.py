@@ -24,10 +24,11 @@ from treadle.engines.base import (
     Verdict,
     Where,
 )  # fmt: skip
+from treadle.engines.rows import Row, small
 from treadle.engines.sqlite import scripts
 from treadle.engines.sqlite.claims import in_order, pick
 from treadle.engines.sqlite.file import LEDGER, MEMORY, WAL_RESET_FIXED, File, FileLocked, differences, migrations
-from treadle.engines.sqlite.rows import JOB, Row, event_from, job_from, micros, small
+from treadle.engines.sqlite.rows import JOB, event_from, job_from, micros
 from treadle.errors import EngineError, SchemaError
 from treadle.model import Change, Event, Job, Scope, State, What, holds_nul
 

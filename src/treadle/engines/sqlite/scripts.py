@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from treadle.engines.base import Receipt, Ruling, Script, Verdict, judge
-from treadle.engines.sqlite.rows import COLUMNS, JOB, Row, job_from, micros, row_from, small
+from treadle.engines.rows import COLUMNS, NEW, Row, small
+from treadle.engines.sqlite.rows import JOB, job_from, micros, row_from
 from treadle.model import Change, Fence, Job, Scope, State, What, holds_nul
 
 
@@ -34,12 +35,11 @@ select {JOB} from treadle_finished where id in wanted
 # ---------------------------------------------------------------------------------------------- enqueue
 
 # An id that ever existed is not taken again: a repeated enqueue must not run a finished job twice.
-_NEW = COLUMNS[: COLUMNS.index("state")]
 INSERT = f"""
-{_unpack(_NEW)}
+{_unpack(NEW)}
 insert into treadle_jobs
-    ({", ".join(_NEW)}, state, attempt, failures, crashes, cancel_requested, cost_micros, revision)
-select {", ".join(_NEW)}, 'pending', 0, 0, 0, 0, 0, 0 from c
+    ({", ".join(NEW)}, state, attempt, failures, crashes, cancel_requested, cost_micros, revision)
+select {", ".join(NEW)}, 'pending', 0, 0, 0, 0, 0, 0 from c
 where not exists (select 1 from treadle_finished f where f.id = c.id)
 on conflict (id) do nothing
 returning id
@@ -100,7 +100,7 @@ def enqueue(jobs: Sequence[Job], now: datetime, *, everything: bool) -> Script[l
         if losers:
             first.update((yield HOLDERS, _text(losers)))
     new = [job for job in fresh.values() if job.id not in first]
-    created = {row[0] for row in (yield INSERT, _text([row_from(job)[: len(_NEW)] for job in new]))}
+    created = {row[0] for row in (yield INSERT, _text([row_from(job)[: len(NEW)] for job in new]))}
     if everything:
         yield (
             EVENTS,

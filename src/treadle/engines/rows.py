@@ -1,0 +1,112 @@
+"""How a job lies in a row of a table: the same columns, in the same order, in every SQL engine."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from treadle.model import Job, JobError, Progress, Reason, Scope, State
+from treadle.retry import Retry
+
+COLUMNS = (
+    "id", "task", "payload", "created_at", "due_at", "tenant", "queue", "lane", "task_version", "priority",
+    "max_attempts", "retry_base", "retry_cap", "retry_jitter", "timeout", "expires_at", "key", "key_scope",
+    "key_until", "state", "reason", "result", "error", "attempt", "failures", "crashes", "claimed_at",
+    "started_at", "finished_at", "worker", "lease_until", "lease_token", "cancel_requested", "progress",
+    "cost_micros", "revision",
+)  # fmt: skip
+NEW = COLUMNS[: COLUMNS.index("state")]  # what an enqueue says; the rest follows from the state
+
+Row = tuple[Any, ...]
+
+
+def job_from(row: Row, moment: Callable[[Any], datetime | None]) -> Job:
+    """The job in a row of COLUMNS; `moment` reads a stored time."""
+    (
+        id_, task, payload, created_at, due_at, tenant, queue, lane, task_version, priority, max_attempts, base, cap,
+        jitter, timeout, expires_at, key, key_scope, key_until, state, reason, result, error, attempt, failures,
+        crashes, claimed_at, started_at, finished_at, worker, lease_until, lease_token, cancel_requested, progress,
+        cost_micros, revision,
+    ) = row  # fmt: skip
+    return Job(
+        id_,
+        task,
+        payload,
+        moment(created_at),  # type: ignore[arg-type] # never null
+        moment(due_at),  # type: ignore[arg-type] # never null
+        tenant,
+        queue,
+        lane,
+        task_version,
+        priority,
+        Retry(max_attempts, base, cap, jitter),
+        timeout,
+        moment(expires_at),
+        key,
+        Scope(key_scope) if key_scope else None,
+        moment(key_until),
+        _STATES[state],
+        Reason(reason) if reason else None,
+        result,
+        JobError(**json.loads(error)) if error else None,
+        attempt,
+        failures,
+        crashes,
+        moment(claimed_at),
+        moment(started_at),
+        moment(finished_at),
+        worker,
+        moment(lease_until),
+        lease_token,
+        bool(cancel_requested),
+        Progress(**json.loads(progress)) if progress else None,
+        cost_micros,
+        revision,
+    )
+
+
+def row_from(job: Job, stored: Callable[[datetime | None], Any]) -> Row:
+    """A job as a row of COLUMNS; `stored` writes a time."""
+    return (
+        job.id,
+        job.task,
+        job.payload_json,
+        stored(job.created_at),
+        stored(job.due_at),
+        job.tenant,
+        job.queue,
+        job.lane,
+        job.task_version,
+        job.priority,
+        *job.retry,
+        job.timeout,
+        stored(job.expires_at),
+        job.key,
+        job.key_scope,
+        stored(job.key_until),
+        job.state,
+        job.reason,
+        job.result_json,
+        small(job.error),
+        job.attempt,
+        job.failures,
+        job.crashes,
+        stored(job.claimed_at),
+        stored(job.started_at),
+        stored(job.finished_at),
+        job.worker,
+        stored(job.lease_until),
+        job.lease_token,
+        job.cancel_requested,
+        small(job.progress),
+        job.cost_micros,
+        job.revision,
+    )
+
+
+def small(value: JobError | Progress | None) -> str | None:
+    """An error or a progress as stored: an object, so that people can read it with SQL."""
+    return None if value is None else json.dumps(value._asdict(), ensure_ascii=False)
+
+
+_STATES = {state.value: state for state in State}
