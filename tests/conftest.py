@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+import stores
 from treadle.engines import connect
 from treadle.engines.base import Engine
 from treadle.testing import FakeClock
 
 pytest_plugins = ["covers"]
 
-ENGINES = ("sqlite",)
+ENGINES = stores.KINDS
 
 
 @pytest.fixture(params=ENGINES)
@@ -25,9 +26,10 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def store_url(engine_kind: str, tmp_path: Path) -> str:
+def store_url(engine_kind: str, tmp_path: Path) -> Iterator[str]:
     """A fresh, empty store; several engines and processes may open it."""
-    return {"sqlite": f"sqlite:///{tmp_path}/treadle.db"}[engine_kind]
+    with stores.fresh_store(engine_kind, tmp_path) as url:
+        yield url
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from treadle import lifecycle
-from treadle.engines.base import Claim, Engine, Hold, Turn, Verdict, Where
+from treadle.engines.base import Claim, Engine, Hold, Ruling, Turn, Verdict, Where
 from treadle.lifecycle import Failed, Outcome, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
 from treadle.model import Change, Event, Job, JobError, Reason, State, new_id
 from treadle.testing import FakeClock
@@ -86,6 +86,13 @@ def settle(engine: Engine, job: Job, outcome: Outcome, *, now: datetime | None =
     now = now or engine.now()
     turn: Turn = engine.turn([lifecycle.settle(job, outcome, now)], now=now)
     return turn.verdicts[0]
+
+
+def insisted(act: Callable[[], Verdict]) -> Verdict:
+    """The verdict once nobody else's transaction is in the way."""
+    while (verdict := act()).ruling is Ruling.BUSY:
+        pass
+    return verdict
 
 
 def write(engine: Engine, change: Change) -> Verdict:

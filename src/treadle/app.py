@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from treadle import lifecycle
-from treadle.clock import Clock, Duration, SystemClock, seconds
+from treadle.clock import Clock, Duration, seconds
 from treadle.context import Context
 from treadle.engines import connect
 from treadle.engines.base import Engine, Finding, Page, Receipt, Ruling, Verdict, Where
@@ -52,7 +52,7 @@ class Treadle:
     def __init__(self, url: str | None = None, *, clock: Clock | None = None, **settings: Any) -> None:
         """`url` and `settings` win over TREADLE_* variables, treadle.toml and [tool.treadle]; nothing is opened yet."""
         self.tasks: dict[str, Task[..., Any]] = {}
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._given = {"url": url, **settings}
 
     @cached_property
@@ -66,7 +66,13 @@ class Treadle:
     def engine(self) -> Engine:
         """The store; opened on first use."""
         settings = self.settings
-        return connect(settings.url, clock=self._clock.now, everything=settings.audit == "everything")
+        return connect(
+            settings.url,
+            clock=self._clock.now if self._clock is not None else None,
+            everything=settings.audit == "everything",
+            auto_migrate=settings.auto_migrate,
+            listen_url=settings.listen_url,
+        )
 
     # ---------------------------------------------------------------------------------------- tasks
 
@@ -154,7 +160,7 @@ class Treadle:
     def _store(self, jobs: list[Job], tx: Any) -> list[Receipt]:
         if tx is None:
             return self.engine.enqueue(jobs)
-        return run_in(tx, self.engine.enqueue_script(jobs, now=self.engine.now()))
+        return run_in(tx, self.engine.enqueue_script(jobs))
 
     def _replace(self, job: Job, receipt: Receipt, tx: Any) -> Receipt:
         """Edit the pending holder of the key in place; if it was taken meanwhile, look again."""
@@ -170,7 +176,7 @@ class Treadle:
     def _write(self, change: Change, tx: Any = None) -> Verdict:
         if tx is None:
             return self.engine.turn([change]).verdicts[0]
-        return run_in(tx, self.engine.settle_script(change, now=self.engine.now()))
+        return run_in(tx, self.engine.settle_script(change))
 
     # ---------------------------------------------------------------------------------------- looking
 

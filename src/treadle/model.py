@@ -246,7 +246,7 @@ def checked(job: Job) -> Job:
         moment = getattr(job, field)
         if moment is not None and moment.tzinfo is None:
             raise InvalidJob(field, f"{moment!r} has no time zone; write datetime(..., tzinfo=UTC)")
-    if not _UUID.fullmatch(job.id):
+    if not UUID.fullmatch(job.id):
         raise InvalidJob("id", f"{job.id!r} is no UUID; leave it out and treadle makes one")
     return job
 
@@ -337,7 +337,7 @@ def new_id() -> str:
 
 _id_lock = threading.Lock()
 _last_stamp = 0
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 

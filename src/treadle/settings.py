@@ -48,6 +48,8 @@ class Settings(BaseSettings):
     )
 
     url: str = "sqlite:///treadle.db"
+    listen_url: str | None = None
+    auto_migrate: bool = False
     app: str | None = None
     queues: list[str] = Field(default=["default"], min_length=1)
     lanes: list[str] | None = None

@@ -27,7 +27,7 @@ def settle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:
     while verdict.ruling is Ruling.STALE:  # a cancel request came meanwhile: a success still stands
         attempt.job = verdict.job or attempt.job
         change = lifecycle.settle(attempt.job_so_far(), outcome, now)
-        verdict = run_in(tx, engine.settle_script(change, now=now))
+        verdict = run_in(tx, engine.settle_script(change))
     if verdict.ruling is not Ruling.APPLIED:
         raise LeaseLost(f"job {attempt.job.id} is no longer yours: roll your transaction back")
     attempt.settled = True

@@ -140,7 +140,7 @@ class Worker:
             clear=self._clear,
             exhausted=self._give_in,
         )
-        await asyncio.to_thread(self._engine.migrate)
+        await asyncio.to_thread(self._open)
         self._turning = threading.Thread(target=self._serve, name="treadle-engine", daemon=True)
         self._keeper.start()
         self._turning.start()
@@ -149,6 +149,12 @@ class Worker:
             if task.options.queue not in plan.queues:
                 log.info("task %s goes to queue %s, which this worker does not serve", task.name, task.options.queue)
         return self
+
+    def _open(self) -> None:
+        try:
+            self._engine.open()
+        except EngineUnavailable as error:  # it may come yet: the engine thread goes on trying
+            log.warning("the store is not there yet: %s", error)
 
     async def __aexit__(self, *_: object) -> None:
         """Stop claiming, let handlers finish for the grace time, release the rest unburnt."""
@@ -282,7 +288,8 @@ class Worker:
         if room <= 0 or self._stopping:
             return None
         tasks = None if plan.fail_unknown else tuple(self._tasks)
-        return Claim(new_id(), plan.name, room, plan.lease, plan.queues, plan.lanes, tasks)
+        versions = {task.name: task.options.version for task in self._tasks.values()}
+        return Claim(new_id(), plan.name, room, plan.lease, plan.queues, plan.lanes, tasks, versions)
 
     def _take(self, jobs: list[Job], sent: float) -> None:
         """Hand claimed jobs to the slots; their leases count from before the claim was first sent."""

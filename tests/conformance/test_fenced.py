@@ -16,6 +16,7 @@ from making import (
     current,
     enqueued,
     every_outcome,
+    insisted,
     race,
     recover,
     running,
@@ -382,7 +383,7 @@ def test_of_racing_reapers_one_recovers_the_job(make_engine, clock):
     clock.advance(seconds=LEASE)
 
     for job in jobs:
-        outcomes = race(6, lambda place, job=job: recover(engines[place], job, actor=f"r{place}").ruling)
+        outcomes = race(6, lambda at, job=job: insisted(lambda: recover(engines[at], job, actor=f"r{at}")).ruling)
 
         assert sorted(outcome.value for outcome in outcomes) == ["applied"] + ["lost"] * 5
         assert current(engines[0], job).crashes == 1
@@ -541,7 +542,10 @@ def test_of_racing_operators_one_retries_the_job(make_engine, clock):
     settle(engines[0], job, Refused(Reason.PERMANENT, an_error(clock.now())))
     failed = current(engines[0], job)
 
-    outcomes = race(4, lambda at: write(engines[at], lifecycle.retry(failed, clock.now(), actor=f"o{at}")).ruling)
+    def retry(at):
+        return insisted(lambda: write(engines[at], lifecycle.retry(failed, clock.now(), actor=f"o{at}"))).ruling
+
+    outcomes = race(4, retry)
 
     assert sorted(outcome.value for outcome in outcomes) == ["applied"] + ["lost"] * 3
     assert [event.what for event in engines[0].events(job.id)] == [What.FAILED, What.RETRIED]
@@ -597,8 +601,8 @@ def test_of_a_holder_and_a_reaper_that_race_one_writes(make_engine, clock):
         job = running(engines[0], retry=Retry(max_attempts=3))
         clock.advance(seconds=LEASE)
         acts = (
-            lambda job=job: settle(engines[0], job, Succeeded("1")).ruling,
-            lambda job=job: recover(engines[1], job).ruling,
+            lambda job=job: insisted(lambda: settle(engines[0], job, Succeeded("1"))).ruling,
+            lambda job=job: insisted(lambda: recover(engines[1], job)).ruling,
         )
 
         outcomes = race(2, lambda place, acts=acts: acts[place]())

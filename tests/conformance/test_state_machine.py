@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 )  # fmt: skip
 from walk import START, Pair
 
+import stores
 from making import an_error
 from treadle import lifecycle
 from treadle.engines import connect
@@ -23,7 +24,6 @@ from treadle.engines.base import Claim, Hold, Ruling
 from treadle.model import Change, Fence, Job, Progress, Reason, Retry, Scope, State
 
 LEASE = 5.0
-URLS = {"sqlite": "sqlite:///:memory:"}
 PATIENT = settings(
     max_examples=200,
     stateful_step_count=40,
@@ -55,8 +55,12 @@ outcomes = st.sampled_from(
 )
 
 
-def test_no_story_ends_differently_on_the_engine_and_on_the_reference(engine_kind):
-    run_state_machine_as_test(lambda: Story(URLS[engine_kind]), settings=PATIENT)
+def test_no_story_ends_differently_on_the_engine_and_on_the_reference(engine_kind, tmp_path):
+    if engine_kind == "sqlite":
+        run_state_machine_as_test(lambda: Story("sqlite:///:memory:"), settings=PATIENT)
+        return
+    with stores.fresh_store(engine_kind, tmp_path) as url:
+        run_state_machine_as_test(lambda: Story(stores.emptied(url)), settings=settings(PATIENT, max_examples=15))
 
 
 class Story(RuleBasedStateMachine):

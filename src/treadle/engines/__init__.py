@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from treadle.engines.base import Engine
 from treadle.errors import ConfigError
@@ -10,19 +10,61 @@ from treadle.errors import ConfigError
 SYNCHRONOUS = ("full", "normal")
 
 
-def connect(url: str, *, clock: Callable[[], datetime], everything: bool = False) -> Engine:
-    """The engine behind a URL; nothing is opened until it is used. `everything` audits routine events too."""
+def connect(
+    url: str,
+    *,
+    clock: Callable[[], datetime] | None = None,
+    everything: bool = False,
+    auto_migrate: bool = False,
+    listen_url: str | None = None,
+) -> Engine:
+    """The engine behind a URL; nothing is opened until it is used. `everything` audits routine events too.
+
+    `clock` is for tests: without it the store's own clock counts (on SQLite, the machine's).
+    """
     parts = urlsplit(url)
     match parts.scheme:
         case "sqlite":
             return _sqlite(url, clock, everything)
+        case "postgresql" | "postgres":
+            return _postgres(url, clock, everything, auto_migrate, listen_url)
         case "":
             raise ConfigError(f"url: {url!r} has no scheme; write sqlite:///{url or 'treadle.db'}")
         case other:
-            raise ConfigError(f"url: no engine for {other!r}; this version of treadle speaks sqlite:///file.db")
+            known = "sqlite:///file.db and postgresql://user:password@host/database"
+            raise ConfigError(f"url: no engine for {other!r}; this version of treadle speaks {known}")
 
 
-def _sqlite(url: str, clock: Callable[[], datetime], everything: bool) -> Engine:
+def _postgres(
+    url: str, clock: Callable[[], datetime] | None, everything: bool, auto_migrate: bool, listen_url: str | None
+) -> Engine:
+    try:
+        from treadle.engines.postgres.engine import PostgresEngine
+    except ImportError as error:
+        if error.name and error.name.partition(".")[0] != "psycopg":
+            raise
+        raise ConfigError("url: PostgreSQL needs its driver; run: pip install 'treadle[postgres]'") from error
+
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {name: value for name, value in options if name in ("schema", "prepare")}
+    theirs = urlencode([(name, value) for name, value in options if name not in ours], quote_via=quote)
+    prepare = ours.get("prepare", "off").lower()
+    if prepare not in ("on", "off"):
+        raise ConfigError(f"url: prepare={prepare!r} must be on or off")
+    return PostgresEngine(
+        parts._replace(query=theirs).geturl(),
+        where=f"PostgreSQL at {parts.netloc.rpartition('@')[2] or 'the local socket'}{parts.path}",
+        schema_name=ours.get("schema", "treadle"),
+        prepare=prepare == "on",
+        listen_url=listen_url,
+        auto_migrate=auto_migrate,
+        clock=clock,
+        everything=everything,
+    )
+
+
+def _sqlite(url: str, clock: Callable[[], datetime] | None, everything: bool) -> Engine:
     from treadle.engines.sqlite.engine import SqliteEngine
 
     parts = urlsplit(url)

@@ -15,19 +15,31 @@ The rules every engine keeps, each with a conformance case of its own:
 - One bad value never takes its batch along: its verdict is REFUSED, its neighbours' are not touched.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from threading import Event
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from treadle import model
 from treadle.model import Change, Fence, Job, Progress, State
 
 T = TypeVar("T")
 
+Half = Literal["pre", "post"]
+
 Script = Generator[tuple[str, str], list[tuple[Any, ...]], T]
 """Statements for somebody else's transaction: yields (sql, its one text parameter), is sent the rows, returns T."""
+
+
+def drive(script: Script[T], execute: Callable[[str, str], list[tuple[Any, ...]]]) -> T:
+    """Run a script's statements one after the other; what it returns."""
+    try:
+        sql, text = next(script)
+        while True:
+            sql, text = script.send(execute(sql, text))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 class Claim(NamedTuple):
@@ -40,6 +52,7 @@ class Claim(NamedTuple):
     queues: Sequence[str] = ("default",)
     lanes: Sequence[str] | None = None  # None: all lanes of these queues
     tasks: Sequence[str] | None = None  # None: any task
+    versions: Mapping[str, int] = {}  # of a task: the newest that may be claimed; of one not named: any
 
 
 class Ruling(Enum):
@@ -131,15 +144,22 @@ class Finding(NamedTuple):
 class Engine(Protocol):
     """A store. See the module docstring for what holds for all of them."""
 
-    def migrate(self) -> list[str]:
-        """Bring the schema up to date, safely beside other processes doing the same; the names applied now."""
+    def open(self) -> None:
+        """See that the store is there and its schema fits; SchemaError says what to do if it does not."""
+        ...
+
+    def migrate(self, half: Half | None = None) -> list[str]:
+        """Bring the schema up to date, safely beside other processes doing the same; the names applied now.
+
+        `pre` applies what new code needs and old code can live with, `post` what only new code can live with.
+        """
         ...
 
     def check(self) -> list[str]:
         """Every difference between the live schema and the expected one; empty when they agree."""
         ...
 
-    def schema_sql(self) -> str:
+    def schema_sql(self, half: Half | None = None) -> str:
         """The migrations as text, for the user's own migration tool."""
         ...
 
@@ -150,7 +170,7 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
     def now(self) -> datetime:
-        """The store's time, as far as this process knows it without asking."""
+        """The store's time, as far as this process knows it; it asks at the first call, and after a long silence."""
         ...
 
     def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> list[Receipt]:
@@ -205,13 +225,28 @@ class Engine(Protocol):
         """
         ...
 
-    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime) -> Script[list[Receipt]]:
+    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
         """The statements of `enqueue`, for the caller's own transaction."""
         ...
 
-    def settle_script(self, change: Change, *, now: datetime) -> Script[Verdict]:
+    def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         """The statements that write one change, for the caller's own transaction."""
         ...
+
+
+def fits(change: Change, current: Job, now: datetime) -> bool:
+    """Whether the job is as the change's fence wants it (model.Fence)."""
+    before = change.before
+    if change.fence is Fence.RUNNING:
+        return current.state is State.RUNNING
+    if current.revision != before.revision:
+        return False
+    if change.fence is Fence.REVISION:
+        return current.state is before.state
+    if current.state is not State.RUNNING or not before.lease_token or current.lease_token != before.lease_token:
+        return False
+    lease = before.lease_until
+    return change.fence is Fence.HOLDER or (lease is not None and current.lease_until == lease and lease <= now)
 
 
 def judge(change: Change, current: Job | None) -> Verdict:

@@ -54,6 +54,7 @@ def _due(connection: sqlite3.Connection, lane: tuple[str, str], claim: Claim, no
     """
     moment = micros(now)
     tasks = json.dumps(list(claim.tasks or ()))
+    versions = json.dumps(claim.versions)
     ceiling = 2**31
     while True:
         row = connection.execute(
@@ -75,8 +76,9 @@ def _due(connection: sqlite3.Connection, lane: tuple[str, str], claim: Claim, no
                 where state = 'pending' and queue = ? and lane = ? and priority = ? and due_at <= ?
                 and (expires_at is null or expires_at > ?)
                 and (? or task in (select value from json_each(?)))
+                and task_version <= coalesce((select value from json_each(?) where key = task), task_version)
                 order by due_at, id
                 """,
-                (*lane, ceiling, moment, moment, claim.tasks is None, tasks),
+                (*lane, ceiling, moment, moment, claim.tasks is None, tasks, versions),
             )
         )

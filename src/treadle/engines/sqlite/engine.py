@@ -10,9 +10,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from treadle.clock import SystemClock
 from treadle.engines.base import (
     Claim,
     Finding,
+    Half,
     Held,
     Hold,
     Page,
@@ -23,6 +25,7 @@ from treadle.engines.base import (
     Turn,
     Verdict,
     Where,
+    drive,
 )  # fmt: skip
 from treadle.engines.rows import Row, small
 from treadle.engines.sqlite import scripts
@@ -43,19 +46,27 @@ class SqliteEngine:
     """An Engine on a file of SQLite; see engines.base for the contract."""
 
     def __init__(
-        self, path: str, *, clock: Callable[[], datetime], synchronous: str = "full", everything: bool = False
+        self,
+        path: str,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        synchronous: str = "full",
+        everything: bool = False,
     ) -> None:
         self.file = File(path, synchronous=synchronous)
-        self._clock = clock
+        self._clock = clock or SystemClock().now
         self._everything = everything
         self._waiting: set[threading.Event] = set()
         self._rounds = 0
 
     # ------------------------------------------------------------------------------------ the schema
 
-    def migrate(self) -> list[str]:
-        before = len(self.file.migrated)
+    def open(self) -> None:
         self.file.read("select 1")  # opening the file migrates it
+
+    def migrate(self, half: Half | None = None) -> list[str]:  # noqa: ARG002 - one process at a time upgrades a file
+        before = len(self.file.migrated)
+        self.open()
         return self.file.migrated[before:]
 
     def check(self) -> list[str]:
@@ -72,7 +83,7 @@ class SqliteEngine:
             except SchemaError as error:
                 return [str(error)]
 
-    def schema_sql(self) -> str:
+    def schema_sql(self, half: Half | None = None) -> str:  # noqa: ARG002
         steps = [f"-- {step.name}, checksum {step.checksum}\n{step.sql}\n{step.record};\n" for step in migrations()]
         return "\n".join([f"{LEDGER};\n", *steps])
 
@@ -333,13 +344,13 @@ class SqliteEngine:
 
     # ------------------------------------------------------------- for the caller's own transaction
 
-    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime) -> Script[list[Receipt]]:
+    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
         yield from self._same_file()
-        return (yield from scripts.enqueue(jobs, now, everything=self._everything))
+        return (yield from scripts.enqueue(jobs, now or self._clock(), everything=self._everything))
 
-    def settle_script(self, change: Change, *, now: datetime) -> Script[Verdict]:
+    def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         yield from self._same_file()
-        return (yield from scripts.settle([change], now, everything=self._everything))[0]
+        return (yield from scripts.settle([change], now or self._clock(), everything=self._everything))[0]
 
     def _same_file(self) -> Script[None]:
         rows = yield (
@@ -375,12 +386,7 @@ class _Savepoint:
 
 def _run(connection: sqlite3.Connection, script: Script[T]) -> T:
     """Drive a script on a connection of ours."""
-    try:
-        sql, text = next(script)
-        while True:
-            sql, text = script.send(connection.execute(sql, (text,)).fetchall())
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+    return drive(script, lambda sql, text: connection.execute(sql, (text,)).fetchall())
 
 
 def _past(connection: sqlite3.Connection, limit: int, now: datetime) -> list[Job]:

@@ -1,0 +1,213 @@
+"""Connections to the server: made when needed, kept while healthy, given up when they stall; what errors mean.
+
+Nothing here leaves state in a session: no prepared statements unless asked for, no settings outside a transaction. So
+every statement may run on another server connection, as it does behind a pooler in transaction mode.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import make_conninfo
+
+from treadle.errors import ConfigError, EngineError, EngineUnavailable, SchemaError
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+CONNECT = 5  # seconds to wait for a connection, for each host named
+CALL = 30.0  # seconds to wait for an answer
+SILENCE = 15_000  # milliseconds after which an unacknowledged packet ends a connection, on either side
+IDLE = 4  # connections kept while nobody uses them
+AGE = 600.0  # seconds after which a connection is made anew, so that a failover or a new address is followed
+
+# A transaction of ours that is left open by a frozen process holds its row locks no longer than this.
+FROZEN = "10s"
+
+# What a caller's mistake or a value can cause: the statement is refused, the store is well.
+DATA_ERRORS = (ValueError, OverflowError, pg.DataError, pg.IntegrityError, pg.ProgramLimitExceeded)
+
+_REPEATABLE = (
+    psycopg.InterfaceError,  # the connection was closed under us
+    pg.SerializationFailure,
+    pg.DeadlockDetected,
+    pg.LockNotAvailable,
+    pg.QueryCanceled,
+    pg.ReadOnlySqlTransaction,  # a primary that has become a standby: the next connection finds the new one
+    pg.AdminShutdown,
+    pg.CrashShutdown,
+    pg.CannotConnectNow,
+    pg.IdleInTransactionSessionTimeout,
+)
+_SCHEMA = (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidSchemaName, pg.UndefinedFunction, pg.DatatypeMismatch)
+
+
+class Connection(psycopg.Connection[Row]):
+    """A connection whose every wait for the server has an end: a stalled network must not stall a lease."""
+
+    patience: float = CALL
+    born: float = 0.0
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        return super().wait(gen, interval, self.patience if timeout is None else timeout)
+
+
+class Connections:
+    """A stack of idle connections; a call takes one or makes one, so no thread waits for another's."""
+
+    def __init__(self, conninfo: str, *, where: str, prepare: bool) -> None:
+        self.where = where  # for messages: the address without a password
+        self._conninfo = conninfo
+        self._prepare = prepare
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._plain = False  # whether the server, or a pooler before it, refuses our options at the start
+
+    def run(self, work: Callable[[Connection], T], *, patience: float = CALL, persist: float = 0.0) -> T:
+        """What `work` returns, on some connection; repeated on a new one if the old one turns out to be dead.
+
+        `patience` bounds the wait for an answer, `persist` how long an unavailable server is tried again. Everything
+        an engine does may be repeated: ids, tokens and revisions see to that.
+        """
+        deadline = time.monotonic() + persist
+        tries = 0
+        while True:
+            fresh = True
+            try:
+                with self._connection(patience) as connection:
+                    fresh = connection.born == 0.0
+                    connection.born = connection.born or time.monotonic()
+                    return work(connection)
+            except EngineUnavailable:
+                tries += 1
+                if fresh or tries > IDLE + 1:  # a dead connection from the stack says nothing about the server
+                    wait = min(1.0, 0.02 * 2 ** min(tries, 6)) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+                    if time.monotonic() + wait >= deadline:
+                        raise
+                    time.sleep(wait)
+
+    def transaction(self, work: Callable[[Connection], T], *, patience: float = CALL, persist: float = 0.0) -> T:
+        """The same, in one transaction of several statements."""
+
+        def inside(connection: Connection) -> T:
+            # Two statements, one round trip: should this process freeze in the middle, the server lets go.
+            connection.execute(f"begin; set local idle_in_transaction_session_timeout = '{FROZEN}'")
+            try:
+                result = work(connection)
+                connection.execute("commit")
+            except BaseException:
+                if not connection.closed and not connection.broken:
+                    connection.execute("rollback")
+                raise
+            return result
+
+        return self.run(inside, patience=patience, persist=persist)
+
+    def connect(self) -> Connection:
+        """A new connection, which the caller must close."""
+        with self.meaning():
+            return self._connect()
+
+    def close(self) -> None:
+        """Close what is idle."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    @contextmanager
+    def meaning(self) -> Iterator[None]:
+        """Turn the driver's errors into ours: what happened, and what to do about it."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: psycopg.Error) -> EngineError:
+        said = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, _SCHEMA):
+            return SchemaError(f"{self.where}: {said}. Run `treadle migrate` (or set auto_migrate) first")
+        if isinstance(error, pg.InsufficientPrivilege):
+            return EngineError(f"{self.where}: {said}. Grant this role the rights it needs on the schema")
+        if isinstance(error, (pg.InvalidPassword, pg.InvalidAuthorizationSpecification, pg.InvalidCatalogName)):
+            return EngineError(f"{self.where}: {said}")
+        if isinstance(error, _REPEATABLE) or type(error) is psycopg.OperationalError:
+            return EngineUnavailable(f"{self.where} does not answer ({said}); repeating is safe")
+        if isinstance(error, psycopg.OperationalError) and not isinstance(error, pg.ProgramLimitExceeded):
+            return EngineUnavailable(f"{self.where}: {said}; repeating is safe")
+        return EngineError(f"{self.where}: {said}")
+
+    @contextmanager
+    def _connection(self, patience: float) -> Iterator[Connection]:
+        with self.meaning():
+            connection = self._take()
+            connection.patience = patience
+            try:
+                yield connection
+            except (psycopg.OperationalError, psycopg.InterfaceError):
+                connection.close()  # whatever state it is in, the next one is better
+                raise
+            except BaseException:
+                if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                    connection.close()
+                self._give_back(connection)
+                raise
+            self._give_back(connection)
+
+    def _take(self) -> Connection:
+        with self._lock:
+            if self._process != os.getpid():  # forked: the sockets are our parent's
+                self._process, self._idle = os.getpid(), []
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.closed and time.monotonic() - connection.born < AGE:
+                    return connection
+                connection.close()
+        return self._connect()
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._lock:
+            if not connection.closed and len(self._idle) < IDLE and self._process == os.getpid():
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _connect(self) -> Connection:
+        # The server's own tcp_user_timeout: a frozen client whose reply does not fit the socket must not keep
+        # row locks. A pooler may refuse such options at the start; it has settings of its own for that.
+        options = {} if self._plain else {"options": f"-c tcp_user_timeout={SILENCE}"}
+        try:
+            connection = Connection.connect(make_conninfo(self._conninfo, **options), autocommit=True)
+        except psycopg.OperationalError as error:
+            if self._plain or "startup parameter" not in str(error):
+                raise
+            self._plain = True
+            return self._connect()
+        connection.prepare_threshold = 5 if self._prepare else None
+        return connection
+
+
+def conninfo(url: str) -> str:
+    """The URL as libpq wants it, with our time limits where it names none."""
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        said = " ".join(str(error).split())
+        raise ConfigError(f"url: {said}; write postgresql://user:password@host/database") from None
+    ours: dict[str, str | int] = {
+        "connect_timeout": CONNECT,
+        "tcp_user_timeout": SILENCE,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "target_session_attrs": "read-write",
+        "application_name": "treadle",
+    }
+    return make_conninfo(url, **{name: value for name, value in ours.items() if name not in given})

@@ -1,0 +1,557 @@
+"""The PostgreSQL engine: many workers on many machines, and the caller's own transactions."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import psycopg
+
+from treadle.engines.base import (
+    Claim,
+    Finding,
+    Half,
+    Held,
+    Hold,
+    Page,
+    Receipt,
+    Renewal,
+    Ruling,
+    Script,
+    Turn,
+    Verdict,
+    Where,
+    drive,
+)
+from treadle.engines.postgres import looking, schema, scripts
+from treadle.engines.postgres.connections import CALL, DATA_ERRORS, Connection, Connections, conninfo
+from treadle.engines.postgres.listener import ECHO, Listener
+from treadle.engines.postgres.rows import JOB, change_record, event_from, job_from, packed, record, stored, unpack
+from treadle.engines.postgres.turn import SPARE, Place, parameter, statement
+from treadle.engines.rows import Row, small
+from treadle.errors import EngineError, SchemaError
+from treadle.model import UUID, Change, Event, Job, State, holds_nul
+
+T = TypeVar("T")
+
+PERSISTENCE = 5.0  # seconds for which a caller's own calls are tried again while the server does not answer
+ROUNDS = 10  # statements that one claim may take to fill up from many lanes, or past jobs it does not know
+RENEWED_AT_ONCE = 500
+UNKNOWN = (datetime.min.replace(tzinfo=UTC), float("-inf"))
+REMEMBERED = 600.0  # seconds after which the server is asked for its time again
+SLOW = 0.05  # seconds; a claim that takes longer walked over something
+FULL_SCAN = 1.0  # seconds after which a claim that goes on from known places looks everywhere again
+
+
+class PostgresEngine:
+    """An Engine on PostgreSQL 15 or newer; see engines.base for the contract."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        where: str,
+        schema_name: str = "treadle",
+        prepare: bool = False,
+        listen_url: str | None = None,
+        auto_migrate: bool = False,
+        clock: Callable[[], datetime] | None = None,
+        everything: bool = False,
+    ) -> None:
+        self.schema = schema.schema_name(schema_name)
+        self.server = Connections(conninfo(url), where=where, prepare=prepare)
+        direct = Connections(conninfo(listen_url or url), where=where, prepare=False)
+        self._channel = f"treadle_{self.schema}"
+        self._listener = Listener(direct.connect, self._channel)
+        self._auto_migrate = auto_migrate
+        self._clock = clock
+        self._everything = everything
+        self._known = UNKNOWN  # the server's time, and ours when it said so
+        self._notified = 0.0
+        self._ready = False
+        self._opening = threading.Lock()
+        self._rounds = 0
+        self._places: tuple[object, float, list[Place]] = (None, 0.0, [])
+        self._sql: dict[str, str] = {}
+
+    # ------------------------------------------------------------------------------------ the schema
+
+    def open(self) -> None:
+        with self._opening:
+            if self._ready:
+                return
+            if self._auto_migrate:
+                self.migrate("pre")
+            done = self.server.run(lambda connection: schema.ledger(connection, self.schema))
+            schema.refuse_strangers(done)
+            if missing := schema.missing(done):
+                raise SchemaError(
+                    f"{self.server.where}: schema {self.schema} lacks {', '.join(missing)}: run `treadle migrate`, "
+                    "or set auto_migrate"
+                )
+            self._ready = True
+
+    def migrate(self, half: Half | None = None) -> list[str]:
+        return self.server.transaction(lambda connection: schema.migrate(connection, self.schema, half), patience=300.0)
+
+    def check(self) -> list[str]:
+        try:
+            self.server.transaction(self._compare)
+        except _Compared as compared:
+            return compared.lines
+        except SchemaError as error:
+            return [str(error)]
+        return []
+
+    def _compare(self, connection: Connection) -> None:
+        raise _Compared(schema.differences(connection, self.schema))  # so that the scratch schema is rolled back
+
+    def schema_sql(self, half: Half | None = None) -> str:
+        return schema.script(self.schema, half)
+
+    def doctor(self) -> list[Finding]:
+        rows = self._read(
+            "select current_setting('server_version'), current_setting('server_version_num')::int,"
+            " current_setting('synchronous_commit'), current_setting('fsync'), pg_is_in_recovery()"
+        )
+        [(version, number, synchronous, fsync, standby)] = rows
+        found = [Finding("ok" if number >= 150000 else "error", f"PostgreSQL {version}; treadle needs 15 or newer")]
+        if fsync != "on" or synchronous == "off":
+            found.append(Finding("warning", "fsync or synchronous_commit is off: a crash may undo acknowledged jobs"))
+        if standby:
+            found.append(Finding("error", "this server is a standby: name the primary, or both with host=a,b"))
+        if drift := self.check():
+            found.append(Finding("error", "schema: " + "; ".join(drift)))
+        else:
+            found.append(Finding("ok", "schema is up to date"))
+        return [*found, self._hears()]
+
+    def _hears(self) -> Finding:
+        """Whether a notification makes its way back to us."""
+        woken = threading.Event()
+        self._listener.wait(1.0, woken)  # until it listens
+        woken.clear()
+        self._read("select pg_notify(%s, 'doctor')::text", [self._channel])
+        deadline = time.monotonic() + 2.0
+        while not self._listener.heard and time.monotonic() < deadline:
+            self._listener.wait(0.1, woken)
+            woken.clear()
+        if self._listener.heard:
+            return Finding("ok", "LISTEN works: workers start jobs at once; polling would be enough")
+        return Finding(
+            "warning",
+            "LISTEN hears nothing (a pooler in transaction mode?): workers find jobs by polling, which is always "
+            "enough; set listen_url to a direct connection to start them at once",
+        )
+
+    def close(self) -> None:
+        self._listener.close()
+        self.server.close()
+
+    def now(self) -> datetime:
+        if self._clock is not None:
+            return self._clock()
+        if _elapsed() - self._known[1] > REMEMBERED:
+            try:
+                self._heard(self._read("select statement_timestamp()")[0][0])
+            except EngineError:
+                if self._known is UNKNOWN:
+                    raise
+        return self._known[0] + timedelta(seconds=_elapsed() - self._known[1])
+
+    def _heard(self, now: datetime) -> None:
+        """The server has just told its time."""
+        if self._clock is None:
+            self._known = (now.astimezone(UTC), _elapsed())
+
+    # ----------------------------------------------------------------------------- the way of a job
+
+    def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> list[Receipt]:
+        if not jobs:
+            return []
+        receipts = self._enqueue(jobs, self._time(now))
+        if any(receipt.created for receipt in receipts):
+            self._listener.stir()
+        return receipts
+
+    def _enqueue(self, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
+        """Store jobs; a value the server will not take is found by halving, so that it falls alone."""
+        channel = self._channel if time.monotonic() - self._notified > ECHO / 2 else None
+
+        def store(connection: Connection) -> list[Receipt]:
+            return self._drive(connection, scripts.enqueue(jobs, now, everything=self._everything, notify=channel))
+
+        # Without keys and audit lines the insert is one statement, and that is its own transaction.
+        plain = not self._everything and all(job.key is None for job in jobs)
+        try:
+            receipts = (self._run if plain else self._transact)(store, persist=PERSISTENCE)
+        except (EngineError, *DATA_ERRORS) as error:
+            why = _refusal(error)
+            if len(jobs) == 1:
+                return [Receipt(jobs[0], created=False, refused=why)]
+            half = len(jobs) // 2
+            return self._enqueue(jobs[:half], now) + self._enqueue(jobs[half:], now)
+        if channel is not None:
+            self._notified = time.monotonic()
+        for receipt in receipts:
+            if receipt.created:
+                self._heard(receipt.job.created_at)
+                break
+        return receipts
+
+    def turn(self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime | None = None) -> Turn:
+        if len({change.before.id for change in changes}) != len(changes):
+            raise ValueError("a turn takes at most one change a job")
+        now = self._time(now)
+        plain = [change for change in changes if scripts.plain(change)]
+        verdicts: dict[str, Verdict] = {}
+        if claim is None or len(plain) < len(changes) or any(self._puts_back(change, now) for change in plain):
+            verdicts = self._settle(plain, now)
+            verdicts |= {c.before.id: self._settle_alone(c, now) for c in changes if not scripts.plain(c)}
+            plain = []
+        answer = _Answer()
+        if claim is not None:
+            try:
+                self._take(plain, claim, now, answer)
+            except (EngineError, *DATA_ERRORS) as error:
+                _refusal(error)
+                if not plain:
+                    raise
+                verdicts |= self._settle(plain, now)
+                plain = []
+                self._take([], claim, now, answer)
+            verdicts |= self._judged(plain, answer, now)
+            if not answer.held:
+                self._fill(claim, now, answer)
+        jobs = self._held(claim.token) if claim is not None and (answer.claimed or answer.held) else []
+        return Turn([verdicts[change.before.id] for change in changes], jobs, answer.now or now or self.now())
+
+    def _puts_back(self, change: Change, now: datetime | None) -> bool:
+        """Whether the change makes a job due at once: one statement sees one snapshot, and could not claim it."""
+        return change.after.state is State.PENDING and change.after.due_at <= (now or self.now())
+
+    def _settle(self, changes: Sequence[Change], now: datetime | None) -> dict[str, Verdict]:
+        """Write the changes; a value the server will not take is found by halving, so that it falls alone."""
+        if not changes:
+            return {}
+        answer = _Answer()
+        try:
+            self._take(changes, None, now, answer)
+        except (EngineError, *DATA_ERRORS) as error:
+            why = _refusal(error)
+            if len(changes) == 1:
+                return {changes[0].before.id: Verdict(Ruling.REFUSED, why=why)}
+            half = len(changes) // 2
+            return self._settle(changes[:half], now) | self._settle(changes[half:], now)
+        return self._judged(changes, answer, now)
+
+    def _take(self, changes: Sequence[Change], claim: Claim | None, now: datetime | None, answer: "_Answer") -> None:
+        """Send the one statement of a turn, and understand its answer."""
+        places = self._known_places(claim)
+        self._rounds += 1
+        text = parameter(
+            [change_record(change, everything=self._everything) for change in changes],
+            claim,
+            now,
+            everything=self._everything,
+            places=places,
+            spare=SPARE if answer.filed else 0,
+            again=bool(answer.claimed),
+            first=self._rounds,
+        )
+        sql, sent = statement(claim, places), time.monotonic()
+        rows = self._run(lambda connection: self._execute(connection, sql, text))
+        answer.understand(rows)
+        if answer.now is not None:
+            self._heard(answer.now)
+        answer.slow = time.monotonic() - sent > SLOW and not places
+
+    def _fill(self, claim: Claim, now: datetime | None, answer: "_Answer") -> None:
+        """Claim on, while there may be more: in lanes that gave their share, or behind jobs we do not know."""
+        while len(answer.claimed) < claim.limit and answer.more and answer.rounds < ROUNDS:
+            self._take([], claim._replace(limit=claim.limit - len(answer.claimed)), now, answer)
+
+    def _settle_alone(self, change: Change, now: datetime | None) -> Verdict:
+        """Write one change that takes several statements, in a transaction of its own."""
+
+        def write(connection: Connection) -> Verdict:
+            return self._drive(connection, scripts.settle(change, now, everything=self._everything))
+
+        try:
+            return self._transact(write)
+        except (EngineError, *DATA_ERRORS) as error:
+            return Verdict(Ruling.REFUSED, why=_refusal(error))
+
+    def _judged(self, changes: Sequence[Change], answer: "_Answer", now: datetime | None) -> dict[str, Verdict]:
+        """A verdict a change; of jobs that the same statement claimed, judged as they were before."""
+        verdicts = dict.fromkeys(answer.settled, Verdict(Ruling.APPLIED))
+        unwritten = [change for change in changes if change.before.id not in answer.settled]
+        if unwritten:
+            found = self.get([change.before.id for change in unwritten])
+            for change, job in zip(unwritten, found, strict=True):
+                current = job
+                if job is not None and job.id in answer.claimed:
+                    token = answer.claimed[job.id]
+                    current = job.evolve(state=State.PENDING, revision=job.revision - 1, lease_token=token)
+                verdicts[change.before.id] = scripts.verdict(change, current, now)
+        return verdicts
+
+    def _held(self, token: str) -> list[Job]:
+        """The jobs claimed under this token, in order."""
+        sql = f"select {JOB} from @.jobs where state = 'running' and lease_token = %s"
+        jobs = [job_from(row) for row in self._read(sql, [token])]
+        return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))
+
+    def _known_places(self, claim: Claim | None) -> list[Place]:
+        return []
+
+    def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
+        now, patience = self._time(now), max(1.0, lease / 6)
+        answers: list[Held] = []
+        for start in range(0, len(holds), RENEWED_AT_ONCE):
+            answers += self._extend(holds[start : start + RENEWED_AT_ONCE], lease, now, patience)
+        return answers
+
+    def _extend(self, holds: Sequence[Hold], lease: float, now: datetime | None, patience: float) -> list[Held]:
+        text = packed([_renewal(hold) for hold in holds], now, lease=lease)
+        rows = self._run(lambda connection: self._execute(connection, EXTEND, text), patience=patience)
+        renewed = {(id_, token): asked for id_, token, asked, _ in rows}
+        for row in rows:
+            self._heard(row[3])
+            break
+        missing = [hold.job_id for hold in holds if (hold.job_id, hold.token) not in renewed]
+        ours: set[Row] = set()
+        if missing:  # still ours, but locked by somebody's open transaction: nobody can take it while that lasts
+            text = json.dumps(missing)
+            ours = set(self._run(lambda connection: self._execute(connection, STILL, text), patience=patience))
+        return [
+            Held(hold.job_id, Renewal.RENEWED, renewed[hold.job_id, hold.token])
+            if (hold.job_id, hold.token) in renewed
+            else Held(hold.job_id, Renewal.BUSY if (hold.job_id, hold.token) in ours else Renewal.LOST)
+            for hold in holds
+        ]
+
+    def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
+        rows = self._read(PAST, {"now": self._time(now), "limit": limit})
+        return [job_from(row) for row in rows]
+
+    def wait(self, queues: Sequence[str], timeout: float, interrupt: threading.Event | None = None) -> bool:  # noqa: ARG002
+        """Wake at once for a write of this process, and, where LISTEN works, for an enqueue of another."""
+        return self._listener.wait(timeout, interrupt or threading.Event())
+
+    # ------------------------------------------------------------------------------------ looking
+
+    def get(self, ids: Sequence[str]) -> list[Job | None]:
+        wanted = [id_ for id_ in ids if _is_id(id_)]
+        text = json.dumps(wanted)
+        rows = self._run(lambda connection: self._execute(connection, scripts.READ, text), persist=PERSISTENCE)
+        found = {row[0]: job_from(row) for row in rows}
+        return [found.get(id_) for id_ in ids]
+
+    def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
+        if any(isinstance(value, str) and not _storable(value) for value in where):
+            return Page([], None)  # what cannot be stored cannot be found
+        sql, values = looking.find(where, limit, cursor)
+        return looking.page(self._read(sql, values), where, limit)
+
+    def count(self, where: Where) -> dict[State, int]:
+        if any(isinstance(value, str) and not _storable(value) for value in where):
+            return {}
+        return {State(state): number for state, number in self._read(*looking.count(where))}
+
+    def events(self, job_id: str) -> list[Event]:
+        return [event_from(row) for row in self._read(looking.EVENTS, [job_id])] if _is_id(job_id) else []
+
+    def prune(self, keep: Mapping[State, timedelta], *, limit: int, now: datetime | None = None) -> int:
+        gone = 0
+        moment = self._time(now)
+        self._run(lambda connection: self._execute(connection, OLD_KEYS, packed([], moment)))
+        for state, age in keep.items():
+            sql = PRUNE.replace("$state", state.value).replace("$limit", str(limit - gone))
+            text = packed([], moment, age=age.total_seconds())
+            gone += self._run(lambda connection: self._execute(connection, sql, text))[0][0]  # noqa: B023 - run at once
+        return gone
+
+    # ------------------------------------------------------------- for the caller's own transaction
+
+    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
+        return self._named(scripts.enqueue(jobs, self._time(now), everything=self._everything))
+
+    def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
+        return self._named(scripts.settle(change, self._time(now), everything=self._everything))
+
+    def _named(self, script: Script[T]) -> Script[T]:
+        """The script with our schema's name in it."""
+        try:
+            sql, text = next(script)
+            while True:
+                rows = yield schema.named(sql, self.schema), text
+                sql, text = script.send(rows)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    # ---------------------------------------------------------------------------- running statements
+
+    def _time(self, now: datetime | None) -> datetime | None:
+        """The time to write, where the server's own clock does not count."""
+        return now if now is not None or self._clock is None else self._clock()
+
+    def _run(self, work: Callable[[Connection], T], *, patience: float = CALL, persist: float = 0.0) -> T:
+        if not self._ready:
+            self.open()
+        return self.server.run(work, patience=patience, persist=persist)
+
+    def _transact(self, work: Callable[[Connection], T], *, persist: float = 0.0) -> T:
+        if not self._ready:
+            self.open()
+        return self.server.transaction(work, persist=persist)
+
+    def _read(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:
+        def read(connection: Connection) -> list[Row]:
+            query = schema.named(sql, self.schema)
+            return connection.execute(query, values or None, binary=True).fetchall()
+
+        return self._run(read, persist=PERSISTENCE)
+
+    def _drive(self, connection: Connection, script: Script[T]) -> T:
+        return drive(script, lambda sql, text: self._execute(connection, sql, text))
+
+    def _execute(self, connection: Connection, sql: str, text: str) -> list[Row]:
+        """Run a statement with its one parameter."""
+        cursor = psycopg.RawCursor(connection)
+        cursor.execute(schema.named(sql, self.schema), [text], binary=True)
+        return cursor.fetchall() if cursor.description else []
+
+
+class _Compared(Exception):
+    """Ends the transaction in which the schema was compared."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self.lines = lines
+
+
+class _Answer:
+    """What the statements of one turn have said so far."""
+
+    def __init__(self) -> None:
+        self.settled: set[str] = set()
+        self.claimed: dict[str, str | None] = {}  # and the token each had before, if this turn meant to change it
+        self.held: set[str] = set()
+        self.filed = 0  # jobs that we do not know, put aside by the last statement
+        self.more = False  # whether the last statement may have left something
+        self.rounds = 0
+        self.slow = False
+        self.now: datetime | None = None
+
+    def understand(self, rows: Sequence[Row]) -> None:
+        self.rounds += 1
+        self.filed, self.more = 0, False
+        for kind, value, now, token in rows:
+            match kind:
+                case "s":
+                    self.now = now.astimezone(UTC)
+                    if value is not None:
+                        self.settled.add(value)
+                case "c":
+                    self.claimed[value] = token
+                case "h":
+                    self.held.add(value)
+                case "f":
+                    self.filed = int(value)
+                case _:
+                    self.more = True
+        self.more = self.more or self.filed > 0
+
+
+_RENEWAL = ("id", "token", "started", "progress", "cost_micros")
+
+EXTEND = f"""
+{unpack(_RENEWAL)},
+mine as materialized (
+    select j.id from c join @.jobs j on j.id = c.id and j.state = 'running' and j.lease_token = c.token
+    for update of j skip locked
+)
+update @.jobs j
+set lease_until = t.now + make_interval(secs => p.lease),
+    started_at = coalesce(c.started, j.started_at), progress = coalesce(c.progress::json, j.progress),
+    cost_micros = coalesce(c.cost_micros, j.cost_micros)
+from c, t, p
+where j.id = any (array(select id from mine)) and j.id = c.id and j.state = 'running' and j.lease_token = c.token
+returning j.id::text, j.lease_token, j.cancel_requested, t.now
+"""
+
+STILL = """
+with wanted as materialized (select value::uuid as id from json_array_elements_text($1::text::json))
+select j.id::text, j.lease_token from @.jobs j where j.id in (select id from wanted) and j.state = 'running'
+"""
+
+PAST = f"""
+with t as materialized (select coalesce(%(now)s::timestamptz, statement_timestamp()) as now)
+(select {JOB} from @.jobs where state = 'running' and lease_until <= (select now from t)
+order by lease_until limit %(limit)s)
+union all
+(select {JOB} from @.jobs where state = 'pending' and expires_at <= (select now from t)
+order by expires_at limit %(limit)s)
+limit %(limit)s
+"""
+
+OLD_KEYS = f"{unpack(('id',))}\ndelete from @.keys k using t where k.until <= t.now"
+
+PRUNE = f"""
+{unpack(("id",))},
+old as materialized (
+    select f.id from @.finished f, t, p
+    where f.state = '$state' and f.finished_at < t.now - make_interval(secs => p.age)
+    and not exists (select 1 from @.keys k where k.job = f.id)
+    order by f.finished_at limit $limit for update of f skip locked
+),
+gone as (delete from @.finished where id = any (array(select id from old)) returning id),
+forgotten as (delete from @.events where job = any (array(select id from old)))
+select count(*)::int from gone
+"""
+
+
+def _renewal(hold: Hold) -> dict[str, Any]:
+    """A renewal as a record; what cannot be stored is left out, for it must not cost the lease."""
+    progress, cost = small(hold.progress), hold.cost_micros
+    fits = progress is None or (_storable(progress) and not holds_nul(progress))
+    return record(
+        _RENEWAL,
+        (
+            hold.job_id,
+            hold.token,
+            stored(hold.started_at),
+            progress if fits else None,
+            cost if cost is not None and -(2**63) <= cost < 2**63 else None,
+        ),
+    )
+
+
+def _refusal(error: Exception) -> str:
+    """Why a value was refused; any other error is raised again."""
+    cause = error.__cause__ if isinstance(error, EngineError) else error
+    if not isinstance(cause, DATA_ERRORS):
+        raise error
+    return str(cause).partition("\n")[0]
+
+
+def _storable(text: str) -> bool:
+    try:
+        return "\0" not in text and bool(text.encode() or True)
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_id(id_: str) -> bool:
+    return UUID.fullmatch(id_) is not None
+
+
+def _elapsed() -> float:
+    """Seconds on a clock that also runs while the machine sleeps, where there is one."""
+    return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
+
+
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)

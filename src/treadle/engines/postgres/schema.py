@@ -1,0 +1,164 @@
+"""The schema: numbered migrations, applied once by whoever comes first, and the comparison of what is there with it.
+
+A migration's `pre` half adds what new code needs and lets old code work on; its `post` half, applied when no old
+process is left, takes away what only old code needed. Halves are files: 0002_name.pre.sql, 0002_name.post.sql.
+"""
+
+import hashlib
+import re
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+from treadle.engines.base import Half
+from treadle.engines.postgres.connections import Connection
+from treadle.errors import ConfigError, SchemaError
+
+_NAME = re.compile(r"(\d{4})_(\w+)\.(pre|post)\.sql")
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,49}")
+
+LEDGER = """create schema if not exists @;
+create table if not exists @.migrations (
+    name text primary key,
+    checksum text not null,
+    applied_at timestamptz not null default statement_timestamp()
+);"""
+
+
+class Migration(NamedTuple):
+    name: str  # 0001_jobs.pre
+    sql: str
+
+    @property
+    def post(self) -> bool:
+        return self.name.endswith(".post")
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()[:16]
+
+    @property
+    def record(self) -> str:
+        """The statement that notes it as applied."""
+        return f"insert into @.migrations (name, checksum) values ('{self.name}', '{self.checksum}');"
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """The files beside this module: all of a number's pre half before its post half."""
+    folder = resources.files("treadle.engines.postgres") / "migrations"
+    names = sorted((i.name for i in folder.iterdir() if _NAME.fullmatch(i.name)), key=lambda n: (n[:4], ".post." in n))
+    return tuple(Migration(name.removesuffix(".sql"), (folder / name).read_text("utf-8")) for name in names)
+
+
+def schema_name(given: str) -> str:
+    """The name of a schema that needs no quoting."""
+    if not _SCHEMA.fullmatch(given):
+        raise ConfigError(f"url: schema={given!r} must be a lower-case name of letters, digits and _, up to 50 long")
+    return given
+
+
+def named(sql: str, schema: str) -> str:
+    """A statement with the schema's name in the place of @."""
+    return sql.replace("@", schema)
+
+
+def script(schema: str, half: Half | None = None) -> str:
+    """The migrations as SQL, for another tool to run."""
+    steps = [f"-- {step.name}, checksum {step.checksum}\n{step.sql}\n{step.record}\n" for step in _half(half)]
+    return named("\n".join([LEDGER, "", *steps]), schema)
+
+
+def migrate(connection: Connection, schema: str, half: Half | None = None) -> list[str]:
+    """Apply what is missing, inside a transaction that starting processes take turns at; the names applied now."""
+    connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"treadle {schema}"])
+    done = ledger(connection, schema)
+    refuse_strangers(done)
+    missing = [step for step in _half(half) if step.name not in done]
+    if missing:
+        connection.execute(named(LEDGER, schema))
+    for step in missing:
+        connection.execute(named(f"{step.sql}\n{step.record}", schema))
+    return [step.name for step in missing]
+
+
+def ledger(connection: Connection, schema: str) -> dict[str, str]:
+    """The migrations this schema has seen: name -> checksum; empty if there is none."""
+    [[there]] = connection.execute("select to_regclass(%s) is not null", [f"{schema}.migrations"]).fetchall()
+    if not there:
+        return {}
+    return dict(connection.execute(named("select name, checksum from @.migrations", schema)).fetchall())
+
+
+def refuse_strangers(done: dict[str, str]) -> None:
+    """Stop before a schema whose migrations are not ours. A newer treadle's `pre` halves leave room for us."""
+    known = {step.name: step for step in migrations()}
+    for name, checksum in done.items():
+        if name not in known and name.endswith(".post"):
+            raise SchemaError(f"migration {name} comes from a newer treadle: upgrade treadle to use this schema")
+        if name in known and checksum != known[name].checksum:
+            raise SchemaError(f"migration {name} differs from the one applied here: install the treadle that wrote it")
+
+
+def missing(done: dict[str, str]) -> list[str]:
+    """What this code cannot do without."""
+    return [step.name for step in migrations() if not step.post and step.name not in done]
+
+
+def differences(connection: Connection, schema: str) -> list[str]:
+    """What is missing, altered or unknown, found by building the expected schema beside it; for a transaction that
+    is rolled back."""
+    done = ledger(connection, schema)
+    refuse_strangers(done)
+    if not done:
+        return [f"schema {schema} has no treadle tables yet: `treadle migrate` creates them"]
+    if absent := [f"migration {step.name} is not applied" for step in migrations() if step.name not in done]:
+        return absent
+    scratch = f"{schema}_expected"
+    connection.execute(named(LEDGER, scratch))
+    for step in migrations():
+        connection.execute(named(step.sql, scratch))
+    wanted, found = describe(connection, scratch), describe(connection, schema)
+    lines = [f"{name} is missing" for name in wanted if name not in found]
+    for name in wanted:
+        if name in found and found[name] != wanted[name]:
+            lines.append(f"{name} is {found[name]}, expected {wanted[name]}")
+    return lines + [f"{name} is unknown" for name in found if name not in wanted]
+
+
+def describe(connection: Connection, schema: str) -> dict[str, str]:
+    """Everything in a schema by name: columns, constraints, indexes, triggers, functions and storage options."""
+    rows = connection.execute(_DESCRIBE, {"schema": schema}).fetchall()
+    return {name: " ".join(text.replace(f"{schema}.", "").split()) for name, text in rows}
+
+
+def _half(half: Half | None) -> list[Migration]:
+    return [step for step in migrations() if half is None or step.post == (half == "post")]
+
+
+_DESCRIBE = """
+with r as (
+    select c.oid, c.relname, c.relkind, c.reloptions from pg_class c
+    where c.relnamespace = to_regnamespace(%(schema)s) and c.relkind in ('r', 'p', 'v', 'm')
+)
+select 'table ' || relname, coalesce((select string_agg(o, ', ' order by o) from unnest(reloptions) o), 'plain') from r
+union all
+select 'column ' || r.relname || '.' || a.attname,
+    format_type(a.atttypid, a.atttypmod) || case when a.attnotnull then ' not null' else '' end
+    || coalesce(' default ' || pg_get_expr(d.adbin, d.adrelid), '')
+from r join pg_attribute a on a.attrelid = r.oid and a.attnum > 0 and not a.attisdropped
+left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+union all
+select 'constraint ' || r.relname || '.' || c.conname, pg_get_constraintdef(c.oid)
+from r join pg_constraint c on c.conrelid = r.oid where c.contype <> 'n'
+union all
+select 'index ' || i.relname, pg_get_indexdef(i.oid) || case when x.indisvalid then '' else ' (invalid)' end
+from r join pg_index x on x.indrelid = r.oid join pg_class i on i.oid = x.indexrelid
+union all
+select 'trigger ' || r.relname || '.' || t.tgname, pg_get_triggerdef(t.oid) || ' ' || t.tgenabled::text
+from r join pg_trigger t on t.tgrelid = r.oid and not t.tgisinternal
+union all
+select 'function ' || p.proname, pg_get_functiondef(p.oid)
+from pg_proc p where p.pronamespace = to_regnamespace(%(schema)s)
+order by 1
+"""

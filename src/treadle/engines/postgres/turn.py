@@ -1,0 +1,237 @@
+"""The one statement of a turn: settle what has ended, then claim.
+
+It answers with ids only, a few kilobytes, because its locks last until the answer has been sent: a client that is
+frozen while its socket is full must not hold five hundred uncommitted claims. The jobs are read after the commit.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from treadle.engines.base import Claim
+from treadle.engines.postgres.rows import CHANGE, packed, stored, unpack
+from treadle.engines.postgres.scripts import SETTLED
+
+SPARE = 1000  # jobs of strangers that one statement may file away beside what it claims
+
+
+class Place(NamedTuple):
+    """Where a claim goes on: everything of this lane and priority that is due earlier was taken."""
+
+    queue: str
+    lane: str
+    priority: int
+    due_at: datetime
+
+
+_PENDING = "j.state = 'pending' and not j.filed"
+_FILED = "j.state = 'pending' and j.filed"
+
+# The lanes of these queues that hold pending jobs: from the first to the next, stepping over the jobs of each.
+_LANES_FOUND = f"""
+lane_steps(queue, lane) as (
+    select q.queue, (select j.lane from @.jobs j where {_PENDING} and j.queue = q.queue order by j.lane limit 1)
+    from queues q
+    union all
+    select s.queue, (select j.lane from @.jobs j where {_PENDING} and j.queue = s.queue and j.lane > s.lane
+        order by j.lane limit 1)
+    from lane_steps s where s.lane is not null
+),
+lanes as materialized (select queue, lane from lane_steps where lane is not null)"""
+
+_LANES_GIVEN = """
+lanes as materialized (
+    select q.queue, l.lane
+    from queues q cross join (select distinct unnest(lanes) as lane from asked) l
+)"""
+
+# Within a lane: from priority to priority, and within each a range by due time. A single ordered scan would walk
+# over every future job of a higher priority.
+_BY_LANE = f"""
+    select l.queue, l.lane, d.*
+    from lanes l cross join share s cross join lateral (
+        with recursive level(priority) as (
+            select (select j.priority from @.jobs j where {_PENDING} and j.queue = l.queue and j.lane = l.lane
+                order by j.priority desc limit 1)
+            union all
+            select (select j.priority from @.jobs j where {_PENDING} and j.queue = l.queue and j.lane = l.lane
+                and j.priority < level.priority order by j.priority desc limit 1)
+            from level where level.priority is not null
+        )
+        select d.* from level cross join lateral (
+            select j.id, j.priority, j.due_at, j.task, j.task_version from @.jobs j
+            where {_PENDING} and j.queue = l.queue and j.lane = l.lane and j.priority = level.priority
+            and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
+            order by j.due_at, j.id limit s.n for update skip locked
+        ) d limit s.n
+    ) d"""
+
+# The same from places known already: nothing that was taken lately is walked over, although its index entries stay
+# while some long transaction may still need them.
+_BY_PLACE = f"""
+    select l.queue, l.lane, d.*
+    from lanes l cross join share s cross join lateral (
+        select j.id, j.priority, j.due_at, j.task, j.task_version from @.jobs j
+        where {_PENDING} and j.queue = l.queue and j.lane = l.lane and j.priority = l.priority
+        and j.due_at >= l.due_at
+        and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
+        order by j.due_at, j.id limit s.n for update skip locked
+    ) d"""
+
+_PLACES = """
+lanes as materialized (
+    select l.* from asked, json_to_recordset(places) as l(queue text, lane text, priority int, due_at timestamptz)
+)"""
+
+# Jobs that some worker met and did not know are found by lane, task and version, one step for each.
+_FILED_STEPS = f"""
+filed_steps(queue, lane, task, task_version) as (
+    select q.queue, f.lane, f.task, f.task_version from queues q cross join lateral (
+        select j.lane, j.task, j.task_version from @.jobs j where {_FILED} and j.queue = q.queue
+        order by j.lane, j.task, j.task_version limit 1
+    ) f
+    union all
+    select s.queue, f.lane, f.task, f.task_version from filed_steps s cross join lateral (
+        select j.lane, j.task, j.task_version from @.jobs j where {_FILED} and j.queue = s.queue
+        and (j.lane, j.task, j.task_version) > (s.lane, s.task, s.task_version)
+        order by j.lane, j.task, j.task_version limit 1
+    ) f
+),
+filed as materialized (
+    select s.queue, s.lane, s.task, s.task_version
+    from filed_steps s cross join wish w left join known k on k.task = s.task
+    where (w.lanes is null or s.lane = any (w.lanes))
+    and case when k.task is null then w.any_task else s.task_version <= k.version end
+)"""
+
+_BY_TASK = f"""
+    select f.queue, f.lane, d.*
+    from filed f cross join share s cross join lateral (
+        select j.id, j.priority, j.due_at, j.task, j.task_version from @.jobs j
+        where {_FILED} and j.queue = f.queue and j.lane = f.lane and j.task = f.task
+        and j.task_version = f.task_version
+        and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
+        order by j.priority desc, j.due_at, j.id limit s.n for update skip locked
+    ) d"""
+
+# state is compared again in the update: it is rechecked on the newest version of each row.
+_CLAIMED = """
+wish as materialized (
+    select w.*, case when w.again or not exists (select 1 from held) then w."limit" else 0 end as n from asked w
+),
+queues as materialized (select distinct unnest(queues) as queue from asked),
+known as materialized (select k.* from asked, json_to_recordset(known) as k(task text, version int)),
+{lanes},
+{filed},
+share as materialized (  -- lanes take turns, so that a full one does not starve the others
+    select l.lanes, ceil((w.n + w.spare)::float8 / greatest(l.lanes, 1))::int as n
+    from wish w, (select count(*) as lanes from (select queue, lane from lanes union select queue, lane from filed) l) l
+),
+pool as materialized (
+    select x.*, case when k.task is null then (select any_task from wish) else x.task_version <= k.version end as ours
+    from (
+        select queue, lane, id, priority, due_at, task, task_version from ({by_lane}) x
+        union all
+        select queue, lane, id, priority, due_at, task, task_version from ({by_task}) x
+    ) x left join known k on k.task = x.task
+),
+ranked as materialized (
+    select id, ours, row_number() over (partition by queue, lane order by priority desc, due_at, id) as place,
+        (dense_rank() over (order by queue, lane) + w.first) % greatest(s.lanes, 1) as turn
+    from pool cross join wish w cross join share s
+),
+claimed as (
+    update @.jobs j
+    set state = 'running', attempt = attempt + 1, revision = revision + 1, claimed_at = t.now, started_at = null,
+        progress = null, lease_until = t.now + make_interval(secs => w.lease), lease_token = w.token,
+        worker = w.worker, filed = false
+    from t, wish w
+    where j.id = any (array(
+        select r.id from ranked r where r.ours and r.place <= (select n from share)
+        order by r.place, r.turn limit (select n from wish)
+    ))
+    and j.state = 'pending'
+    returning j.id, j.revision, j.tenant, j.key_scope
+),
+strangers as (
+    update @.jobs j set filed = true
+    where j.id = any (array(select id from pool where not ours)) and j.state = 'pending' returning j.id
+),
+let_go as (
+    delete from @.keys k using claimed c where k.job = c.id and k.scope = 'pending' and c.key_scope = 'pending'
+),
+told as (
+    insert into @.events (job, revision, at, what, actor, note, tenant)
+    select c.id, c.revision, t.now, 'claimed', w.worker, '', c.tenant from claimed c, t, wish w where w.everything
+)"""
+
+_HELD = """
+asked as materialized (
+    select w.* from p cross join lateral json_to_record(p.claim) as w(
+        token text, worker text, lease float8, "limit" int, spare int, queues text[], lanes text[], known json,
+        any_task boolean, places json, again boolean, first int, everything boolean)
+),
+held as materialized (
+    select j.id from @.jobs j where j.state = 'running' and j.lease_token = (select token from asked)
+)"""
+
+
+def statement(claim: Claim | None, places: Sequence[Place] = ()) -> str:
+    """The SQL of a turn, with `@` for the schema."""
+    head = unpack(CHANGE).replace("with p as", "with recursive p as", 1)
+    settled = "select 's' as kind, id::text, now, null::text from t left join settled on true"
+    if claim is None:
+        return f"{head},{SETTLED}\n{settled}"
+    lanes = _PLACES if places else _LANES_FOUND if claim.lanes is None else _LANES_GIVEN
+    claimed = _CLAIMED.format(
+        lanes=lanes,
+        filed=_FILED_STEPS,
+        by_lane=_BY_PLACE if places else _BY_LANE,
+        by_task=_BY_TASK,
+    )
+    return f"""{head},{SETTLED},{_HELD},{claimed}
+{settled}
+union all select 'c', k.id::text, null, j.lease_token
+    from claimed k left join (c join @.jobs j on j.id = c.id) on c.id = k.id
+union all select 'h', id::text, null, null from held
+union all select 'f', count(*)::text, null, null from strangers
+union all select 'm', max(n)::text, null, null from (select count(*) as n from pool group by queue, lane) m
+    having max(n) >= (select n from share)
+"""
+
+
+def parameter(
+    changes: Sequence[dict[str, Any]],
+    claim: Claim | None,
+    now: datetime | None,
+    *,
+    everything: bool = False,
+    places: Sequence[Place] = (),
+    spare: int = 0,
+    again: bool = False,
+    first: int = 0,
+) -> str:
+    """The one parameter of that statement. `again`: this is a further round of a claim that is not yet full."""
+    if claim is None:
+        return packed(changes, now)
+    wish = dict(  # noqa: C408 - reads like the record that SQL makes of it
+        token=claim.token,
+        worker=claim.worker,
+        lease=claim.lease,
+        limit=claim.limit,
+        spare=spare,
+        queues=list(claim.queues),
+        lanes=None if claim.lanes is None else list(claim.lanes),
+        known=_known(claim.tasks, claim.versions),
+        any_task=claim.tasks is None,
+        places=[{**place._asdict(), "due_at": stored(place.due_at)} for place in places],
+        again=again,
+        first=first,
+        everything=everything,
+    )
+    return packed(changes, now, claim=wish)
+
+
+def _known(tasks: Sequence[str] | None, versions: Mapping[str, int]) -> list[dict[str, Any]]:
+    names = versions if tasks is None else dict.fromkeys(tasks)
+    return [{"task": name, "version": versions.get(name, 2**31 - 1)} for name in names]

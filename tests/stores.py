@@ -1,0 +1,40 @@
+"""A fresh, empty store of each kind, for tests, walks and chaos alike."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+
+import provision
+from treadle.engines import connect
+
+KINDS = ("sqlite", "postgres")
+
+
+def emptied(url: str) -> str:
+    """The same store with nothing in it; quicker than a fresh one."""
+    server, _, schema = url.partition("?schema=")
+    if schema:
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"truncate {', '.join(f'{schema}.{t}' for t in ('jobs', 'finished', 'keys', 'events'))}")
+    return url
+
+
+@contextmanager
+def fresh_store(kind: str, folder: Path) -> Iterator[str]:
+    """The URL of a store of this kind, migrated; on a server it is gone afterwards."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/treadle.db"
+        return
+    server, schema = provision.shared_postgres(), f"t{uuid4().hex[:20]}"
+    url = f"{server}?schema={schema}"
+    engine = connect(url)
+    engine.migrate()
+    engine.close()
+    try:
+        yield url
+    finally:
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"drop schema {schema} cascade")
