@@ -38,7 +38,7 @@ def find_store(spec: str | None, url: str | None) -> Treadle:
 def find_ready_store(spec: str | None, url: str | None) -> Treadle:
     """`find_store`, if its tables are there: to look at a store must not create it."""
     app = find_store(spec, url)
-    if drift := app.check_schema():
+    if drift := app.check_schema(quick=True):
         path, missing, _ = drift[0].partition(" does not exist yet")
         if missing:
             raise NotPossible(

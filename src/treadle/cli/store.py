@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,15 +21,20 @@ def migrate(
     check: Annotated[
         bool, typer.Option("--check", help="Only say what differs; exit code 1 if anything does.")
     ] = False,
+    pre: Annotated[bool, typer.Option("--pre", help="Only what new code needs; old code works on.")] = False,
+    post: Annotated[bool, typer.Option("--post", help="Only what must wait until no old code runs.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Create the tables, or bring them up to date."""
-    if sql and check:
-        raise ConfigError("--sql and --check cannot be given together")
+    for one, other in (("--sql", "--check"), ("--pre", "--post"), ("--check", "--pre"), ("--check", "--post")):
+        given = {"--sql": sql, "--check": check, "--pre": pre, "--post": post}
+        if given[one] and given[other]:
+            raise ConfigError(f"{one} and {other} cannot be given together")
+    half: Literal["pre", "post"] | None = "pre" if pre else "post" if post else None
     with closing(find_store(app, url)) as store:
         where = safe(masked(store.settings.url))
         if sql:
-            text = store.schema_sql()
+            text = store.schema_sql(half)
             document({"sql": text}) if as_json else sys.stdout.write(text.rstrip() + "\n")
         elif check:
             differences = store.check_schema()
@@ -41,7 +46,7 @@ def migrate(
             if differences:
                 raise typer.Exit(1)
         else:
-            applied = store.migrate()
+            applied = store.migrate(half)
             if as_json:
                 document({"applied": applied})
             else:

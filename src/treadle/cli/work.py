@@ -15,7 +15,7 @@ from treadle.app import Treadle
 from treadle.cli import options
 from treadle.cli.discovery import find_app
 from treadle.cli.terminal import coloured, document, masked, safe, say
-from treadle.errors import TreadleError
+from treadle.errors import EngineUnavailable, TreadleError
 from treadle.model import check_name
 
 log = logging.getLogger("treadle.cli")
@@ -65,7 +65,10 @@ def worker(
         queues=queue, lanes=lane, concurrency=concurrency, lease=lease, grace=grace, poll=poll, name=name
     )
     early.stop = made.stop
-    used.migrate()
+    try:
+        used.open()
+    except EngineUnavailable as error:
+        log.warning("%s", error)  # the worker goes on trying
     plan = made.plan
     facts = {
         "worker": plan.name,

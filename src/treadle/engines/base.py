@@ -155,8 +155,11 @@ class Engine(Protocol):
         """
         ...
 
-    def check(self) -> list[str]:
-        """Every difference between the live schema and the expected one; empty when they agree."""
+    def check(self, *, quick: bool = False) -> list[str]:
+        """Every difference between the live schema and the expected one; empty when they agree.
+
+        With `quick`, only what would keep this process from using it. Nothing is created.
+        """
         ...
 
     def schema_sql(self, half: Half | None = None) -> str:

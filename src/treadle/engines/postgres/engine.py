@@ -29,7 +29,7 @@ from treadle.engines.postgres import looking, schema, scripts
 from treadle.engines.postgres.connections import CALL, DATA_ERRORS, Connection, Connections, conninfo
 from treadle.engines.postgres.listener import ECHO, Listener
 from treadle.engines.postgres.rows import JOB, change_record, event_from, job_from, packed, record, stored, unpack
-from treadle.engines.postgres.turn import SPARE, Place, parameter, statement
+from treadle.engines.postgres.turn import SPARE, Places, parameter, statement
 from treadle.engines.rows import Row, small
 from treadle.errors import EngineError, SchemaError
 from treadle.model import UUID, Change, Event, Job, State, holds_nul
@@ -41,8 +41,6 @@ ROUNDS = 10  # statements that one claim may take to fill up from many lanes, or
 RENEWED_AT_ONCE = 500
 UNKNOWN = (datetime.min.replace(tzinfo=UTC), float("-inf"))
 REMEMBERED = 600.0  # seconds after which the server is asked for its time again
-SLOW = 0.05  # seconds; a claim that takes longer walked over something
-FULL_SCAN = 1.0  # seconds after which a claim that goes on from known places looks everywhere again
 
 
 class PostgresEngine:
@@ -73,7 +71,7 @@ class PostgresEngine:
         self._ready = False
         self._opening = threading.Lock()
         self._rounds = 0
-        self._places: tuple[object, float, list[Place]] = (None, 0.0, [])
+        self._places = Places()
         self._sql: dict[str, str] = {}
 
     # ------------------------------------------------------------------------------------ the schema
@@ -84,19 +82,22 @@ class PostgresEngine:
                 return
             if self._auto_migrate:
                 self.migrate("pre")
-            done = self.server.run(lambda connection: schema.ledger(connection, self.schema))
-            schema.refuse_strangers(done)
-            if missing := schema.missing(done):
-                raise SchemaError(
-                    f"{self.server.where}: schema {self.schema} lacks {', '.join(missing)}: run `treadle migrate`, "
-                    "or set auto_migrate"
-                )
+            if lacking := self._lacking():
+                raise SchemaError(f"{self.server.where}: {lacking[0]}: run `treadle migrate`, or set auto_migrate")
             self._ready = True
+
+    def _lacking(self) -> list[str]:
+        done = self.server.run(lambda connection: schema.ledger(connection, self.schema), persist=PERSISTENCE)
+        schema.refuse_strangers(done)
+        missing = schema.missing(done)
+        return [f"schema {self.schema} lacks {', '.join(missing)}"] if missing else []
 
     def migrate(self, half: Half | None = None) -> list[str]:
         return self.server.transaction(lambda connection: schema.migrate(connection, self.schema, half), patience=300.0)
 
-    def check(self) -> list[str]:
+    def check(self, *, quick: bool = False) -> list[str]:
+        if quick:
+            return self._lacking()
         try:
             self.server.transaction(self._compare)
         except _Compared as compared:
@@ -225,7 +226,10 @@ class PostgresEngine:
             verdicts |= self._judged(plain, answer, now)
             if not answer.held:
                 self._fill(claim, now, answer)
-        jobs = self._held(claim.token) if claim is not None and (answer.claimed or answer.held) else []
+        jobs: list[Job] = []
+        if claim is not None:
+            jobs = self._held(claim.token) if answer.claimed or answer.held else []
+            self._places.learn(claim, jobs, took=answer.took, known=answer.knew, now=time.monotonic())
         return Turn([verdicts[change.before.id] for change in changes], jobs, answer.now or now or self.now())
 
     def _puts_back(self, change: Change, now: datetime | None) -> bool:
@@ -249,7 +253,7 @@ class PostgresEngine:
 
     def _take(self, changes: Sequence[Change], claim: Claim | None, now: datetime | None, answer: "_Answer") -> None:
         """Send the one statement of a turn, and understand its answer."""
-        places = self._known_places(claim)
+        places = [] if claim is None or self._clock is not None else self._places.of(claim, time.monotonic())
         self._rounds += 1
         text = parameter(
             [change_record(change, everything=self._everything) for change in changes],
@@ -261,12 +265,12 @@ class PostgresEngine:
             again=bool(answer.claimed),
             first=self._rounds,
         )
-        sql, sent = statement(claim, places), time.monotonic()
+        sql, sent = statement(claim, settles=bool(changes), places=places), time.monotonic()
         rows = self._run(lambda connection: self._execute(connection, sql, text))
         answer.understand(rows)
         if answer.now is not None:
             self._heard(answer.now)
-        answer.slow = time.monotonic() - sent > SLOW and not places
+        answer.took, answer.knew = time.monotonic() - sent, bool(places)
 
     def _fill(self, claim: Claim, now: datetime | None, answer: "_Answer") -> None:
         """Claim on, while there may be more: in lanes that gave their share, or behind jobs we do not know."""
@@ -293,7 +297,7 @@ class PostgresEngine:
             for change, job in zip(unwritten, found, strict=True):
                 current = job
                 if job is not None and job.id in answer.claimed:
-                    token = answer.claimed[job.id]
+                    token = answer.before.get(job.id)
                     current = job.evolve(state=State.PENDING, revision=job.revision - 1, lease_token=token)
                 verdicts[change.before.id] = scripts.verdict(change, current, now)
         return verdicts
@@ -303,9 +307,6 @@ class PostgresEngine:
         sql = f"select {JOB} from @.jobs where state = 'running' and lease_token = %s"
         jobs = [job_from(row) for row in self._read(sql, [token])]
         return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))
-
-    def _known_places(self, claim: Claim | None) -> list[Place]:
-        return []
 
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         now, patience = self._time(now), max(1.0, lease / 6)
@@ -438,12 +439,14 @@ class _Answer:
 
     def __init__(self) -> None:
         self.settled: set[str] = set()
-        self.claimed: dict[str, str | None] = {}  # and the token each had before, if this turn meant to change it
+        self.claimed: set[str] = set()
+        self.before: dict[str, str | None] = {}  # the token it had, of a job that this turn meant to change as well
         self.held: set[str] = set()
         self.filed = 0  # jobs that we do not know, put aside by the last statement
         self.more = False  # whether the last statement may have left something
         self.rounds = 0
-        self.slow = False
+        self.took = 0.0  # seconds, for the last statement
+        self.knew = False  # whether it went on from known places
         self.now: datetime | None = None
 
     def understand(self, rows: Sequence[Row]) -> None:
@@ -456,7 +459,9 @@ class _Answer:
                     if value is not None:
                         self.settled.add(value)
                 case "c":
-                    self.claimed[value] = token
+                    self.claimed.add(value)
+                case "b":
+                    self.before[value] = token
                 case "h":
                     self.held.add(value)
                 case "f":
@@ -475,10 +480,10 @@ mine as materialized (
     for update of j skip locked
 )
 update @.jobs j
-set lease_until = t.now + make_interval(secs => p.lease),
+set lease_until = t.now + make_interval(secs => t.lease),
     started_at = coalesce(c.started, j.started_at), progress = coalesce(c.progress::json, j.progress),
     cost_micros = coalesce(c.cost_micros, j.cost_micros)
-from c, t, p
+from c, t
 where j.id = any (array(select id from mine)) and j.id = c.id and j.state = 'running' and j.lease_token = c.token
 returning j.id::text, j.lease_token, j.cancel_requested, t.now
 """
@@ -503,8 +508,8 @@ OLD_KEYS = f"{unpack(('id',))}\ndelete from @.keys k using t where k.until <= t.
 PRUNE = f"""
 {unpack(("id",))},
 old as materialized (
-    select f.id from @.finished f, t, p
-    where f.state = '$state' and f.finished_at < t.now - make_interval(secs => p.age)
+    select f.id from @.finished f, t
+    where f.state = '$state' and f.finished_at < t.now - make_interval(secs => t.age)
     and not exists (select 1 from @.keys k where k.job = f.id)
     order by f.finished_at limit $limit for update of f skip locked
 ),

@@ -57,10 +57,10 @@ def event_from(row: Row) -> Event:
 
 
 def unpack(names: Sequence[str]) -> str:
-    """The head of a statement: its parameter as relation `c` with these columns, and the time as `t.now`.
+    """The head of a statement: its parameter as relation `c` with these columns, its single values as `t`.
 
     The parameter is {"now": …, "rows": […], …}; without a `now`, which only tests give, the server's clock counts.
-    It is taken apart once, here: looking into it row by row would read all of it for every row.
+    It is taken apart once, here: looking into it for every row would read all of it for every row.
     """
     columns = ", ".join(f"{name} {_TYPES.get(name, 'text')}" for name in names)
     return f"""
@@ -68,7 +68,7 @@ with p as materialized (
     select * from json_to_record($1::text::json) as p(now timestamptz, rows json, claim json, notify text, lease float8,
         age float8)
 ),
-t as materialized (select coalesce(p.now, statement_timestamp()) as now from p),
+t as materialized (select coalesce(p.now, statement_timestamp()) as now, notify, lease, age from p),
 c as materialized (select c.* from p cross join lateral json_to_recordset(p.rows) as c({columns}))"""
 
 

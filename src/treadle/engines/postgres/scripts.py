@@ -64,8 +64,8 @@ made as (
     returning id, created_at, due_at, queue
 )
 select id::text, created_at, due_at,
-    case when p.notify is not null and due_at <= created_at then pg_notify(p.notify, queue)::text end
-from made cross join p
+    case when t.notify is not null and due_at <= created_at then pg_notify(t.notify, queue)::text end
+from made cross join t
 """
 
 KNOWN = f"""

@@ -11,17 +11,58 @@ from typing import Any, NamedTuple
 from treadle.engines.base import Claim
 from treadle.engines.postgres.rows import CHANGE, packed, stored, unpack
 from treadle.engines.postgres.scripts import SETTLED
+from treadle.model import Job
 
 SPARE = 1000  # jobs of strangers that one statement may file away beside what it claims
 
 
 class Place(NamedTuple):
-    """Where a claim goes on: everything of this lane and priority that is due earlier was taken."""
+    """Where a claim goes on: what comes before in this lane and priority was taken."""
 
     queue: str
     lane: str
     priority: int
     due_at: datetime
+    id: str
+
+
+class Places:
+    """The places where claims go on, while that is worth it.
+
+    A long transaction keeps the index entries of all that was claimed since it began, and every claim walks over them
+    to the first job that is still there. So after a claim that was slow, the next ones go on where it ended; what they
+    cannot see (an earlier or more urgent job) is seen by the full scan that follows within a second.
+    """
+
+    SLOW = 0.05  # seconds
+    FULL_SCAN = 1.0  # seconds
+
+    def __init__(self) -> None:
+        self._shape: object = None
+        self._until = 0.0
+        self._places: dict[tuple[str, str, int], Place] = {}
+
+    def of(self, claim: Claim, now: float) -> list[Place]:
+        """Where this claim goes on; nothing: it must look everywhere. `now` is monotonic."""
+        return list(self._places.values()) if self._shape == _shape(claim) and now < self._until else []
+
+    def learn(self, claim: Claim, jobs: Sequence[Job], *, took: float, known: bool, now: float) -> None:
+        """A claim gave these jobs; `known`: it went on from a known place."""
+        if not known:
+            if took < self.SLOW or len(jobs) < claim.limit:
+                self._until = 0.0
+                return
+            self._shape, self._until, self._places = _shape(claim), now + self.FULL_SCAN, {}
+        places = dict(self._places)  # another thread may be reading the old ones
+        for job in jobs:
+            place = Place(job.queue, job.lane, job.priority, job.due_at, job.id)
+            key = (job.queue, job.lane, job.priority)
+            places[key] = max(place, places.get(key, place))
+        self._places = places
+
+
+def _shape(claim: Claim) -> object:
+    return tuple(claim.queues), claim.lanes, claim.tasks
 
 
 _PENDING = "j.state = 'pending' and not j.filed"
@@ -59,7 +100,7 @@ _BY_LANE = f"""
             from level where level.priority is not null
         )
         select d.* from level cross join lateral (
-            select j.id, j.priority, j.due_at, j.task, j.task_version from @.jobs j
+            select j.id, j.priority, j.due_at, j.task, j.task_version, j.lease_token from @.jobs j
             where {_PENDING} and j.queue = l.queue and j.lane = l.lane and j.priority = level.priority
             and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
             order by j.due_at, j.id limit s.n for update skip locked
@@ -71,16 +112,17 @@ _BY_LANE = f"""
 _BY_PLACE = f"""
     select l.queue, l.lane, d.*
     from lanes l cross join share s cross join lateral (
-        select j.id, j.priority, j.due_at, j.task, j.task_version from @.jobs j
+        select j.id, j.priority, j.due_at, j.task, j.task_version, j.lease_token from @.jobs j
         where {_PENDING} and j.queue = l.queue and j.lane = l.lane and j.priority = l.priority
-        and j.due_at >= l.due_at
+        and (j.due_at, j.id) > (l.due_at, l.id)
         and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
         order by j.due_at, j.id limit s.n for update skip locked
     ) d"""
 
 _PLACES = """
 lanes as materialized (
-    select l.* from asked, json_to_recordset(places) as l(queue text, lane text, priority int, due_at timestamptz)
+    select l.* from asked, json_to_recordset(places) as l(
+        queue text, lane text, priority int, due_at timestamptz, id uuid)
 )"""
 
 # Jobs that some worker met and did not know are found by lane, task and version, one step for each.
@@ -107,7 +149,7 @@ filed as materialized (
 _BY_TASK = f"""
     select f.queue, f.lane, d.*
     from filed f cross join share s cross join lateral (
-        select j.id, j.priority, j.due_at, j.task, j.task_version from @.jobs j
+        select j.id, j.priority, j.due_at, j.task, j.task_version, j.lease_token from @.jobs j
         where {_FILED} and j.queue = f.queue and j.lane = f.lane and j.task = f.task
         and j.task_version = f.task_version
         and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
@@ -115,14 +157,13 @@ _BY_TASK = f"""
     ) d"""
 
 # state is compared again in the update: it is rechecked on the newest version of each row.
-_CLAIMED = """
+_CLAIMED = f"""
 wish as materialized (
     select w.*, case when w.again or not exists (select 1 from held) then w."limit" else 0 end as n from asked w
 ),
 queues as materialized (select distinct unnest(queues) as queue from asked),
 known as materialized (select k.* from asked, json_to_recordset(known) as k(task text, version int)),
-{lanes},
-{filed},
+{{lanes}},{_FILED_STEPS},
 share as materialized (  -- lanes take turns, so that a full one does not starve the others
     select l.lanes, ceil((w.n + w.spare)::float8 / greatest(l.lanes, 1))::int as n
     from wish w, (select count(*) as lanes from (select queue, lane from lanes union select queue, lane from filed) l) l
@@ -130,9 +171,7 @@ share as materialized (  -- lanes take turns, so that a full one does not starve
 pool as materialized (
     select x.*, case when k.task is null then (select any_task from wish) else x.task_version <= k.version end as ours
     from (
-        select queue, lane, id, priority, due_at, task, task_version from ({by_lane}) x
-        union all
-        select queue, lane, id, priority, due_at, task, task_version from ({by_task}) x
+        {{by_lane}} union all {_BY_TASK}
     ) x left join known k on k.task = x.task
 ),
 ranked as materialized (
@@ -176,23 +215,23 @@ held as materialized (
 )"""
 
 
-def statement(claim: Claim | None, places: Sequence[Place] = ()) -> str:
-    """The SQL of a turn, with `@` for the schema."""
-    head = unpack(CHANGE).replace("with p as", "with recursive p as", 1)
-    settled = "select 's' as kind, id::text, now, null::text from t left join settled on true"
+_SETTLED_ROWS = "select 's' as kind, id::text, now, null::text from t left join settled on true"
+
+
+def statement(claim: Claim | None, *, settles: bool = True, places: Sequence[Place] = ()) -> str:
+    """The SQL of a turn, with `@` for the schema. What it need not do is left out: it would be planned all the same."""
     if claim is None:
-        return f"{head},{SETTLED}\n{settled}"
-    lanes = _PLACES if places else _LANES_FOUND if claim.lanes is None else _LANES_GIVEN
-    claimed = _CLAIMED.format(
-        lanes=lanes,
-        filed=_FILED_STEPS,
-        by_lane=_BY_PLACE if places else _BY_LANE,
-        by_task=_BY_TASK,
-    )
-    return f"""{head},{SETTLED},{_HELD},{claimed}
-{settled}
-union all select 'c', k.id::text, null, j.lease_token
-    from claimed k left join (c join @.jobs j on j.id = c.id) on c.id = k.id
+        return f"{unpack(CHANGE)},{SETTLED}\n{_SETTLED_ROWS}"
+    head = unpack(CHANGE).replace("with p as", "with recursive p as", 1)
+    settled = (f",{SETTLED}", _SETTLED_ROWS) if settles else ("", "select 's' as kind, null as id, now, null from t")
+    if places:
+        claimed = _CLAIMED.format(lanes=_PLACES, by_lane=_BY_PLACE)
+    else:
+        claimed = _CLAIMED.format(lanes=_LANES_FOUND if claim.lanes is None else _LANES_GIVEN, by_lane=_BY_LANE)
+    return f"""{head}{settled[0]},{_HELD},{claimed}
+{settled[1]}
+union all select 'c', id::text, null, null from claimed
+union all select 'b', c.id::text, null, pool.lease_token from pool join c on c.id = pool.id
 union all select 'h', id::text, null, null from held
 union all select 'f', count(*)::text, null, null from strangers
 union all select 'm', max(n)::text, null, null from (select count(*) as n from pool group by queue, lane) m

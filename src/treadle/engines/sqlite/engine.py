@@ -69,7 +69,7 @@ class SqliteEngine:
         self.open()
         return self.file.migrated[before:]
 
-    def check(self) -> list[str]:
+    def check(self, *, quick: bool = False) -> list[str]:  # noqa: ARG002 - the whole comparison is quick
         if self.file.path == MEMORY:
             return []
         path = Path(self.file.path)

@@ -1,0 +1,236 @@
+"""Promise 8 at a million rows: every statement of the way of a job uses its index and touches a handful of pages."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+
+import stores
+from making import LEASE, a_job, claim, enqueued
+from treadle import lifecycle
+from treadle.engines import connect
+from treadle.engines.base import Claim, Hold, Where
+from treadle.engines.postgres import engine as pg
+from treadle.engines.postgres import looking, scripts, turn
+from treadle.engines.postgres.rows import change_record, packed
+from treadle.engines.postgres.schema import named
+from treadle.lifecycle import Succeeded
+from treadle.model import State, new_id
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+pytestmark = pytest.mark.slow
+
+MILLION = """
+insert into @.jobs (task, priority, due_at, queue, filed)
+select 'greet', 9, now() + interval '1 year', 'default', false from generate_series(1, 300000)
+union all
+select 'greet', 0, now(), 'other', false from generate_series(1, 200000)
+union all
+select 'stranger', 5, now(), 'default', true from generate_series(1, 250000);
+insert into @.finished (id, task, payload, created_at, due_at, tenant, queue, lane, task_version, priority,
+    max_attempts, retry_base, retry_jitter, state, attempt, failures, crashes, finished_at, cancel_requested,
+    cost_micros, revision)
+select @.new_id(), 'greet', '{}', now(), now(), 'default', 'default', '', 1, 0, 5, 5, 1,
+    (array['succeeded', 'failed', 'cancelled'])[1 + n % 3], 1, 0, 0, now() - n * interval '1 second', false, 0, 2
+from generate_series(1, 250000) n;
+insert into @.keys (tenant, task, key, job, scope)
+select 'default', 'greet', 'k' || n, gen_random_uuid(), 'ever' from generate_series(1, 50000) n;
+"""
+
+
+class Plan(NamedTuple):
+    """How a statement was run."""
+
+    scans: set[str]  # "Seq Scan on jobs", "Index Scan using jobs_claim"
+    pages: int
+
+
+class Crowded(NamedTuple):
+    """A store with a million jobs, and a hundred that are due."""
+
+    engine: Any
+    connection: psycopg.Connection[Any]
+
+    def explain(self, sql: str, values: Any) -> Plan:
+        """Run the statement for real, look at its plan, and undo it."""
+        raw = isinstance(values, str)
+        cursor = (psycopg.RawCursor if raw else psycopg.Cursor)(self.connection)
+        text = f"explain (analyze, buffers, format json) {named(sql, self.engine.schema)}"
+        self.connection.execute("begin")
+        try:
+            [[[plan]]] = cursor.execute(text, [values] if raw else values).fetchall()
+        finally:
+            self.connection.execute("rollback")
+        found: set[str] = set()
+        _walk(plan["Plan"], found)
+        return Plan(found, plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
+
+
+def _walk(node: dict[str, Any], found: set[str]) -> None:
+    if node.get("Actual Loops", 0) and "Index Name" in node:
+        found.add(node["Index Name"])
+    elif node.get("Actual Loops", 0) and node["Node Type"] in ("Seq Scan", "Parallel Seq Scan"):
+        found.add(f"whole table {node['Relation Name']}")
+    for child in node.get("Plans", ()):
+        _walk(child, found)
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowded]:
+    folder: Path = tmp_path_factory.mktemp("crowded")
+    with stores.fresh_store("postgres", folder) as url:
+        engine = connect(url)
+        with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+            connection.execute(named(MILLION, engine.schema))
+            for table in ("jobs", "finished", "keys", "events"):
+                connection.execute(f"vacuum analyze {engine.schema}.{table}")
+            now = engine.now()
+            engine.enqueue([a_job(now) for _ in range(150)])
+            yield Crowded(engine, connection)
+        engine.close()
+
+
+def a_wish(limit: int = 10, **fields: object) -> Claim:
+    given = {"token": new_id(), "worker": "w1", "limit": limit, "lease": LEASE, "tasks": ("greet",)}
+    return Claim(**{**given, **fields})
+
+
+@pytest.mark.parametrize("lanes", [None, ("",)])
+def test_a_claim_steps_over_future_foreign_and_unknown_jobs(crowded, lanes):
+    wish = a_wish(lanes=lanes)
+
+    plan = crowded.explain(turn.statement(wish), turn.parameter([], wish, None))
+
+    assert plan.scans <= {"jobs_claim", "jobs_filed", "jobs_lease", "jobs_pkey", "keys_job"}
+    assert plan.pages < 600, "ten jobs and their index entries, not a million"
+
+
+def test_a_claim_that_finds_nothing_costs_next_to_nothing(crowded):
+    wish = a_wish(queues=("nowhere",))
+
+    plan = crowded.explain(turn.statement(wish, settles=False), turn.parameter([], wish, None))
+
+    assert plan.pages < 100
+
+
+def test_a_settle_finds_its_jobs_by_id(crowded):
+    jobs = claim(crowded.engine, 20, tasks=("greet",))
+    records = [change_record(lifecycle.settle(j, Succeeded("1"), crowded.engine.now()), everything=True) for j in jobs]
+
+    plan = crowded.explain(scripts.SETTLE, packed(records, None))
+
+    assert plan.scans <= {"jobs_pkey", "keys_job"}
+    assert plan.pages < 1500
+
+
+def test_a_renewal_finds_its_jobs_by_id(crowded):
+    jobs = claim(crowded.engine, 20, tasks=("greet",))
+
+    plan = crowded.explain(pg.EXTEND, packed([pg._renewal(Hold(j.id, j.lease_token)) for j in jobs], None, lease=30.0))
+
+    assert plan.scans <= {"jobs_pkey", "jobs_lease"}
+    assert plan.pages < 1500
+
+
+def test_recovery_looks_at_running_and_expiring_jobs_only(crowded):
+    plan = crowded.explain(pg.PAST, {"now": None, "limit": 200})
+
+    assert plan.scans == {"jobs_lease", "jobs_expiry"}
+    assert plan.pages < 500
+
+
+@pytest.mark.parametrize(
+    ("where", "index"),
+    [
+        (Where(state=State.FAILED), {"finished_state"}),
+        (Where(state=State.SUCCEEDED, task="greet"), {"finished_state"}),
+        (Where(), {"jobs_pkey", "finished_pkey"}),
+        (Where(queue="default"), {"jobs_pkey", "finished_pkey"}),
+    ],
+)
+def test_a_list_reads_one_page_of_it(crowded, where, index):
+    plan = crowded.explain(*looking.find(where, 50, None))
+
+    assert plan.scans == index
+    assert plan.pages < 500
+
+
+def test_an_enqueue_and_a_lookup_go_by_id(crowded):
+    job = enqueued(crowded.engine, queue="elsewhere")
+
+    looked = crowded.explain(scripts.READ, json.dumps([job.id]))
+
+    assert looked.scans == {"jobs_pkey", "finished_pkey"}
+    assert looked.pages < 50
+
+
+def test_pruning_takes_the_oldest_of_a_state(crowded):
+    sql = pg.PRUNE.replace("$state", "failed").replace("$limit", "100")
+
+    plan = crowded.explain(sql, packed([], None, age=3600.0))
+
+    assert "finished_state" in plan.scans
+    assert not [scan for scan in plan.scans if scan in ("whole table finished", "whole table jobs")]
+    assert plan.pages < 5000
+
+
+def test_jobs_of_unknown_tasks_at_the_head_are_filed_away_in_bounded_steps_and_met_once(crowded):
+    engine, queue = crowded.engine, "mixed"
+    now = engine.now()
+    engine.enqueue([a_job(now, queue=queue, task="stranger", priority=9) for _ in range(3000)])
+    engine.enqueue([a_job(now, queue=queue) for _ in range(5)])
+
+    assert len(claim(engine, 5, queues=[queue], tasks=["greet"])) == 5, "from behind three thousand strangers"
+
+    wish = a_wish(queues=(queue,))
+    plan = crowded.explain(turn.statement(wish), turn.parameter([], wish, None))
+    assert plan.pages < 100, "they are met no more"
+    assert len(claim(engine, 10, queues=[queue], tasks=["stranger"])) == 10, "who knows them finds them"
+
+
+def test_claims_go_on_where_the_last_one_ended_while_a_long_transaction_pins_the_horizon(crowded):
+    engine, queue = crowded.engine, "pinned"
+    now = engine.now()
+    engine.enqueue([a_job(now, queue=queue) for _ in range(12_000)])
+    with psycopg.connect(crowded.connection.info.dsn) as pinning:
+        pinning.execute("set transaction isolation level repeatable read")
+        pinning.execute("select 1")
+        for _ in range(20):
+            jobs = claim(engine, 500, queues=[queue])
+            engine.turn([lifecycle.settle(job, Succeeded(), engine.now()) for job in jobs])
+        wish = a_wish(queues=(queue,))
+        place = turn.Place(queue, "", 0, jobs[-1].due_at, jobs[-1].id)
+
+        walked = crowded.explain(turn.statement(wish), turn.parameter([], wish, None))
+        went_on = crowded.explain(turn.statement(wish, places=[place]), turn.parameter([], wish, None, places=[place]))
+
+    assert walked.pages > 5 * went_on.pages, "what was claimed is still in the index"
+    assert went_on.scans <= {"jobs_claim", "jobs_filed", "jobs_lease", "jobs_pkey", "keys_job"}
+
+
+def test_a_claim_that_was_slow_is_followed_by_claims_that_go_on_for_a_second_and_then_look_everywhere():
+    places, wish = turn.Places(), a_wish(limit=2)
+    jobs = [a_job(EPOCH, id=f"00000000-0000-7000-8000-00000000000{n}") for n in (1, 2)]
+
+    places.learn(wish, jobs, took=0.2, known=False, now=100.0)
+
+    [place] = places.of(wish, 100.5)
+    assert place.id == jobs[1].id, "everything up to the second was taken"
+    assert places.of(a_wish(queues=("other",)), 100.5) == [], "another claim looks for itself"
+    places.learn(wish, [a_job(EPOCH, id="00000000-0000-7000-8000-000000000009")], took=0.001, known=True, now=100.6)
+    assert places.of(wish, 100.9)[0].id.endswith("9")
+    assert places.of(wish, 101.1) == [], "a full scan at least every second"
+
+
+def test_a_quick_claim_and_one_that_found_too_little_look_everywhere_the_next_time():
+    for took, jobs in ((0.01, 2), (0.2, 1)):
+        places, wish = turn.Places(), a_wish(limit=2)
+
+        places.learn(wish, [a_job(EPOCH) for _ in range(jobs)], took=took, known=False, now=100.0)
+
+        assert places.of(wish, 100.1) == []
