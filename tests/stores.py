@@ -11,6 +11,7 @@ import provision
 from treadle.engines import connect
 
 KINDS = ("sqlite", "postgres")
+SECOND = ("postgres15",)  # an older server, for the conformance suite where its binaries are to be had
 
 
 def emptied(url: str) -> str:
@@ -28,7 +29,7 @@ def fresh_store(kind: str, folder: Path) -> Iterator[str]:
     if kind == "sqlite":
         yield f"sqlite:///{folder}/treadle.db"
         return
-    server, schema = provision.shared_postgres(), f"t{uuid4().hex[:20]}"
+    server, schema = provision.shared_postgres(kind.removeprefix("postgres") or "18"), f"t{uuid4().hex[:20]}"
     url = f"{server}?schema={schema}"
     engine = connect(url)
     engine.migrate()

@@ -14,8 +14,7 @@ from making import LEASE, a_job, claim, enqueued
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Hold, Where
-from treadle.engines.postgres import engine as pg
-from treadle.engines.postgres import looking, scripts, turn
+from treadle.engines.postgres import keeping, looking, scripts, turn
 from treadle.engines.postgres.rows import change_record, packed
 from treadle.engines.postgres.schema import named
 from treadle.lifecycle import Succeeded
@@ -68,7 +67,9 @@ class Crowded(NamedTuple):
             self.connection.execute("rollback")
         found: set[str] = set()
         _walk(plan["Plan"], found)
-        return Plan(found, plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
+        top = plan["Plan"]
+        assert top["Total Cost"] < 100_000, "from there on a server with jit compiles a statement for seconds"
+        return Plan(found, top["Shared Hit Blocks"] + top["Shared Read Blocks"])
 
 
 def _walk(node: dict[str, Any], found: set[str]) -> None:
@@ -131,14 +132,16 @@ def test_a_settle_finds_its_jobs_by_id(crowded):
 def test_a_renewal_finds_its_jobs_by_id(crowded):
     jobs = claim(crowded.engine, 20, tasks=("greet",))
 
-    plan = crowded.explain(pg.EXTEND, packed([pg._renewal(Hold(j.id, j.lease_token)) for j in jobs], None, lease=30.0))
+    plan = crowded.explain(
+        keeping.EXTEND, packed([keeping.renewal(Hold(j.id, j.lease_token)) for j in jobs], None, lease=30.0)
+    )
 
     assert plan.scans <= {"jobs_pkey", "jobs_lease"}
     assert plan.pages < 1500
 
 
 def test_recovery_looks_at_running_and_expiring_jobs_only(crowded):
-    plan = crowded.explain(pg.PAST, {"now": None, "limit": 200})
+    plan = crowded.explain(keeping.PAST, {"now": None, "limit": 200})
 
     assert plan.scans == {"jobs_lease", "jobs_expiry"}
     assert plan.pages < 500
@@ -170,7 +173,7 @@ def test_an_enqueue_and_a_lookup_go_by_id(crowded):
 
 
 def test_pruning_takes_the_oldest_of_a_state(crowded):
-    sql = pg.PRUNE.replace("$state", "failed").replace("$limit", "100")
+    sql = keeping.PRUNE.replace("$state", "failed").replace("$limit", "100")
 
     plan = crowded.explain(sql, packed([], None, age=3600.0))
 

@@ -13,7 +13,10 @@ App = Annotated[
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help="The store: sqlite:///treadle.db, postgresql://… (or TREADLE_URL).", show_default=False
+        "--url",
+        metavar="URL",
+        help="The store: sqlite:///treadle.db or postgresql://… (or TREADLE_URL).",
+        show_default=False,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]

@@ -24,7 +24,7 @@ Row = tuple[Any, ...]
 CONNECT = 5  # seconds to wait for a connection, for each host named
 CALL = 30.0  # seconds to wait for an answer
 SILENCE = 15_000  # milliseconds after which an unacknowledged packet ends a connection, on either side
-IDLE = 4  # connections kept while nobody uses them
+IDLE = 10  # connections kept while nobody uses them
 AGE = 600.0  # seconds after which a connection is made anew, so that a failover or a new address is followed
 
 # A transaction of ours that is left open by a frozen process holds its row locks no longer than this.
@@ -54,8 +54,21 @@ class Connection(psycopg.Connection[Row]):
     patience: float = CALL
     born: float = 0.0
 
-    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        return super().wait(gen, interval, self.patience if timeout is None else timeout)
+    def wait(self, gen: Any, interval: float = 0.1, *more: Any, **options: Any) -> Any:
+        return super().wait(self._bounded(gen), interval, *more, **options)
+
+    def _bounded(self, gen: Any) -> Any:
+        """The driver's own generator, which asks for the socket; resumed every `interval`, it can be ended in time."""
+        deadline = time.monotonic() + self.patience
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                wanted = gen.send(ready)
+                if not ready and time.monotonic() > deadline:
+                    raise psycopg.OperationalError(f"no answer within {self.patience:g} s")
+        except StopIteration as end:
+            return end.value
 
 
 class Connections:
@@ -182,7 +195,7 @@ class Connections:
     def _connect(self) -> Connection:
         # The server's own tcp_user_timeout: a frozen client whose reply does not fit the socket must not keep
         # row locks. A pooler may refuse such options at the start; it has settings of its own for that.
-        options = {} if self._plain else {"options": f"-c tcp_user_timeout={SILENCE}"}
+        options = {} if self._plain else {"options": f"-c tcp_user_timeout={SILENCE} -c jit=off"}
         try:
             connection = Connection.connect(make_conninfo(self._conninfo, **options), autocommit=True)
         except psycopg.OperationalError as error:

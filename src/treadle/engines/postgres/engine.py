@@ -27,12 +27,14 @@ from treadle.engines.base import (
 )
 from treadle.engines.postgres import looking, schema, scripts
 from treadle.engines.postgres.connections import CALL, DATA_ERRORS, Connection, Connections, conninfo
+from treadle.engines.postgres.doctor import FACTS, examine
+from treadle.engines.postgres.keeping import EXTEND, OLD_KEYS, PAST, PRUNE, STILL, renewal
 from treadle.engines.postgres.listener import ECHO, Listener
-from treadle.engines.postgres.rows import JOB, change_record, event_from, job_from, packed, record, stored, unpack
-from treadle.engines.postgres.turn import SPARE, Places, parameter, statement
-from treadle.engines.rows import Row, small
+from treadle.engines.postgres.rows import JOB, change_record, event_from, job_from, packed, storable
+from treadle.engines.postgres.turn import SPARE, Answer, Places, parameter, statement
+from treadle.engines.rows import Row
 from treadle.errors import EngineError, SchemaError
-from treadle.model import UUID, Change, Event, Job, State, holds_nul
+from treadle.model import UUID, Change, Event, Job, State
 
 T = TypeVar("T")
 
@@ -113,39 +115,13 @@ class PostgresEngine:
         return schema.script(self.schema, half)
 
     def doctor(self) -> list[Finding]:
-        rows = self._read(
-            "select current_setting('server_version'), current_setting('server_version_num')::int,"
-            " current_setting('synchronous_commit'), current_setting('fsync'), pg_is_in_recovery()"
-        )
-        [(version, number, synchronous, fsync, standby)] = rows
-        found = [Finding("ok" if number >= 150000 else "error", f"PostgreSQL {version}; treadle needs 15 or newer")]
-        if fsync != "on" or synchronous == "off":
-            found.append(Finding("warning", "fsync or synchronous_commit is off: a crash may undo acknowledged jobs"))
-        if standby:
-            found.append(Finding("error", "this server is a standby: name the primary, or both with host=a,b"))
-        if drift := self.check():
-            found.append(Finding("error", "schema: " + "; ".join(drift)))
-        else:
-            found.append(Finding("ok", "schema is up to date"))
-        return [*found, self._hears()]
+        facts, drift = self.server.run(lambda c: c.execute(FACTS).fetchall(), persist=PERSISTENCE)[0], self.check()
 
-    def _hears(self) -> Finding:
-        """Whether a notification makes its way back to us."""
-        woken = threading.Event()
-        self._listener.wait(1.0, woken)  # until it listens
-        woken.clear()
-        self._read("select pg_notify(%s, 'doctor')::text", [self._channel])
-        deadline = time.monotonic() + 2.0
-        while not self._listener.heard and time.monotonic() < deadline:
-            self._listener.wait(0.1, woken)
-            woken.clear()
-        if self._listener.heard:
-            return Finding("ok", "LISTEN works: workers start jobs at once; polling would be enough")
-        return Finding(
-            "warning",
-            "LISTEN hears nothing (a pooler in transaction mode?): workers find jobs by polling, which is always "
-            "enough; set listen_url to a direct connection to start them at once",
-        )
+        def notify(connection: Connection) -> object:
+            return connection.execute("select pg_notify(%s, 'doctor')", [self._channel])
+
+        hears = self._listener.hears(lambda: self.server.run(notify))
+        return examine(facts, drift, hears=hears)
 
     def close(self) -> None:
         self._listener.close()
@@ -212,7 +188,7 @@ class PostgresEngine:
             verdicts = self._settle(plain, now)
             verdicts |= {c.before.id: self._settle_alone(c, now) for c in changes if not scripts.plain(c)}
             plain = []
-        answer = _Answer()
+        answer = Answer()
         if claim is not None:
             try:
                 self._take(plain, claim, now, answer)
@@ -240,7 +216,7 @@ class PostgresEngine:
         """Write the changes; a value the server will not take is found by halving, so that it falls alone."""
         if not changes:
             return {}
-        answer = _Answer()
+        answer = Answer()
         try:
             self._take(changes, None, now, answer)
         except (EngineError, *DATA_ERRORS) as error:
@@ -251,7 +227,7 @@ class PostgresEngine:
             return self._settle(changes[:half], now) | self._settle(changes[half:], now)
         return self._judged(changes, answer, now)
 
-    def _take(self, changes: Sequence[Change], claim: Claim | None, now: datetime | None, answer: "_Answer") -> None:
+    def _take(self, changes: Sequence[Change], claim: Claim | None, now: datetime | None, answer: Answer) -> None:
         """Send the one statement of a turn, and understand its answer."""
         places = [] if claim is None or self._clock is not None else self._places.of(claim, time.monotonic())
         self._rounds += 1
@@ -272,7 +248,7 @@ class PostgresEngine:
             self._heard(answer.now)
         answer.took, answer.knew = time.monotonic() - sent, bool(places)
 
-    def _fill(self, claim: Claim, now: datetime | None, answer: "_Answer") -> None:
+    def _fill(self, claim: Claim, now: datetime | None, answer: Answer) -> None:
         """Claim on, while there may be more: in lanes that gave their share, or behind jobs we do not know."""
         while len(answer.claimed) < claim.limit and answer.more and answer.rounds < ROUNDS:
             self._take([], claim._replace(limit=claim.limit - len(answer.claimed)), now, answer)
@@ -288,7 +264,7 @@ class PostgresEngine:
         except (EngineError, *DATA_ERRORS) as error:
             return Verdict(Ruling.REFUSED, why=_refusal(error))
 
-    def _judged(self, changes: Sequence[Change], answer: "_Answer", now: datetime | None) -> dict[str, Verdict]:
+    def _judged(self, changes: Sequence[Change], answer: Answer, now: datetime | None) -> dict[str, Verdict]:
         """A verdict a change; of jobs that the same statement claimed, judged as they were before."""
         verdicts = dict.fromkeys(answer.settled, Verdict(Ruling.APPLIED))
         unwritten = [change for change in changes if change.before.id not in answer.settled]
@@ -316,7 +292,7 @@ class PostgresEngine:
         return answers
 
     def _extend(self, holds: Sequence[Hold], lease: float, now: datetime | None, patience: float) -> list[Held]:
-        text = packed([_renewal(hold) for hold in holds], now, lease=lease)
+        text = packed([renewal(hold) for hold in holds], now, lease=lease)
         rows = self._run(lambda connection: self._execute(connection, EXTEND, text), patience=patience)
         renewed = {(id_, token): asked for id_, token, asked, _ in rows}
         for row in rows:
@@ -352,13 +328,13 @@ class PostgresEngine:
         return [found.get(id_) for id_ in ids]
 
     def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
-        if any(isinstance(value, str) and not _storable(value) for value in where):
+        if any(isinstance(value, str) and not storable(value) for value in where):
             return Page([], None)  # what cannot be stored cannot be found
         sql, values = looking.find(where, limit, cursor)
         return looking.page(self._read(sql, values), where, limit)
 
     def count(self, where: Where) -> dict[State, int]:
-        if any(isinstance(value, str) and not _storable(value) for value in where):
+        if any(isinstance(value, str) and not storable(value) for value in where):
             return {}
         return {State(state): number for state, number in self._read(*looking.count(where))}
 
@@ -434,120 +410,12 @@ class _Compared(Exception):
         self.lines = lines
 
 
-class _Answer:
-    """What the statements of one turn have said so far."""
-
-    def __init__(self) -> None:
-        self.settled: set[str] = set()
-        self.claimed: set[str] = set()
-        self.before: dict[str, str | None] = {}  # the token it had, of a job that this turn meant to change as well
-        self.held: set[str] = set()
-        self.filed = 0  # jobs that we do not know, put aside by the last statement
-        self.more = False  # whether the last statement may have left something
-        self.rounds = 0
-        self.took = 0.0  # seconds, for the last statement
-        self.knew = False  # whether it went on from known places
-        self.now: datetime | None = None
-
-    def understand(self, rows: Sequence[Row]) -> None:
-        self.rounds += 1
-        self.filed, self.more = 0, False
-        for kind, value, now, token in rows:
-            match kind:
-                case "s":
-                    self.now = now.astimezone(UTC)
-                    if value is not None:
-                        self.settled.add(value)
-                case "c":
-                    self.claimed.add(value)
-                case "b":
-                    self.before[value] = token
-                case "h":
-                    self.held.add(value)
-                case "f":
-                    self.filed = int(value)
-                case _:
-                    self.more = True
-        self.more = self.more or self.filed > 0
-
-
-_RENEWAL = ("id", "token", "started", "progress", "cost_micros")
-
-EXTEND = f"""
-{unpack(_RENEWAL)},
-mine as materialized (
-    select j.id from c join @.jobs j on j.id = c.id and j.state = 'running' and j.lease_token = c.token
-    for update of j skip locked
-)
-update @.jobs j
-set lease_until = t.now + make_interval(secs => t.lease),
-    started_at = coalesce(c.started, j.started_at), progress = coalesce(c.progress::json, j.progress),
-    cost_micros = coalesce(c.cost_micros, j.cost_micros)
-from c, t
-where j.id = any (array(select id from mine)) and j.id = c.id and j.state = 'running' and j.lease_token = c.token
-returning j.id::text, j.lease_token, j.cancel_requested, t.now
-"""
-
-STILL = """
-with wanted as materialized (select value::uuid as id from json_array_elements_text($1::text::json))
-select j.id::text, j.lease_token from @.jobs j where j.id in (select id from wanted) and j.state = 'running'
-"""
-
-PAST = f"""
-with t as materialized (select coalesce(%(now)s::timestamptz, statement_timestamp()) as now)
-(select {JOB} from @.jobs where state = 'running' and lease_until <= (select now from t)
-order by lease_until limit %(limit)s)
-union all
-(select {JOB} from @.jobs where state = 'pending' and expires_at <= (select now from t)
-order by expires_at limit %(limit)s)
-limit %(limit)s
-"""
-
-OLD_KEYS = f"{unpack(('id',))}\ndelete from @.keys k using t where k.until <= t.now"
-
-PRUNE = f"""
-{unpack(("id",))},
-old as materialized (
-    select f.id from @.finished f, t
-    where f.state = '$state' and f.finished_at < t.now - make_interval(secs => t.age)
-    and not exists (select 1 from @.keys k where k.job = f.id)
-    order by f.finished_at limit $limit for update of f skip locked
-),
-gone as (delete from @.finished where id = any (array(select id from old)) returning id),
-forgotten as (delete from @.events where job = any (array(select id from old)))
-select count(*)::int from gone
-"""
-
-
-def _renewal(hold: Hold) -> dict[str, Any]:
-    """A renewal as a record; what cannot be stored is left out, for it must not cost the lease."""
-    progress, cost = small(hold.progress), hold.cost_micros
-    fits = progress is None or (_storable(progress) and not holds_nul(progress))
-    return record(
-        _RENEWAL,
-        (
-            hold.job_id,
-            hold.token,
-            stored(hold.started_at),
-            progress if fits else None,
-            cost if cost is not None and -(2**63) <= cost < 2**63 else None,
-        ),
-    )
-
-
 def _refusal(error: Exception) -> str:
     """Why a value was refused; any other error is raised again."""
     cause = error.__cause__ if isinstance(error, EngineError) else error
     if not isinstance(cause, DATA_ERRORS):
         raise error
     return str(cause).partition("\n")[0]
-
-
-def _storable(text: str) -> bool:
-    try:
-        return "\0" not in text and bool(text.encode() or True)
-    except UnicodeEncodeError:
-        return False
 
 
 def _is_id(id_: str) -> bool:

@@ -26,7 +26,6 @@ class Listener:
     """Sets the events of all who wait when a notification arrives, and once more an ECHO later."""
 
     def __init__(self, connect: Callable[[], Connection], channel: str) -> None:
-        self.heard = False  # whether a notification ever arrived
         self._connect = connect
         self._channel = channel
         self._waiting: set[threading.Event] = set()
@@ -34,6 +33,8 @@ class Listener:
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._stop = threading.Event()
+        self._listening = threading.Event()
+        self._heard = threading.Event()
         self._echo_at = float("inf")
 
     def wait(self, timeout: float, woken: threading.Event) -> bool:
@@ -44,6 +45,15 @@ class Listener:
             return woken.wait(timeout)
         finally:
             self._waiting.discard(woken)
+
+    def hears(self, notify: Callable[[], object], *, within: float = 2.0) -> bool:
+        """Whether a notification makes its way back to us."""
+        self._start()
+        if not self._listening.wait(within):
+            return False
+        self._heard.clear()
+        notify()
+        return self._heard.wait(within)
 
     def stir(self) -> None:
         """Wake everybody in this process."""
@@ -69,10 +79,12 @@ class Listener:
             try:
                 with self._connect() as connection:
                     connection.execute(f"listen {self._channel}")
+                    self._listening.set()
                     self.stir()  # what came while nobody listened
                     failures = 0
                     self._listen(connection)
             except (EngineError, psycopg.Error) as error:
+                self._listening.clear()
                 failures += 1
                 wait = min(30.0, 0.5 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
                 log.info("not listening, next try in %.1f s; polling goes on: %s", wait, error)
@@ -82,7 +94,7 @@ class Listener:
         while not self._stop.is_set():
             patience = min(GLANCE, max(0.0, self._echo_at - time.monotonic()))
             for _ in connection.notifies(timeout=patience, stop_after=1):
-                self.heard = True
+                self._heard.set()
                 self._echo_at = time.monotonic() + ECHO
                 self.stir()
             if time.monotonic() >= self._echo_at:

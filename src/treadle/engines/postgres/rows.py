@@ -50,6 +50,14 @@ def stored(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
 
 
+def storable(text: str) -> bool:
+    """Whether the server takes this text at all."""
+    try:
+        return "\0" not in text and bool(text.encode() or True)
+    except UnicodeEncodeError:
+        return False
+
+
 def event_from(row: Row) -> Event:
     """The event in a row (job::text, revision, at, what, actor, note, tenant)."""
     job_id, revision, at, what, actor, note, tenant = row

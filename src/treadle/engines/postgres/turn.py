@@ -5,12 +5,13 @@ frozen while its socket is full must not hold five hundred uncommitted claims. T
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from treadle.engines.base import Claim
 from treadle.engines.postgres.rows import CHANGE, packed, stored, unpack
 from treadle.engines.postgres.scripts import SETTLED
+from treadle.engines.rows import Row
 from treadle.model import Job
 
 SPARE = 1000  # jobs of strangers that one statement may file away beside what it claims
@@ -68,6 +69,10 @@ def _shape(claim: Claim) -> object:
 _PENDING = "j.state = 'pending' and not j.filed"
 _FILED = "j.state = 'pending' and j.filed"
 
+# No limit at all, but the planner takes it for a tenth. Without it a recursion within a recursion looks so costly that
+# a server with jit compiles the statement for seconds.
+_FEW = "limit (select 1000000000 from p)"
+
 # The lanes of these queues that hold pending jobs: from the first to the next, stepping over the jobs of each.
 _LANES_FOUND = f"""
 lane_steps(queue, lane) as (
@@ -78,7 +83,7 @@ lane_steps(queue, lane) as (
         order by j.lane limit 1)
     from lane_steps s where s.lane is not null
 ),
-lanes as materialized (select queue, lane from lane_steps where lane is not null)"""
+lanes as materialized (select queue, lane from lane_steps where lane is not null {_FEW})"""
 
 _LANES_GIVEN = """
 lanes as materialized (
@@ -99,7 +104,7 @@ _BY_LANE = f"""
                 and j.priority < level.priority order by j.priority desc limit 1)
             from level where level.priority is not null
         )
-        select d.* from level cross join lateral (
+        select d.* from (select priority from level where priority is not null {_FEW}) level cross join lateral (
             select j.id, j.priority, j.due_at, j.task, j.task_version, j.lease_token from @.jobs j
             where {_PENDING} and j.queue = l.queue and j.lane = l.lane and j.priority = level.priority
             and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
@@ -119,10 +124,10 @@ _BY_PLACE = f"""
         order by j.due_at, j.id limit s.n for update skip locked
     ) d"""
 
-_PLACES = """
+_PLACES = f"""
 lanes as materialized (
     select l.* from asked, json_to_recordset(places) as l(
-        queue text, lane text, priority int, due_at timestamptz, id uuid)
+        queue text, lane text, priority int, due_at timestamptz, id uuid) {_FEW}
 )"""
 
 # Jobs that some worker met and did not know are found by lane, task and version, one step for each.
@@ -161,7 +166,7 @@ _CLAIMED = f"""
 wish as materialized (
     select w.*, case when w.again or not exists (select 1 from held) then w."limit" else 0 end as n from asked w
 ),
-queues as materialized (select distinct unnest(queues) as queue from asked),
+queues as materialized (select distinct unnest(queues) as queue from asked {_FEW}),
 known as materialized (select k.* from asked, json_to_recordset(known) as k(task text, version int)),
 {{lanes}},{_FILED_STEPS},
 share as materialized (  -- lanes take turns, so that a full one does not starve the others
@@ -274,3 +279,40 @@ def parameter(
 def _known(tasks: Sequence[str] | None, versions: Mapping[str, int]) -> list[dict[str, Any]]:
     names = versions if tasks is None else dict.fromkeys(tasks)
     return [{"task": name, "version": versions.get(name, 2**31 - 1)} for name in names]
+
+
+class Answer:
+    """What the statements of one turn have said so far."""
+
+    def __init__(self) -> None:
+        self.settled: set[str] = set()
+        self.claimed: set[str] = set()
+        self.before: dict[str, str | None] = {}  # the token it had, of a job that this turn meant to change as well
+        self.held: set[str] = set()
+        self.filed = 0  # jobs that we do not know, put aside by the last statement
+        self.more = False  # whether the last statement may have left something
+        self.rounds = 0
+        self.took = 0.0  # seconds, for the last statement
+        self.knew = False  # whether it went on from known places
+        self.now: datetime | None = None
+
+    def understand(self, rows: Sequence[Row]) -> None:
+        self.rounds += 1
+        self.filed, self.more = 0, False
+        for kind, value, now, token in rows:
+            match kind:
+                case "s":
+                    self.now = now.astimezone(UTC)
+                    if value is not None:
+                        self.settled.add(value)
+                case "c":
+                    self.claimed.add(value)
+                case "b":
+                    self.before[value] = token
+                case "h":
+                    self.held.add(value)
+                case "f":
+                    self.filed = int(value)
+                case _:
+                    self.more = True
+        self.more = self.more or self.filed > 0
