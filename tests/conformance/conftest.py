@@ -1,7 +1,8 @@
 """The contract also holds on the oldest server we promise, wherever its binaries are."""
 
-import provision
 import pytest
+
+import provision
 import stores
 
 THERE = tuple(kind for kind in stores.SECOND if kind.removeprefix("postgres") in provision.binaries())

@@ -230,6 +230,7 @@ def _wanted(job: Job, claim: Claim, now: datetime) -> bool:
         and job.queue in claim.queues
         and (claim.lanes is None or job.lane in claim.lanes)
         and (claim.tasks is None or job.task in claim.tasks)
+        and job.task_version <= claim.versions.get(job.task, job.task_version)
     )
 
 

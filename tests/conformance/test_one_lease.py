@@ -341,3 +341,57 @@ def test_threads_that_share_one_engine_never_get_the_same_job(engine, clock):
 
     ids = [job.id for batch in got for job in batch]
     assert len(ids) == len(set(ids)) == 60
+
+
+# ------------------------------------------------------------------------------------ tasks and versions
+
+
+def test_a_job_of_a_newer_version_is_left_for_a_worker_that_knows_it(engine):
+    newer, older = enqueued(engine, task_version=2), enqueued(engine, task_version=1)
+
+    assert [job.id for job in claim(engine, versions={"greet": 1})] == [older.id]
+    assert claim(engine, versions={"greet": 1}) == []
+    assert current(engine, newer).attempt == 0
+    assert [job.id for job in claim(engine, versions={"greet": 2})] == [newer.id]
+
+
+def test_versions_bind_only_the_tasks_they_name(engine):
+    job = enqueued(engine, task="render", task_version=7)
+
+    assert [got.id for got in claim(engine, versions={"greet": 1})] == [job.id]
+
+
+def test_a_job_that_a_stranger_met_keeps_its_place_in_the_order(engine):
+    met = [enqueued(engine, task="render", priority=priority) for priority in (5, 1)]
+    assert claim(engine, tasks=["greet"]) == []
+    fresh = [enqueued(engine, priority=priority) for priority in (9, 3, 1)]
+
+    got = claim(engine, 5, tasks=["greet", "render"])
+
+    assert [job.id for job in got] == [fresh[0].id, met[0].id, fresh[1].id, met[1].id, fresh[2].id]
+
+
+def test_a_job_that_a_stranger_met_stays_in_its_lane(engine):
+    job = enqueued(engine, task="render", lane="a")
+    assert claim(engine, tasks=["greet"]) == []
+
+    assert claim(engine, lanes=["b"]) == []
+    assert [got.id for got in claim(engine, lanes=["a"])] == [job.id]
+
+
+def test_a_job_that_a_stranger_met_is_found_when_it_comes_back(engine, clock):
+    enqueued(engine, task="render")
+    assert claim(engine, tasks=["greet"]) == []
+    [job] = claim(engine, tasks=["render"])
+    settle(engine, job, Released())
+
+    assert [got.id for got in claim(engine)] == [job.id]
+
+
+def test_jobs_behind_thousands_of_strangers_are_claimed_at_once(engine, clock):
+    now = clock.now()
+    engine.enqueue([a_job(now, task="render", priority=1) for _ in range(2_500)])
+    mine = enqueued(engine)
+
+    assert [job.id for job in claim(engine, 5, tasks=["greet"])] == [mine.id]
+    assert len(claim(engine, 10, tasks=["render"])) == 10

@@ -405,6 +405,7 @@ class Walk:
         return Job(
             id=self._new_id(),
             task=roll.choice(self.tasks),
+            task_version=roll.choice((1, 1, 1, 2)),
             payload_json=HALF_A_CHARACTER if self._chance(0.01) else f'{{"n":{roll.randrange(100)}}}',
             created_at=sent_at,
             due_at=sent_at + timedelta(seconds=roll.choice((0, 0, 0, 0, 1, 5, 20, -3))),
@@ -457,6 +458,7 @@ class Walk:
             queues=roll.choice((self.queues, self.queues[:1])),
             lanes=roll.choice((None, self.lanes[:1], self.lanes[-1:], self.lanes * 2)),
             tasks=roll.choice((None, None, self.tasks[-1:])),
+            versions=roll.choice(({}, {}, {"greet": 1}, {"greet": 1, "render": 2})),
         )
 
     def settle(self) -> bool:

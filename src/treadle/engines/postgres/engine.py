@@ -39,7 +39,7 @@ from treadle.model import UUID, Change, Event, Job, State
 T = TypeVar("T")
 
 PERSISTENCE = 5.0  # seconds for which a caller's own calls are tried again while the server does not answer
-ROUNDS = 10  # statements that one claim may take to fill up from many lanes, or past jobs it does not know
+FILLING = 1.0  # seconds that one claim may take to fill up from many lanes, or past jobs it does not know
 RENEWED_AT_ONCE = 500
 UNKNOWN = (datetime.min.replace(tzinfo=UTC), float("-inf"))
 REMEMBERED = 600.0  # seconds after which the server is asked for its time again
@@ -250,7 +250,8 @@ class PostgresEngine:
 
     def _fill(self, claim: Claim, now: datetime | None, answer: Answer) -> None:
         """Claim on, while there may be more: in lanes that gave their share, or behind jobs we do not know."""
-        while len(answer.claimed) < claim.limit and answer.more and answer.rounds < ROUNDS:
+        deadline = time.monotonic() + FILLING
+        while len(answer.claimed) < claim.limit and answer.more and time.monotonic() < deadline:
             self._take([], claim._replace(limit=claim.limit - len(answer.claimed)), now, answer)
 
     def _settle_alone(self, change: Change, now: datetime | None) -> Verdict:

@@ -291,13 +291,11 @@ class Answer:
         self.held: set[str] = set()
         self.filed = 0  # jobs that we do not know, put aside by the last statement
         self.more = False  # whether the last statement may have left something
-        self.rounds = 0
         self.took = 0.0  # seconds, for the last statement
         self.knew = False  # whether it went on from known places
         self.now: datetime | None = None
 
     def understand(self, rows: Sequence[Row]) -> None:
-        self.rounds += 1
         self.filed, self.more = 0, False
         for kind, value, now, token in rows:
             match kind:

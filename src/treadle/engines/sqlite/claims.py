@@ -1,31 +1,43 @@
 """Which jobs a claim takes, found by stepping over all that it may not take: cost follows what is taken."""
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from heapq import merge
 from itertools import islice
+from typing import NamedTuple
 
 from treadle.engines.base import Claim
 from treadle.engines.sqlite.rows import micros
 from treadle.model import Job
 
+SPARE = 1000  # jobs of strangers that one look may meet
 
-def pick(connection: sqlite3.Connection, claim: Claim, now: datetime, *, first: int = 0) -> list[str]:
+Found = tuple[int, int, str]  # -priority, due time, id: sorts as claims do
+
+
+class Picked(NamedTuple):
+    """What a claim may take, and what it met and does not know."""
+
+    ids: list[str]
+    strangers: list[str]
+
+
+def pick(connection: sqlite3.Connection, claim: Claim, now: datetime, *, first: int = 0) -> Picked:
     """Ids to claim. Lanes take turns, beginning with the `first`, so that a full one does not starve the others."""
     queues = dict.fromkeys(claim.queues)
     lanes = [(queue, lane) for queue in queues for lane in _lanes(connection, queue, claim.lanes)]
+    picked = Picked([], [])
     if not lanes:
-        return []
+        return picked
     start = first % len(lanes)
-    waiting = [_due(connection, lane, claim, now) for lane in lanes[start:] + lanes[:start]]
-    picked: list[str] = []
-    while waiting and len(picked) < claim.limit:
-        share = -(-(claim.limit - len(picked)) // len(waiting))
+    waiting = [_due(connection, lane, claim, now, picked.strangers) for lane in lanes[start:] + lanes[:start]]
+    while waiting and len(picked.ids) < claim.limit:
+        share = -(-(claim.limit - len(picked.ids)) // len(waiting))
         for source in list(waiting):
-            wanted = min(share, claim.limit - len(picked))
-            got = list(islice(source, wanted))
-            picked += got
+            wanted = min(share, claim.limit - len(picked.ids))
+            got = [found[2] for found in islice(source, wanted)]
+            picked.ids.extend(got)
             if len(got) < wanted:
                 waiting.remove(source)
     return picked
@@ -40,27 +52,45 @@ def _lanes(connection: sqlite3.Connection, queue: str, wanted: Sequence[str] | N
     if wanted is not None:
         yield from dict.fromkeys(wanted)
         return
-    sql = "select lane from treadle_jobs where state = 'pending' and queue = ? and lane {} ? order by lane limit 1"
-    row = connection.execute(sql.format(">="), (queue, "")).fetchone()
-    while row is not None:
-        yield row[0]
-        row = connection.execute(sql.format(">"), (queue, row[0])).fetchone()
+    for filed in (0, 1):
+        sql = (
+            f"select lane from treadle_jobs where state = 'pending' and filed = {filed} and queue = ?"  # noqa: S608
+            " and lane {} ? order by lane limit 1"
+        )
+        row = connection.execute(sql.format(">="), (queue, "")).fetchone()
+        while row is not None:
+            if filed == 0 or not _has_unfiled(connection, queue, row[0]):
+                yield row[0]
+            row = connection.execute(sql.format(">"), (queue, row[0])).fetchone()
 
 
-def _due(connection: sqlite3.Connection, lane: tuple[str, str], claim: Claim, now: datetime) -> Iterator[str]:
-    """Ids of a lane that may be claimed now, in order: from priority to priority, within each by due time and id.
+def _has_unfiled(connection: sqlite3.Connection, queue: str, lane: str) -> bool:
+    sql = "select 1 from treadle_jobs where state = 'pending' and filed = 0 and queue = ? and lane = ? limit 1"
+    return connection.execute(sql, (queue, lane)).fetchone() is not None
+
+
+def _due(
+    connection: sqlite3.Connection, lane: tuple[str, str], claim: Claim, now: datetime, strangers: list[str]
+) -> Iterator[Found]:
+    """What of a lane may be claimed now, in order; the ids of what it does not know are added to `strangers`."""
+    met = _by_lane(connection, lane, claim, now, strangers)
+    return merge(met, *_by_task(connection, lane, claim, now))
+
+
+def _by_lane(
+    connection: sqlite3.Connection, lane: tuple[str, str], claim: Claim, now: datetime, strangers: list[str]
+) -> Iterator[Found]:
+    """From priority to priority, within each by due time and id.
 
     One range per priority: a single ordered scan would walk over every future job of a higher priority.
     """
     moment = micros(now)
-    tasks = json.dumps(list(claim.tasks or ()))
-    versions = json.dumps(claim.versions)
     ceiling = 2**31
     while True:
         row = connection.execute(
             """
             select priority from treadle_jobs
-            where state = 'pending' and queue = ? and lane = ? and priority < ?
+            where state = 'pending' and filed = 0 and queue = ? and lane = ? and priority < ?
             order by priority desc limit 1
             """,
             (*lane, ceiling),
@@ -68,17 +98,49 @@ def _due(connection: sqlite3.Connection, lane: tuple[str, str], claim: Claim, no
         if row is None:
             return
         ceiling = row[0]
-        yield from (
-            found[0]
-            for found in connection.execute(
-                """
-                select id from treadle_jobs
-                where state = 'pending' and queue = ? and lane = ? and priority = ? and due_at <= ?
-                and (expires_at is null or expires_at > ?)
-                and (? or task in (select value from json_each(?)))
-                and task_version <= coalesce((select value from json_each(?) where key = task), task_version)
-                order by due_at, id
-                """,
-                (*lane, ceiling, moment, moment, claim.tasks is None, tasks, versions),
+        for due_at, id_, task, version in connection.execute(
+            """
+            select due_at, id, task, task_version from treadle_jobs
+            where state = 'pending' and filed = 0 and queue = ? and lane = ? and priority = ? and due_at <= ?
+            and (expires_at is null or expires_at > ?)
+            order by due_at, id
+            """,
+            (*lane, ceiling, moment, moment),
+        ):
+            if _knows(claim, task, version):
+                yield -ceiling, due_at, id_
+            elif len(strangers) < SPARE:
+                strangers.append(id_)
+            else:
+                return  # they are filed away first, then somebody looks again
+
+
+def _by_task(
+    connection: sqlite3.Connection, lane: tuple[str, str], claim: Claim, now: datetime
+) -> Iterator[Iterator[Found]]:
+    """What was filed, by task and version: a step for each, and a range for those that this claim knows."""
+    moment = micros(now)
+    step = """
+        select task, task_version from treadle_jobs
+        where state = 'pending' and filed = 1 and queue = ? and lane = ? and (task, task_version) > (?, ?)
+        order by task, task_version limit 1
+    """
+    row = connection.execute(step, (*lane, "", 0)).fetchone()
+    while row is not None:
+        if _knows(claim, *row):
+            yield iter(
+                connection.execute(
+                    """
+                    select -priority, due_at, id from treadle_jobs
+                    where state = 'pending' and filed = 1 and queue = ? and lane = ? and task = ? and task_version = ?
+                    and due_at <= ? and (expires_at is null or expires_at > ?)
+                    order by priority desc, due_at, id
+                    """,
+                    (*lane, *row, moment, moment),
+                )
             )
-        )
+        row = connection.execute(step, (*lane, *row)).fetchone()
+
+
+def _knows(claim: Claim, task: str, version: int) -> bool:
+    return (claim.tasks is None or task in claim.tasks) and version <= claim.versions.get(task, version)

@@ -29,7 +29,7 @@ from treadle.engines.base import (
 )  # fmt: skip
 from treadle.engines.rows import Row, small
 from treadle.engines.sqlite import scripts
-from treadle.engines.sqlite.claims import in_order, pick
+from treadle.engines.sqlite.claims import SPARE, in_order, pick
 from treadle.engines.sqlite.file import LEDGER, MEMORY, WAL_RESET_FIXED, File, FileLocked, differences, migrations
 from treadle.engines.sqlite.rows import JOB, event_from, job_from, micros
 from treadle.errors import EngineError, SchemaError
@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 _GLANCE = 0.01  # seconds between two looks at the file by a worker that waits
 _BRIEFLY = 0.25  # seconds to wait for the lock when it is not worth more
+FILINGS = 20  # times that one claim may file strangers away before it takes what it has
 _DATA_ERRORS = (ValueError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError)
 
 
@@ -163,7 +164,7 @@ class SqliteEngine:
 
     def _promising(self, reader: sqlite3.Connection, claim: Claim, now: datetime | None) -> bool:
         one = claim._replace(limit=1)
-        return bool(self._under(reader, claim.token) or pick(reader, one, now or self._clock()))
+        return bool(self._under(reader, claim.token) or any(pick(reader, one, now or self._clock())))
 
     @staticmethod
     def _under(connection: sqlite3.Connection, token: str) -> list[Row]:
@@ -176,7 +177,7 @@ class SqliteEngine:
         if held:  # this turn was here before, its answer was lost: give the same answer, claim no more
             return in_order([job_from(row) for row in held])
         self._rounds += 1
-        ids = pick(connection, claim, now, first=self._rounds)
+        ids = self._pick(connection, claim, now)
         if not ids:
             return []
         # state is compared again although we hold the write lock: the update must be right on its own.
@@ -184,7 +185,7 @@ class SqliteEngine:
             f"""
             update treadle_jobs
             set state = 'running', attempt = attempt + 1, revision = revision + 1, claimed_at = ?, started_at = null,
-                progress = null, lease_until = ?, lease_token = ?, worker = ?
+                progress = null, lease_until = ?, lease_token = ?, worker = ?, filed = 0
             where id in (select value from json_each(?)) and state = 'pending'
             returning {JOB}
             """,  # noqa: S608
@@ -200,6 +201,16 @@ class SqliteEngine:
                 [(job.id, job.revision, micros(now), What.CLAIMED, claim.worker, job.tenant) for job in jobs],
             )
         return in_order(jobs)
+
+    def _pick(self, connection: sqlite3.Connection, claim: Claim, now: datetime) -> list[str]:
+        """Ids to claim; jobs that this worker does not know are filed away, so that it meets them once."""
+        for _ in range(FILINGS):
+            ids, strangers = pick(connection, claim, now, first=self._rounds)
+            if strangers:
+                connection.execute(scripts.FILE, (json.dumps(strangers),))
+            if len(strangers) < SPARE:
+                break
+        return ids
 
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         if not holds:

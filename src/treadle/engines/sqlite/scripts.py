@@ -183,7 +183,7 @@ _EDITED = ("payload", "task_version", "queue", "lane", "priority", "due_at", "ex
 
 REPLACE = f"""
 {_unpack(_EDIT)}
-update treadle_jobs as j set {", ".join(f"{name} = c.{name}" for name in _EDITED)}
+update treadle_jobs as j set filed = 0, {", ".join(f"{name} = c.{name}" for name in _EDITED)}
 from c where j.id = c.id and {_FENCE}
 returning id
 """  # noqa: S608
@@ -195,6 +195,8 @@ select {", ".join("j.payload" if name == "payload" else f"c.{name}" for name in 
 from c cross join treadle_finished j on j.id = c.id where {_FENCE}
 returning id
 """  # noqa: S608
+
+FILE = f"update treadle_jobs set filed = 1 where id in {_IDS} and state = 'pending'"  # noqa: S608
 
 DELETE_FINISHED = f"delete from treadle_finished where id in {_IDS}"  # noqa: S608
 

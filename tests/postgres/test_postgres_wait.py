@@ -1,0 +1,120 @@
+"""Notifications are hints: they come at once where they can, few of them, and nothing depends on them."""
+
+import threading
+import time
+
+import psycopg
+import pytest
+
+from making import a_job, claim
+from treadle.engines.postgres import listener
+
+SOON = 5.0  # seconds; the machine may be busy
+NEVER = 0.3
+
+
+@pytest.fixture
+def waiting(near):
+    """An engine that listens already."""
+    assert near._listener.hears(lambda: near._read("select pg_notify(%s, '')::text", [near._channel]), within=SOON)
+    time.sleep(listener.ECHO * 2)  # the echo of that
+    return near
+
+
+def waits(engine, timeout):
+    began = time.monotonic()
+    return engine.wait(["default"], timeout), time.monotonic() - began
+
+
+def test_an_enqueue_of_another_process_wakes_who_waits(waiting, open_engine, store_url):
+    other = open_engine(store_url)
+    timer = threading.Timer(0.1, lambda: other.enqueue([a_job(other.now())]))
+    timer.start()
+
+    hinted, took = waits(waiting, SOON)
+
+    timer.join()
+    assert hinted
+    assert took < SOON
+
+
+def test_an_enqueue_of_this_process_wakes_without_the_server(near, monkeypatch):
+    monkeypatch.setattr(near._listener, "_start", lambda: None)  # nobody listens
+    timer = threading.Timer(0.05, lambda: near.enqueue([a_job(near.now())]))
+    timer.start()
+
+    hinted, _ = waits(near, SOON)
+
+    timer.join()
+    assert hinted
+
+
+def test_nothing_wakes_who_waits_for_nothing(waiting):
+    assert waits(waiting, NEVER)[0] is False
+
+
+def test_a_job_due_later_is_no_hint(waiting, open_engine, store_url):
+    other = open_engine(store_url)
+    now = other.now()
+    other.enqueue([a_job(now, due_at=now.replace(year=now.year + 1))])
+
+    assert waits(waiting, NEVER)[0] is False
+
+
+def test_many_enqueues_are_few_notifications_and_an_echo_follows_for_the_last_of_them(open_engine, store_url):
+    sender = open_engine(store_url)
+    sender.open()
+    heard = []
+    with psycopg.connect(store_url.partition("?")[0], autocommit=True) as connection:
+        connection.execute(f"listen {sender._channel}")
+        began = time.monotonic()
+        while time.monotonic() - began < 4 * listener.ECHO:
+            sender.enqueue([a_job(sender.now())])
+        took = time.monotonic() - began
+        heard = list(connection.notifies(timeout=0.2))
+
+    made = len(claim(sender, 10_000))
+    assert 1 <= len(heard) <= took / (listener.ECHO / 2) + 1
+    assert made > len(heard), "coalesced"
+
+
+def test_a_second_hint_follows_the_first_for_what_was_sent_without_a_notification(waiting, open_engine, store_url):
+    other = open_engine(store_url)
+    hints = []
+    done = threading.Event()
+
+    def listen():
+        while not done.is_set():
+            if waiting.wait(["default"], 0.5):
+                hints.append(time.monotonic())
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    other.enqueue([a_job(other.now())])
+    deadline = time.monotonic() + SOON
+    while len(hints) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    done.set()
+    thread.join()
+
+    assert len(hints) >= 2, "one at once, and its echo"
+
+
+def test_the_listener_comes_back_after_its_connection_was_cut(far, near, proxy):
+    assert far._listener.hears(lambda: near._read("select pg_notify(%s, '')::text", [near._channel]), within=SOON)
+
+    proxy.reset()
+
+    deadline = time.monotonic() + 20
+    while not far._listener.hears(lambda: near._read("select pg_notify(%s, '')::text", [near._channel]), within=0.5):
+        assert time.monotonic() < deadline, "it listens no more"
+
+
+def test_a_closed_engine_leaves_no_thread_behind(open_engine, store_url):
+    engine = open_engine(store_url)
+    engine.wait(["default"], 0.01)
+    assert [t for t in threading.enumerate() if t.name == "treadle-listener"]
+
+    engine.close()
+
+    assert not [t for t in threading.enumerate() if t.name == "treadle-listener"]
