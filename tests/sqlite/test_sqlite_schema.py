@@ -16,6 +16,9 @@ from treadle.errors import EngineError, SchemaError
 from treadle.model import State
 from treadle.testing import FakeClock
 
+ORIGINALS = file.migrations()
+ALL = [step.name for step in ORIGINALS]
+
 TABLES = ["treadle_events", "treadle_finished", "treadle_jobs", "treadle_keys", "treadle_migrations"]
 
 
@@ -27,12 +30,12 @@ def test_nothing_is_touched_until_the_engine_is_used(make_engine: Callable[[], E
 def test_the_first_use_makes_the_tables(engine: Engine, path: Path) -> None:
     assert engine.get(["none"]) == [None]
     assert tables(path) == TABLES
-    assert recorded(path) == [(1, "0001_jobs", file.migrations()[0].checksum)]
+    assert recorded(path) == [(step.number, step.name, step.checksum) for step in file.migrations()]
 
 
 def test_migrate_names_what_it_applied_and_the_second_time_nothing(make_engine: Callable[[], Engine]) -> None:
     engine = make_engine()
-    assert engine.migrate() == ["0001_jobs"]
+    assert engine.migrate() == ALL
     assert engine.migrate() == []
     assert make_engine().migrate() == []
 
@@ -62,7 +65,7 @@ def test_eight_processes_may_open_a_fresh_file_at_once(
 
     claimed = [id for ids in together(8, work) for id in ids]
     assert len(claimed) == len(set(claimed)) == 8 * rounds
-    assert [len(recorded(fresh)) for fresh in files] == [1] * rounds
+    assert [len(recorded(fresh)) for fresh in files] == [len(ALL)] * rounds
     assert {run(fresh, "select count(*) from treadle_jobs where state = 'running'")[0] for fresh in files} == {(8,)}
 
 
@@ -81,7 +84,7 @@ def test_of_processes_that_migrate_at_once_one_says_that_it_did(
         return said
 
     by_round = list(zip(*together(4, work), strict=True))
-    assert [sorted(said) for said in by_round] == [[[], [], [], ["0001_jobs"]]] * len(files)
+    assert [sorted(said) for said in by_round] == [[[], [], [], ALL]] * len(files)
 
 
 def test_processes_may_open_and_close_a_file_all_the_time(
@@ -220,11 +223,10 @@ def test_check_of_jobs_in_memory_finds_nothing(clock: FakeClock) -> None:
 
 # -------------------------------------------------------------------------------------- migrations in steps
 
-FIRST = file.migrations()[0]
 GOOD = Migration(
-    2, "0002_good", "create table treadle_more (id text);\ncreate index treadle_more_id on treadle_more (id);"
+    3, "0003_good", "create table treadle_more (id text);\ncreate index treadle_more_id on treadle_more (id);"
 )
-BROKEN = Migration(2, "0002_broken", "create table treadle_more (id text);\ncreate table treadle_more (id text);")
+BROKEN = Migration(3, "0003_broken", "create table treadle_more (id text);\ncreate table treadle_more (id text);")
 
 
 def test_a_migration_that_fails_in_the_middle_leaves_nothing(
@@ -232,7 +234,7 @@ def test_a_migration_that_fails_in_the_middle_leaves_nothing(
 ) -> None:
     assert file.migrations()  # and what is expected of a file is known by now
     with monkeypatch.context() as later:
-        later.setattr(file, "migrations", lambda: [FIRST, BROKEN])
+        later.setattr(file, "migrations", lambda: [*ORIGINALS, BROKEN])
         with pytest.raises(EngineError, match="treadle_more"):
             enqueued(make_engine())
     assert tables(path) == []
@@ -243,7 +245,7 @@ def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
     used: Path, make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
-        later.setattr(file, "migrations", lambda: [FIRST, BROKEN])
+        later.setattr(file, "migrations", lambda: [*ORIGINALS, BROKEN])
         with pytest.raises(EngineError):
             enqueued(make_engine())
     assert tables(used) == TABLES
@@ -253,11 +255,11 @@ def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
 def test_an_upgrade_applies_only_what_is_new_and_keeps_the_jobs(
     used: Path, make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "migrations", lambda: [FIRST, GOOD])
+    monkeypatch.setattr(file, "migrations", lambda: [*ORIGINALS, GOOD])
     monkeypatch.setattr(file, "_expected", file._expected.__wrapped__)  # not the schema remembered from before
     engine = make_engine()
-    assert engine.migrate() == ["0002_good"]
-    assert [number for number, _, _ in recorded(used)] == [1, 2]
+    assert engine.migrate() == ["0003_good"]
+    assert [number for number, _, _ in recorded(used)] == [1, 2, 3]
     assert engine.count(Where()) == {State.PENDING: 1}
 
 
@@ -280,7 +282,8 @@ def test_a_file_made_from_the_printed_schema_is_accepted(engine: Engine, path: P
 
 
 def test_the_printed_schema_names_each_migration_and_its_checksum(engine: Engine) -> None:
-    assert f"-- {FIRST.name}, checksum {FIRST.checksum}\n" in engine.schema_sql()
+    for step in ORIGINALS:
+        assert f"-- {step.name}, checksum {step.checksum}\n" in engine.schema_sql()
 
 
 def run(path: Path, *statements: str) -> list[tuple[object, ...]]:

@@ -120,13 +120,7 @@ def _by_task(
 ) -> Iterator[Iterator[Found]]:
     """What was filed, by task and version: a step for each, and a range for those that this claim knows."""
     moment = micros(now)
-    step = """
-        select task, task_version from treadle_jobs
-        where state = 'pending' and filed = 1 and queue = ? and lane = ? and (task, task_version) > (?, ?)
-        order by task, task_version limit 1
-    """
-    row = connection.execute(step, (*lane, "", 0)).fetchone()
-    while row is not None:
+    for row in _filed(connection, lane):
         if _knows(claim, *row):
             yield iter(
                 connection.execute(
@@ -139,7 +133,20 @@ def _by_task(
                     (*lane, *row, moment, moment),
                 )
             )
-        row = connection.execute(step, (*lane, *row)).fetchone()
+
+
+def _filed(connection: sqlite3.Connection, lane: tuple[str, str]) -> Iterator[tuple[str, int]]:
+    """The tasks and versions among the filed jobs of a lane."""
+    step = """
+        select task, task_version from treadle_jobs
+        where state = 'pending' and filed = 1 and queue = ? and lane = ? and {} order by task, task_version limit 1
+    """
+    row = connection.execute(step.format("task > ?"), (*lane, "")).fetchone()
+    while row is not None:
+        yield row
+        # Not (task, task_version) > (?, ?): SQLite would walk over all jobs of the task.
+        newer = connection.execute(step.format("task = ? and task_version > ?"), (*lane, *row)).fetchone()
+        row = newer or connection.execute(step.format("task > ?"), (*lane, row[0])).fetchone()
 
 
 def _knows(claim: Claim, task: str, version: int) -> bool:
