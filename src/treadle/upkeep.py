@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from treadle import lifecycle
 from treadle.engines.base import Engine, Ruling
@@ -36,7 +36,7 @@ class Upkeep:
     ) -> None:
         self._engine = engine
         self._holds = holds  # whether the worker itself holds this lease
-        self._seen = (engine.now(), time.monotonic())
+        self._seen: tuple[datetime, float] | None = None  # the time when we last looked, by both clocks
         self._actor = actor
         self._lease = lease
         self._keep = keep
@@ -101,6 +101,8 @@ class Upkeep:
 
     def _stepped(self) -> bool:
         """Whether the clock has jumped ahead since the last look: then leases look past that their holders keep."""
-        (then, before), self._seen = self._seen, (self._engine.now(), time.monotonic())
-        wall, real = (self._seen[0] - then).total_seconds(), self._seen[1] - before
+        last, self._seen = self._seen, (self._engine.now(), time.monotonic())
+        if last is None:
+            return False
+        wall, real = (self._seen[0] - last[0]).total_seconds(), self._seen[1] - last[1]
         return wall - real > self._lease / 3

@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -80,7 +81,7 @@ class Connections:
         self._prepare = prepare
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
-        self._process = os.getpid()
+        _all.add(self)
         self._plain = False  # whether the server, or a pooler before it, refuses our options at the start
 
     def run(self, work: Callable[[Connection], T], *, patience: float = CALL, persist: float = 0.0) -> T:
@@ -127,6 +128,10 @@ class Connections:
         """A new connection, which the caller must close."""
         with self.meaning():
             return self._connect()
+
+    def after_fork(self) -> None:
+        """In a child: the sockets are our parent's, and so may be whoever held the lock."""
+        self._lock, self._idle = threading.Lock(), []
 
     def close(self) -> None:
         """Close what is idle."""
@@ -176,8 +181,6 @@ class Connections:
 
     def _take(self) -> Connection:
         with self._lock:
-            if self._process != os.getpid():  # forked: the sockets are our parent's
-                self._process, self._idle = os.getpid(), []
             while self._idle:
                 connection = self._idle.pop()
                 if not connection.closed and time.monotonic() - connection.born < AGE:
@@ -187,7 +190,7 @@ class Connections:
 
     def _give_back(self, connection: Connection) -> None:
         with self._lock:
-            if not connection.closed and len(self._idle) < IDLE and self._process == os.getpid():
+            if not connection.closed and len(self._idle) < IDLE:
                 self._idle.append(connection)
                 return
         connection.close()
@@ -205,6 +208,18 @@ class Connections:
             return self._connect()
         connection.prepare_threshold = 5 if self._prepare else None
         return connection
+
+
+_all: weakref.WeakSet[Connections] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for connections in _all:
+        connections.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def conninfo(url: str) -> str:

@@ -69,6 +69,7 @@ class PostgresEngine:
         self._clock = clock
         self._everything = everything
         self._known = UNKNOWN  # the server's time, and ours when it said so
+        self._asked = float("-inf")  # when we last had to ask for it
         self._notified = 0.0
         self._ready = False
         self._opening = threading.Lock()
@@ -130,13 +131,17 @@ class PostgresEngine:
     def now(self) -> datetime:
         if self._clock is not None:
             return self._clock()
-        if _elapsed() - self._known[1] > REMEMBERED:
+        known, since = self._known
+        if _elapsed() - max(since, self._asked) > REMEMBERED:
+            self._asked = _elapsed()
             try:
-                self._heard(self._read("select statement_timestamp()")[0][0])
+                self._heard(self.server.run(lambda c: c.execute("select statement_timestamp()").fetchall())[0][0])
             except EngineError:
                 if self._known is UNKNOWN:
+                    self._asked = float("-inf")
                     raise
-        return self._known[0] + timedelta(seconds=_elapsed() - self._known[1])
+            known, since = self._known
+        return known + timedelta(seconds=_elapsed() - since)
 
     def _heard(self, now: datetime) -> None:
         """The server has just told its time."""
@@ -252,7 +257,7 @@ class PostgresEngine:
         """Claim on, while there may be more: in lanes that gave their share, or behind jobs we do not know."""
         deadline = time.monotonic() + FILLING
         while len(answer.claimed) < claim.limit and answer.more and time.monotonic() < deadline:
-            self._take([], claim._replace(limit=claim.limit - len(answer.claimed)), now, answer)
+            self._take([], claim, now, answer)
 
     def _settle_alone(self, change: Change, now: datetime | None) -> Verdict:
         """Write one change that takes several statements, in a transaction of its own."""

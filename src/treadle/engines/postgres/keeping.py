@@ -39,7 +39,13 @@ order by expires_at limit %(limit)s)
 limit %(limit)s
 """
 
-OLD_KEYS = f"{unpack(('id',))}\ndelete from @.keys k using t where k.until <= t.now"
+OLD_KEYS = f"""
+{unpack(("id",))},
+old as materialized (
+    select k.tenant, k.task, k.key from @.keys k, t where k.until <= t.now limit 1000 for update of k skip locked
+)
+delete from @.keys k using old o where k.tenant = o.tenant and k.task = o.task and k.key = o.key
+"""
 
 PRUNE = f"""
 {unpack(("id",))},

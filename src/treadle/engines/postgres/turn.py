@@ -164,7 +164,8 @@ _BY_TASK = f"""
 # state is compared again in the update: it is rechecked on the newest version of each row.
 _CLAIMED = f"""
 wish as materialized (
-    select w.*, case when w.again or not exists (select 1 from held) then w."limit" else 0 end as n from asked w
+    select w.*, case when h.n = 0 then w."limit" when w.again then greatest(w."limit" - h.n, 0) else 0 end as n
+    from asked w, (select count(*)::int as n from held) h
 ),
 queues as materialized (select distinct unnest(queues) as queue from asked {_FEW}),
 known as materialized (select k.* from asked, json_to_recordset(known) as k(task text, version int)),
@@ -255,7 +256,10 @@ def parameter(
     again: bool = False,
     first: int = 0,
 ) -> str:
-    """The one parameter of that statement. `again`: this is a further round of a claim that is not yet full."""
+    """The one parameter of that statement. `again`: this is a further round of a claim that is not yet full.
+
+    Without it a token that holds jobs already gets no more of them: the turn was here before, its answer was lost.
+    """
     if claim is None:
         return packed(changes, now)
     wish = dict(  # noqa: C408 - reads like the record that SQL makes of it
