@@ -2,7 +2,8 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -11,12 +12,12 @@ from treadle import lifecycle
 from treadle.clock import Clock, Duration, seconds
 from treadle.context import Context
 from treadle.engines import connect
-from treadle.engines.base import Engine, Finding, Page, Receipt, Ruling, Verdict, Where
-from treadle.errors import ConfigError, InvalidJob, JobNotFound, KeyTaken, NotPossible, UnknownTask
+from treadle.engines.base import Engine, Finding, Half, Page, Receipt, Ruling, Verdict, Where
+from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, JobNotFound, KeyTaken, NotPossible, UnknownTask
 from treadle.model import MESSAGE_CAP, Change, Event, Job, State, check_name, clean
 from treadle.retry import Retry
 from treadle.task import OnConflict, Options, Task, Unique, on_conflict
-from treadle.tx import run_in
+from treadle.tx import Steps, arun_in, pauses, run, run_in
 
 if TYPE_CHECKING:
     from treadle.settings import Settings
@@ -144,39 +145,48 @@ class Treadle:
 
     def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any = None) -> list[Receipt]:
         """Store jobs; a receipt each. What `conflict` says is done about keys that are taken."""
-        receipts = self._store(jobs, tx)
-        for place, (job, receipt) in enumerate(zip(jobs, receipts, strict=True)):
-            if receipt.created or receipt.refused or receipt.job.id == job.id:
-                continue
-            match conflict:
-                case OnConflict.FIRST:
-                    pass
-                case OnConflict.RAISE:
-                    raise KeyTaken(job.key or "", receipt.job.id)
-                case OnConflict.REPLACE:
-                    receipts[place] = self._replace(job, receipt, tx)
+        if tx is None:
+            return _told(jobs, run(self._submission(jobs, conflict, own=True)), conflict)
+        return _told(jobs, run_in(tx, self._submission(jobs, conflict, own=False)), conflict)
+
+    async def asubmit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Receipt]:
+        """The same in a transaction of an async library."""
+        return _told(jobs, await arun_in(tx, self._submission(jobs, conflict, own=False)), conflict)
+
+    def _submission(self, jobs: list[Job], conflict: OnConflict, *, own: bool) -> Steps[list[Receipt]]:
+        """The steps of `submit`: done by the engine on its `own` connections, or its statements for the caller's."""
+        receipts = yield from self._store(jobs, own)
+        if conflict is OnConflict.REPLACE:
+            for place, job, receipt in _conflicts(jobs, receipts):
+                receipts[place] = yield from self._replace(job, receipt, own)
         return receipts
 
-    def _store(self, jobs: list[Job], tx: Any) -> list[Receipt]:
-        if tx is None:
-            return self.engine.enqueue(jobs)
-        return run_in(tx, self.engine.enqueue_script(jobs))
-
-    def _replace(self, job: Job, receipt: Receipt, tx: Any) -> Receipt:
+    def _replace(self, job: Job, receipt: Receipt, own: bool) -> Steps[Receipt]:
         """Edit the pending holder of the key in place; if it was taken meanwhile, look again."""
-        for _ in range(ROUNDS):
+        for pause in pauses():
             if receipt.created or receipt.job.state is not State.PENDING:
                 return receipt
             change = lifecycle.replace(receipt.job, job, self.engine.now(), actor="enqueue")
-            if self._write(change, tx).ruling is Ruling.APPLIED:
+            verdict = yield from self._change(change, own)
+            if verdict.ruling is Ruling.APPLIED:
                 return Receipt(change.after, created=False)
-            [receipt] = self._store([job], tx)
-        return receipt
+            if verdict.ruling is Ruling.BUSY:
+                yield pause
+            [receipt] = yield from self._store([job], own)
+        raise EngineUnavailable(f"job {receipt.job.id} is locked by somebody's open transaction; repeating is safe")
 
-    def _write(self, change: Change, tx: Any = None) -> Verdict:
-        if tx is None:
-            return self.engine.turn([change]).verdicts[0]
-        return run_in(tx, self.engine.settle_script(change))
+    def _store(self, jobs: list[Job], own: bool) -> Steps[list[Receipt]]:
+        if own:
+            return self.engine.enqueue(jobs)
+        return (yield from self.engine.enqueue_script(jobs))
+
+    def _change(self, change: Change, own: bool) -> Steps[Verdict]:
+        if own:
+            return self._write(change)
+        return (yield from self.engine.settle_script(change))
+
+    def _write(self, change: Change) -> Verdict:
+        return self.engine.turn([change]).verdicts[0]
 
     # ---------------------------------------------------------------------------------------- looking
 
@@ -239,7 +249,7 @@ class Treadle:
     def _operate(self, job_id: str, decide: Callable[[Job, datetime], Change], actor: str) -> Job:
         """Decide on the job as it is, write, and decide again if it has moved on meanwhile."""
         check_name("actor", actor)
-        for _ in range(ROUNDS):
+        for tries in range(ROUNDS):
             change = decide(self.get(job_id), self.engine.now())
             verdict = self._write(change)
             if verdict.ruling is Ruling.APPLIED:
@@ -247,7 +257,9 @@ class Treadle:
             if verdict.ruling is Ruling.REFUSED:
                 holder = verdict.holder or "another job"
                 raise NotPossible(f"job {job_id}: {verdict.why} by job {holder}; wait for it, or cancel it first")
-        raise NotPossible(f"job {job_id} keeps changing; try again")
+            if verdict.ruling is Ruling.BUSY:
+                time.sleep(min(0.25, 0.005 * 2**tries))
+        raise NotPossible(f"job {job_id} keeps changing, or an open transaction holds it; try again")
 
     def prune(self) -> int:
         """Delete finished jobs older than their retention; workers do this by themselves. How many were deleted."""
@@ -256,17 +268,24 @@ class Treadle:
             total += batch
         return total
 
-    def migrate(self) -> list[str]:
-        """Create or upgrade the schema; the names of the migrations applied now."""
-        return self.engine.migrate()
+    def open(self) -> None:
+        """See that the store is there and its schema fits; otherwise done on first use."""
+        self.engine.open()
 
-    def check_schema(self) -> list[str]:
-        """Every difference between the live schema and the expected one."""
-        return self.engine.check()
+    def migrate(self, half: Half | None = None) -> list[str]:
+        """Create or upgrade the schema; the names of the migrations applied now.
 
-    def schema_sql(self) -> str:
+        To upgrade without a pause: "pre" before the new code starts, "post" when no old code runs any more.
+        """
+        return self.engine.migrate(half)
+
+    def check_schema(self, *, quick: bool = False) -> list[str]:
+        """Every difference between the live schema and the expected one; `quick`: what keeps it from being used."""
+        return self.engine.check(quick=quick)
+
+    def schema_sql(self, half: Half | None = None) -> str:
         """The schema as SQL, for your own migration tool."""
-        return self.engine.schema_sql()
+        return self.engine.schema_sql(half)
 
     def doctor(self) -> list[Finding]:
         """What an operator should know about this store."""
@@ -322,6 +341,22 @@ class Treadle:
             State.FAILED: settings.keep_failed,
         }
         return {state: timedelta(seconds=float(age)) for state, age in ages.items() if age is not None}
+
+
+def _conflicts(jobs: list[Job], receipts: list[Receipt]) -> Iterator[tuple[int, Job, Receipt]]:
+    """The jobs whose keys others hold, each with its place and its receipt."""
+    for place, (job, receipt) in enumerate(zip(jobs, receipts, strict=True)):
+        if receipt.created or receipt.refused or receipt.job.id == job.id:
+            continue
+        yield place, job, receipt
+
+
+def _told(jobs: list[Job], receipts: list[Receipt], conflict: OnConflict) -> list[Receipt]:
+    """The receipts, or KeyTaken if the caller asked for it: in Python, so that no transaction fails of it."""
+    if conflict is OnConflict.RAISE:
+        for _, job, receipt in _conflicts(jobs, receipts):
+            raise KeyTaken(job.key or "", receipt.job.id)
+    return receipts
 
 
 def _raw(payload: Any) -> None:

@@ -2,12 +2,12 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from treadle.errors import InvalidJob, LeaseLost
+from treadle.errors import ConfigError, InvalidJob, LeaseLost
 from treadle.model import Job, Progress, clean
 
 NOTE_CAP = 500
@@ -59,12 +59,19 @@ class Attempt:
 class Context:
     """The running attempt: ask for it with a parameter annotated `Context`.
 
-    `progress`, `add_cost` and `settle` raise LeaseLost once the lease has passed on: its writes are no longer wanted.
+    `progress`, `add_cost`, `settle` and `asettle` raise LeaseLost once the lease has passed on: its writes are no
+    longer wanted.
     """
 
-    def __init__(self, attempt: Attempt, settle: Callable[[Attempt, Any, Any], None]) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        settle: Callable[[Attempt, Any, Any], None],
+        asettle: Callable[[Attempt, Any, Any], Awaitable[None]] | None = None,
+    ) -> None:
         self._attempt = attempt
         self._settle = settle
+        self._asettle = asettle
 
     @property
     def job(self) -> Job:
@@ -104,10 +111,17 @@ class Context:
     def settle(self, tx: Any, result: Any = None) -> None:
         """End this job as succeeded inside your own transaction: effect and completion commit together, or neither.
 
-        Call it last. A transaction that is not committed makes this a failed attempt.
+        `tx` is what `using(tx=…)` takes. Call it last: a transaction that is not committed makes this a failed attempt.
         """
         self._alive("; roll your transaction back")
         self._settle(self._attempt, tx, result)
+
+    async def asettle(self, tx: Any, result: Any = None) -> None:
+        """`settle` for the transactions of async libraries."""
+        self._alive("; roll your transaction back")
+        if self._asettle is None:
+            raise ConfigError("ctx.asettle: nobody runs this handler on a store")
+        await self._asettle(self._attempt, tx, result)
 
     def _alive(self, advice: str = "") -> None:
         if self._attempt.told is Told.LOST or self._attempt.abandoned:

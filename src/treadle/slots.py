@@ -21,7 +21,7 @@ from treadle.executors.threads import ThreadExecutor
 from treadle.lifecycle import Outcome, Refused, Released, Snoozed
 from treadle.model import Reason
 from treadle.task import Task
-from treadle.tx import settle_in
+from treadle.tx import asettle_in, settle_in
 
 log = logging.getLogger("treadle.worker")
 
@@ -84,7 +84,8 @@ class Slots:
             return
         if job.timeout is not None:
             attempt.alarm = self._loop.call_later(job.timeout, self._time_out, attempt)
-        call = Call(attempt, task, Context(attempt, partial(settle_in, self._engine)))
+        context = Context(attempt, partial(settle_in, self._engine), partial(asettle_in, self._engine))
+        call = Call(attempt, task, context)
         (self._on_loop if task.is_async else self._in_threads).start(call)
 
     def interrupt(self, attempt: Attempt) -> None:

@@ -65,6 +65,8 @@ class Enqueuer(Protocol):
 
     def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Receipt]: ...
 
+    async def asubmit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Receipt]: ...
+
 
 class Task(Generic[P, R]):
     """A handler under a name. Call it like the function it wraps, or enqueue it."""
@@ -86,16 +88,11 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store a job that will run this task with these arguments; the job, or the one that holds its key."""
-        [receipt] = self._submit([self.job(*args, **kwargs)])
-        if receipt.refused:
-            raise InvalidJob("payload", receipt.refused)
-        return receipt.job
+        return _stored(self._submit([self.job(*args, **kwargs)]))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for async code: the loop goes on while the store works."""
-        if self.options.tx is not None:
-            return self.enqueue(*args, **kwargs)  # a caller's connection belongs to the caller's thread
-        return await asyncio.to_thread(self.enqueue, *args, **kwargs)
+        return _stored(await self._asubmit(lambda: [self.job(*args, **kwargs)]))
 
     def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Receipt]:
         """Store many jobs in one go; each call is a tuple of arguments or a dict of named ones. A Receipt each.
@@ -103,13 +100,11 @@ class Task(Generic[P, R]):
         Arguments are checked before anything is stored; then each job stands for itself. With `on_conflict="raise"` the
         first taken key raises KeyTaken after the others have been stored.
         """
-        jobs = []
-        for place, call in enumerate(calls):
-            try:
-                jobs.append(self.job(**call) if isinstance(call, Mapping) else self.job(*call))
-            except InvalidJob as error:
-                raise type(error)(f"call {place}: {error.field}", error.problem) from None
-        return self._submit(jobs)
+        return self._submit(self._jobs(calls))
+
+    async def aenqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Receipt]:
+        """`enqueue_many` for async code."""
+        return await self._asubmit(lambda: self._jobs(calls))
 
     def using(
         self,
@@ -129,7 +124,8 @@ class Task(Generic[P, R]):
     ) -> "Task[P, R]":
         """The same task with other options for the jobs it enqueues.
 
-        `run_after` and `expires_at` take a moment (a datetime with a zone) or a time from now ("5m").
+        `run_after` and `expires_at` take a moment (a datetime with a zone) or a time from now ("5m"). With `tx`, a
+        connection or session that is in a transaction of yours, the jobs commit or roll back with it.
         """
         given = {
             "queue": queue,
@@ -196,6 +192,22 @@ class Task(Generic[P, R]):
     def _submit(self, jobs: list[Job]) -> list[Receipt]:
         return self._enqueuer.submit(jobs, on_conflict(self.options.unique), self.options.tx)
 
+    async def _asubmit(self, make: Callable[[], list[Job]]) -> list[Receipt]:
+        """Make the jobs in a thread, for that may ask the store for its time; store them there, or in `tx` here."""
+        if self.options.tx is None:
+            return await asyncio.to_thread(lambda: self._submit(make()))
+        jobs = await asyncio.to_thread(make)
+        return await self._enqueuer.asubmit(jobs, on_conflict(self.options.unique), self.options.tx)
+
+    def _jobs(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Job]:
+        jobs = []
+        for place, call in enumerate(calls):
+            try:
+                jobs.append(self.job(**call) if isinstance(call, Mapping) else self.job(*call))
+            except InvalidJob as error:
+                raise type(error)(f"call {place}: {error.field}", error.problem) from None
+        return jobs
+
     def _job(self, payload_json: str) -> Job:
         options, now = self.options, self._enqueuer.store_now()
         scope, until = _scope(options, now)
@@ -219,6 +231,14 @@ class Task(Generic[P, R]):
                 key_until=until,
             )
         )
+
+
+def _stored(receipts: list[Receipt]) -> Job:
+    """The job of a single enqueue."""
+    [receipt] = receipts
+    if receipt.refused:
+        raise InvalidJob("payload", receipt.refused)
+    return receipt.job
 
 
 def _unique(given: Unique | str | None) -> Unique | None:

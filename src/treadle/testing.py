@@ -23,7 +23,7 @@ from treadle.context import Attempt, Context
 from treadle.engines.base import Claim, Ruling
 from treadle.executors import Call, arguments_of, ended_by, succeeded, uncommitted
 from treadle.model import Job, State, new_id
-from treadle.tx import committed, settle_in
+from treadle.tx import asettle_in, committed, settle_in
 
 
 class FakeClock:
@@ -80,7 +80,8 @@ def assert_enqueued(app: Treadle, task: str, **fields: Any) -> Job:
 def _run(app: Treadle, job: Job) -> Job:
     now = app.engine.now
     attempt = Attempt(job, lease_ends=float("inf"), queued_at=0.0)
-    call = Call(attempt, app.tasks[job.task], Context(attempt, partial(settle_in, app.engine)))
+    settles = partial(settle_in, app.engine), partial(asettle_in, app.engine)
+    call = Call(attempt, app.tasks[job.task], Context(attempt, *settles))
     arguments = arguments_of(call, now())
     outcome: lifecycle.Outcome | None
     if isinstance(arguments, dict):

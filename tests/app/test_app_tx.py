@@ -120,13 +120,31 @@ def test_many_jobs_go_with_one_transaction(app: Treadle, welcome: Task, users: s
     assert app.count()[State.PENDING] == 2
 
 
-def test_enqueue_by_name_and_async_enqueue_go_with_the_transaction_too(
-    app: Treadle, welcome: Task, users: sqlite3.Connection
-) -> None:
+def test_enqueue_by_name_goes_with_the_transaction_too(app: Treadle, welcome: Task, users: sqlite3.Connection) -> None:
     app.enqueue("welcome", {"user": "Ada"}, tx=users)
-    asyncio.run(welcome.using(tx=users).aenqueue("Bob"))  # on this thread: the connection allows no other
     assert app.count()[State.PENDING] == 0
     users.commit()
+    assert app.count()[State.PENDING] == 1
+
+
+def test_async_code_enqueues_in_a_synchronous_transaction_by_the_synchronous_method(
+    app: Treadle, welcome: Task, users: sqlite3.Connection
+) -> None:
+    async def scene() -> None:
+        with pytest.raises(ConfigError, match="write enqueue"):
+            await welcome.using(tx=users).aenqueue("Ada")
+        welcome.using(tx=users).enqueue("Bob")
+
+    asyncio.run(scene())
+    users.commit()
+    assert [job.payload["user"] for job in app.find().jobs] == ["Bob"]
+
+
+def test_async_code_enqueues_many_without_a_transaction(app: Treadle, welcome: Task) -> None:
+    receipts = asyncio.run(welcome.aenqueue_many([("Ada",), {"user": "Bob"}]))
+    assert [receipt.created for receipt in receipts] == [True, True]
+    with pytest.raises(InvalidPayload, match="call 1"):
+        asyncio.run(welcome.aenqueue_many([("Ada",), (7,)]))
     assert app.count()[State.PENDING] == 2
 
 

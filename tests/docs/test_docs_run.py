@@ -5,9 +5,12 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import provision
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -15,26 +18,37 @@ BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 FILE = re.compile(r"# file: (\S+)\n")
 
 
-def run(command: list[str], cwd: Path) -> None:
+@pytest.fixture
+def surroundings(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """What the blocks of a page find in their environment: a database of their own, if the page speaks of one."""
+    if "DATABASE_URL" not in request.getfixturevalue("page").read_text("utf-8"):
+        yield {}
+        return
+    url = provision.fresh_database(provision.shared_postgres())
+    yield {"DATABASE_URL": url}
+    provision.drop_database(url)
+
+
+def run(command: list[str], cwd: Path, surroundings: dict[str, str]) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TREADLE_")}
-    env = {**clean, "PYTHONPATH": str(cwd), "NO_COLOR": "1"}
+    env = {**clean, **surroundings, "PYTHONPATH": str(cwd), "NO_COLOR": "1"}
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_blocks_of_a_page_run_as_printed(page: Path, tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_run_as_printed(page: Path, tmp_path: Path, surroundings: dict[str, str]) -> None:
     for language, code in BLOCK.findall(page.read_text("utf-8")):
         if language == "python":
             named = FILE.match(code)
             if named:
                 (tmp_path / named.group(1)).write_text(code)
-            run([sys.executable, "-c", code], tmp_path)
+            run([sys.executable, "-c", code], tmp_path, surroundings)
         else:
             for line in code.splitlines():
                 command = shlex.split(line.removeprefix("$ "))
                 assert command[0] == "treadle", f"{page.name}: a console block holds only treadle commands: {line}"
-                run([sys.executable, "-m", *command], tmp_path)
+                run([sys.executable, "-m", *command], tmp_path, surroundings)
 
 
 def test_the_first_app_in_the_readme_is_six_lines() -> None:

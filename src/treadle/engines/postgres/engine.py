@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -41,7 +42,6 @@ T = TypeVar("T")
 PERSISTENCE = 5.0  # seconds for which a caller's own calls are tried again while the server does not answer
 FILLING = 1.0  # seconds that one claim may take to fill up from many lanes, or past jobs it does not know
 RENEWED_AT_ONCE = 500
-UNKNOWN = (datetime.min.replace(tzinfo=UTC), float("-inf"))
 REMEMBERED = 600.0  # seconds after which the server is asked for its time again
 
 
@@ -68,7 +68,7 @@ class PostgresEngine:
         self._auto_migrate = auto_migrate
         self._clock = clock
         self._everything = everything
-        self._known = UNKNOWN  # the server's time, and ours when it said so
+        self._known: tuple[datetime, float] | None = None  # the server's time, and ours when it said so
         self._asked = float("-inf")  # when we last had to ask for it
         self._notified = 0.0
         self._ready = False
@@ -131,17 +131,20 @@ class PostgresEngine:
     def now(self) -> datetime:
         if self._clock is not None:
             return self._clock()
-        known, since = self._known
-        if _elapsed() - max(since, self._asked) > REMEMBERED:
-            self._asked = _elapsed()
-            try:
-                self._heard(self.server.run(lambda c: c.execute("select statement_timestamp()").fetchall())[0][0])
-            except EngineError:
-                if self._known is UNKNOWN:
-                    self._asked = float("-inf")
-                    raise
-            known, since = self._known
-        return known + timedelta(seconds=_elapsed() - since)
+        known = self._known
+        if known is None:
+            known = self._ask()
+        elif _elapsed() - max(known[1], self._asked) > REMEMBERED:
+            self._asked = _elapsed()  # not again at once: while the server is away, what we know has to do
+            with suppress(EngineError):
+                known = self._ask()
+        return known[0] + timedelta(seconds=_elapsed() - known[1])
+
+    def _ask(self) -> tuple[datetime, float]:
+        """Hear the server's time."""
+        [[now]] = self.server.run(lambda c: c.execute("select statement_timestamp()").fetchall(), persist=PERSISTENCE)
+        self._known = known = (now.astimezone(UTC), _elapsed())
+        return known
 
     def _heard(self, now: datetime) -> None:
         """The server has just told its time."""

@@ -21,6 +21,7 @@ from treadle.engines.postgres.rows import (
     edit_record,
     fence_record,
     job_from,
+    moment,
     packed,
     record,
     row_from,
@@ -126,7 +127,7 @@ def enqueue(
     created: dict[str, Job] = {}
     if new:
         rows = yield INSERT, packed((row_from(job) for job in new), now, notify=notify)
-        created = {id_: fresh[id_].evolve(created_at=at, due_at=due) for id_, at, due, _ in rows}
+        created = {id_: fresh[id_].evolve(created_at=moment(at), due_at=moment(due)) for id_, at, due, _ in rows}
     if everything and created:
         lines = [{"job": id_, "actor": "enqueue", "tenant": job.tenant} for id_, job in created.items()]
         yield NOTE_NEW, packed(lines, now)

@@ -1,0 +1,141 @@
+"""Our statements inside the caller's own transaction, on the caller's own connection, through the caller's own library.
+
+What they write commits or rolls back with the caller's rows. Nothing here commits, opens a connection or changes
+threads, and no library is loaded that the caller has not loaded. One file a library says how it runs a statement;
+`joined` holds what they share.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+from treadle import lifecycle
+from treadle.context import Attempt
+from treadle.engines.base import Engine, Ruling
+from treadle.errors import EngineUnavailable, LeaseLost
+from treadle.model import State, json_text
+from treadle.tx.families import family_of, refuse_colour
+from treadle.tx.joined import Joined, Rows, Step, Steps, inside, meaning
+
+__all__ = ["Steps", "arun_in", "asettle_in", "committed", "pauses", "run", "run_in", "settle_in"]
+
+T = TypeVar("T")
+
+
+def run_in(tx: Any, steps: Steps[T]) -> T:
+    """Run statements on the caller's connection, all of them or none; what they return."""
+    family = family_of(tx)
+    refuse_colour(tx, family, wanted_async=False)
+    with meaning():
+        joined: Joined = family.module().join(tx)
+
+    def answer(step: Step) -> Rows:
+        if isinstance(step, float):
+            return _sleep(step)
+        with meaning(joined.advice):
+            rows: Rows = joined.execute(*step)
+            return rows
+
+    return _drive(inside(joined, steps), answer)
+
+
+async def arun_in(tx: Any, steps: Steps[T]) -> T:
+    """The same for the connections and sessions of async libraries."""
+    family = family_of(tx)
+    refuse_colour(tx, family, wanted_async=True)
+    with meaning():
+        joined: Joined = await family.module().ajoin(tx)
+
+    async def answer(step: Step) -> Rows:
+        if isinstance(step, float):
+            await asyncio.sleep(step)
+            return []
+        with meaning(joined.advice):
+            rows: Rows = await joined.execute(*step)
+            return rows
+
+    return await _adrive(inside(joined, steps), answer)
+
+
+def run(steps: Steps[T]) -> T:
+    """Run steps that hold no statement, only pauses."""
+    return _drive(steps, lambda step: _sleep(step if isinstance(step, float) else 0.0))
+
+
+def settle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:
+    """ctx.settle: write the attempt's success in the handler's own transaction."""
+    run_in(tx, _settling(engine, attempt, result))
+    attempt.settled = True
+
+
+async def asettle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:
+    """ctx.asettle: the same in a transaction of an async library."""
+    await arun_in(tx, _settling(engine, attempt, result))
+    attempt.settled = True
+
+
+def committed(engine: Engine, attempt: Attempt) -> bool:
+    """Whether what `settle_in` wrote was committed."""
+    [job] = engine.get([attempt.job.id])
+    return job is None or job.state is not State.RUNNING or job.lease_token != attempt.job.lease_token
+
+
+def pauses() -> Iterable[float]:
+    """How many seconds to wait, try by try, for somebody else's open transaction: about four in all."""
+    return [min(0.25, 0.01 * 2**tries) for tries in range(20)]
+
+
+def _settling(engine: Engine, attempt: Attempt, result: Any) -> Steps[None]:
+    outcome = lifecycle.Succeeded(None if result is None else json_text(result, "result"))
+    now, id_ = engine.now(), attempt.job.id
+    for pause in pauses():
+        verdict = yield from engine.settle_script(lifecycle.settle(attempt.job_so_far(), outcome, now))
+        match verdict.ruling:
+            case Ruling.APPLIED:
+                return
+            case Ruling.STALE:  # a cancel request came meanwhile: a success still stands
+                attempt.job = verdict.job or attempt.job
+            case Ruling.BUSY:  # most likely our own heartbeat
+                yield pause
+            case Ruling.ALREADY:  # its commit was not heard of, and the handler tries again
+                raise LeaseLost(f"job {id_} was settled before, by this same attempt: roll your transaction back")
+            case Ruling.LOST | Ruling.REFUSED:
+                raise LeaseLost(f"job {id_} is no longer yours: roll your transaction back")
+    raise EngineUnavailable(f"job {id_} is locked by another open transaction: roll yours back and repeat it")
+
+
+def _sleep(seconds: float) -> Rows:
+    time.sleep(seconds)
+    return []
+
+
+def _drive(steps: Steps[T], answer: Callable[[Step], Rows]) -> T:
+    """Answer one step after the other; an error is told to the steps, which may have to clean up."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                rows = answer(step)
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(rows)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def _adrive(steps: Steps[T], answer: Callable[[Step], Awaitable[Rows]]) -> T:
+    try:
+        step = next(steps)
+        while True:
+            try:
+                rows = await answer(step)
+            except GeneratorExit:  # the loop is gone, and with it the way to clean up
+                raise
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(rows)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]

@@ -1,0 +1,93 @@
+"""The statements themselves: one placeholder each, so that every driver's parameter style can be put in its place."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from making import a_job
+from treadle import lifecycle
+from treadle.engines import connect
+from treadle.engines.base import Script
+from treadle.engines.postgres import scripts as postgres
+from treadle.engines.sqlite import scripts as sqlite
+from treadle.lifecycle import Succeeded
+from treadle.model import Change, Job, Scope, State
+from treadle.tx.joined import POSTGRES, SQLITE, formatted
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+FRAGMENTS = {"FENCE", "JOB", "SETTLED"}  # parts of statements
+STORES = pytest.mark.parametrize(
+    ("scripts", "placeholder"), [(postgres, "$1"), (sqlite, "?")], ids=["postgres", "sqlite"]
+)
+
+
+def statements(scripts: ModuleType) -> dict[str, str]:
+    """Every statement of a module, by name."""
+    return {
+        name: value
+        for name, value in vars(scripts).items()
+        if name.isupper() and not name.startswith("_") and isinstance(value, str) and name not in FRAGMENTS
+    }
+
+
+@STORES
+def test_every_statement_has_its_placeholder_exactly_once(scripts: ModuleType, placeholder: str) -> None:
+    found = statements(scripts)
+    assert len(found) > 10
+    assert {name: sql.count(placeholder) for name, sql in found.items()} == dict.fromkeys(found, 1)
+
+
+@STORES
+def test_no_statement_holds_another_drivers_placeholder(scripts: ModuleType, placeholder: str) -> None:
+    strange = {"$1", "?", "%s", "%("} - {placeholder}
+    assert [name for name, sql in statements(scripts).items() if any(mark in sql for mark in strange)] == []
+
+
+@STORES
+def test_a_statement_for_a_driver_of_formats_holds_nothing_else_to_fill_in(
+    scripts: ModuleType, placeholder: str
+) -> None:
+    store = POSTGRES if scripts is postgres else SQLITE
+    for sql in [*statements(scripts).values(), f"select {placeholder} like '10%' and '%s' <> '%(x)s'"]:
+        assert formatted(sql, store) % "VALUE" == sql.replace(placeholder, "VALUE")
+
+
+@pytest.mark.parametrize(("url", "placeholder"), [("postgresql://nowhere/x", "$1"), ("sqlite:///x.db", "?")])
+def test_whatever_a_script_asks_has_its_placeholder_exactly_once(url: str, placeholder: str) -> None:
+    """Also what is put together on the way, with the schema's name in it."""
+    engine = connect(url, clock=lambda: NOW, everything=True)
+    pending = a_job(NOW, key="k", key_scope=Scope.PENDING)
+    running = pending.evolve(state=State.RUNNING, lease_token="t", lease_until=NOW, revision=1)
+    over = running.evolve(state=State.FAILED, finished_at=NOW)
+    changes: list[Change] = [
+        lifecycle.settle(running, Succeeded("1"), NOW),
+        lifecycle.cancel(running, NOW, actor="a"),
+        lifecycle.cancel(pending, NOW, actor="a"),
+        lifecycle.retry(over, NOW, actor="a"),
+        lifecycle.replace(pending, a_job(NOW), NOW, actor="a"),
+        lifecycle.crash(running, NOW, actor="a"),
+    ]
+    scripts: list[Script[object]] = [engine.enqueue_script([pending, a_job(NOW)])]
+    scripts += [engine.settle_script(change) for change in changes]
+    asked = [sql for script in scripts for sql in _asked(script, pending)]
+    assert len(asked) > 2 * len(scripts)
+    assert {sql.count(placeholder) for sql in asked} == {1}
+    assert not [sql for sql in asked if "@" in sql]
+    engine.close()
+
+
+def _asked(script: Script[object], job: Job) -> list[str]:
+    """What a script asks of a store in which nothing is found."""
+    asked = []
+    try:
+        sql, text = next(script)
+        while True:
+            asked.append(sql)
+            assert isinstance(text, str)
+            here = "pragma_database_list" in sql  # which file is this
+            file = (str(Path("x.db").resolve()), 1)
+            sql, text = script.send([file] if here else [(job.id, job.id)] if "keys k" in sql else [])
+    except StopIteration:
+        return asked
