@@ -313,6 +313,14 @@ def test_the_known_task_is_checked_even_where_the_caller_does_not_insist(app: Ap
         app.enqueue("greet", {"nam": "Ada"}, checked=False)
 
 
+def test_the_first_jobs_of_an_app_may_come_from_many_threads_at_once(make_app: Callable[..., App]) -> None:
+    app = make_app(clock=None)  # by the store's own clock, which it has not asked for yet
+    greet = app.register("greet", lambda n: n)
+    jobs = race(8, greet.enqueue)
+    assert sorted(app.get(job.id).payload["n"] for job in jobs) == list(range(8))
+    assert max(job.created_at for job in jobs) - min(job.created_at for job in jobs) < timedelta(minutes=1)
+
+
 # ---------------------------------------------------------------------------------------------- registering
 
 

@@ -4,8 +4,9 @@ import asyncio
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from treadle import Context, Progress, Retry, Snooze, State, Task, Treadle
@@ -176,9 +177,9 @@ def test_a_job_cancelled_while_it_runs_ends_cancelled(memory: Treadle) -> None:
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_handler_may_settle_in_its_own_transaction(app: Treadle, tmp_path: Path, end: str) -> None:
+def test_a_handler_may_settle_in_its_own_transaction(app: Treadle, store_url: str, end: str) -> None:
     app.migrate()
-    with closing(sqlite3.connect(tmp_path / "treadle.db")) as connection:
+    with closing(own_connection(store_url)) as connection:
 
         def work(ctx: Context) -> None:
             ctx.settle(connection, {"sent": True})
@@ -191,6 +192,13 @@ def test_a_handler_may_settle_in_its_own_transaction(app: Treadle, tmp_path: Pat
     else:
         assert (job.state, job.failures) == (State.PENDING, 1)
         assert "not committed" in job.error.message
+
+
+def own_connection(url: str) -> Any:
+    """A connection of the handler's own, by the driver of that store."""
+    if url.startswith("sqlite:///"):
+        return sqlite3.connect(url.removeprefix("sqlite:///"))
+    return psycopg.connect(url.partition("?")[0])
 
 
 def test_an_enqueued_job_can_be_asserted_by_any_of_its_fields(memory: Treadle, welcome: Task) -> None:

@@ -1,6 +1,5 @@
 """What must be true of a run, read from the store and from the notes of its processes: pure, nothing is run here."""
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -132,23 +131,40 @@ def trail(job: Job, events: Sequence[Event]) -> Trail:
     return Trail(job, events, spans)
 
 
-def violations(trails: Mapping[str, Trail], notes: Notes, lease: float) -> Iterator[str]:
-    """Every broken promise, a sentence each."""
+def violations(trails: Mapping[str, Trail], notes: Notes, lease: float, lag: float) -> Iterator[str]:
+    """Every broken promise, a sentence each.
+
+    `lag`: by how many seconds an audit line may be stamped too early. Workers know the time of a server only from its
+    answers, and its own stamps are of a statement's arrival, before it has looked at a row.
+    """
     yield from _nothing_lost(trails, notes)
     for each in trails.values():
-        for problem in (*_legal(each), *_counted(each, notes), *_ended_well(each, notes), *_leased(each, lease)):
+        for problem in (*_legal(each), *_counted(each, notes), *_ended_well(each, notes), *_leased(each, lease, lag)):
             yield f"job {each.job.id} ({each.job.task}): {problem}"
     yield from _one_holder(trails, notes)
     yield from _answers_true(trails, notes)
-    yield from _no_renewal_by_zombies(trails, notes, lease)
+    yield from _no_renewal_by_zombies(trails, notes, lease, lag)
     yield from _one_suspect_at_a_time(trails, notes)
     yield from _keys_kept_apart(trails)
 
 
-def recovery(trails: Mapping[str, Trail], held: Job) -> float | str:
+class Quiet(NamedTuple):
+    """A time in which no lease may be held against its holder: nobody could renew, or was only just able to again.
+
+    While the server is down a lease runs out unrenewed. When it is back every holder has a renewal period, and a margin,
+    half a lease in all, before workers take what looks past (upkeep.py): this is the rule, so the bound counts from its
+    end. It excuses no more than that: a lease that runs out later, or ended well before, counts as ever.
+    """
+
+    begin: float
+    end: float
+
+
+def recovery(trails: Mapping[str, Trail], held: Job, quiet: Sequence[Quiet] = ()) -> float | str:
     """Seconds from the end of a dead holder's lease until its job was claimed again, or ended by its budget.
 
-    `held` is the job as it was found after its holder had died. What did not become of it is said in words.
+    `held` is the job as it was found after its holder had died. What did not become of it is said in words. Quiet times
+    (in order) that lie in between put the beginning off to their end.
     """
     span = _span(trails, held.id, held.attempt)
     if span is None or span.end is None or held.lease_until is None:
@@ -156,8 +172,12 @@ def recovery(trails: Mapping[str, Trail], held: Job) -> float | str:
     if span.end.what is not What.CANCELLED and not span.crashed(trails[held.id].job):
         return f"job {held.id}: {span.end.actor} wrote {span.end.what} on attempt {held.attempt}, whose holder was dead"
     following = _span(trails, held.id, held.attempt + 1)
-    until = following.claim.at if following is not None else span.end.at
-    return (until - held.lease_until).total_seconds()
+    until = (following.claim.at if following is not None else span.end.at).timestamp()
+    since = held.lease_until.timestamp()
+    for begin, end in quiet:
+        if begin < until and end > since:
+            since = end
+    return until - since
 
 
 # --------------------------------------------------------------------------------------- job by job
@@ -243,10 +263,11 @@ def _ended_well(trail: Trail, notes: Notes) -> Iterator[str]:
         yield f"poison ended after {job.failures} paid crashes, with a budget of {job.max_attempts}"
 
 
-def _leased(trail: Trail, lease: float) -> Iterator[str]:
+def _leased(trail: Trail, lease: float, lag: float) -> Iterator[str]:
     for span in trail.spans:
-        if span.crashed(trail.job) and span.end and (span.end.at - span.claim.at).total_seconds() < lease - INSTANT:
-            yield f"attempt {span.number} was taken from {span.holder} within its lease"
+        early = lease - (span.end.at - span.claim.at).total_seconds() if span.end else 0.0
+        if span.crashed(trail.job) and early > lag + INSTANT:
+            yield f"attempt {span.number} was taken from {span.holder} {early:.3f} s before its lease ended"
 
 
 # ---------------------------------------------------------------------------- what the workers were told
@@ -278,18 +299,20 @@ def _answers_true(trails: Mapping[str, Trail], notes: Notes) -> Iterator[str]:
             yield f"job {job}: {process} was told that {what} (attempt {attempt}) is refused, it is written"
 
 
-def _no_renewal_by_zombies(trails: Mapping[str, Trail], notes: Notes, lease: float) -> Iterator[str]:
+def _no_renewal_by_zombies(trails: Mapping[str, Trail], notes: Notes, lease: float, lag: float) -> Iterator[str]:
     attempts = {(job, token): attempt for (job, attempt), held in notes.claims.items() for _, token in held}
     for process, (_, asked, job, token, renewal, _) in notes.extends:
         number = attempts.get((job, token))
         if renewal != "renewed" or number is None:
             continue
         span, following = _span(trails, job, number), _span(trails, job, number + 1)
-        if following is not None and following.claim.at.timestamp() + INSTANT < asked:
+        if following is not None and following.claim.at.timestamp() + lag + INSTANT < asked:
             yield f"job {job}: {process} renewed attempt {number} after attempt {number + 1} had begun"
-        taken_at = span.end.at.timestamp() if span and span.end and span.crashed(trails[job].job) else math.inf
-        if taken_at < asked + lease - INSTANT:
-            yield f"job {job}: attempt {number} was taken from {process} within its renewed lease"
+        if span is None or span.end is None or not span.crashed(trails[job].job):
+            continue
+        early = asked + lease - span.end.at.timestamp()
+        if early > lag + INSTANT:
+            yield f"job {job}: attempt {number} was taken from {process} {early:.3f} s before its renewed lease ended"
 
 
 def _one_suspect_at_a_time(trails: Mapping[str, Trail], notes: Notes) -> Iterator[str]:

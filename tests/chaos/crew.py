@@ -16,7 +16,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -55,14 +55,16 @@ CENT = 10_000
 class Crew(NamedTuple):
     """What every process of a run knows."""
 
-    url: str
+    url: Callable[[str], str]  # the store, for the process of this name
     folder: Path
     lease: float
     seed: int
 
     def prepare(self) -> None:
-        """Load what a worker needs, once, before the forks; opens nothing."""
-        make_app(self.url, print).worker()
+        """Load what a worker needs, once, before the forks; leaves nothing open."""
+        app = make_app(self.url("prepare"), print)
+        app.worker()
+        app.close()
 
     def work(self, name: str) -> None:
         """Be a worker until SIGTERM."""
@@ -70,14 +72,14 @@ class Crew(NamedTuple):
         log = logging.FileHandler(self.folder / f"{name}.log", delay=True)
         log.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
         logging.basicConfig(level=logging.WARNING, handlers=[log])
-        app = make_app(self.url, note)
+        app = make_app(self.url(name), note)
         app.engine = Recorder(app.engine, note)  # type: ignore[misc, assignment]
         app.run_worker(name=name, concurrency=SLOTS, lease=self.lease, grace=0.5, poll=0.05)
 
     def produce(self, name: str) -> None:
         """Keep the workers busy until the file `enough` appears; last, some poison with its neighbours."""
         note = Notebook(self.folder / f"{name}.jsonl").note
-        producer = Producer(make_app(self.url, note), note, Random(f"{self.seed}/{name}"))
+        producer = Producer(make_app(self.url(name), note), note, Random(f"{self.seed}/{name}"))
         while not (self.folder / "enough").exists():
             producer.turn()
         producer.part()
@@ -295,7 +297,7 @@ class Producer:
 
     @staticmethod
     def _patiently(act: Any) -> Any:
-        """A frozen worker may hold the file for a while; repeating is safe."""
+        """A frozen worker may hold the file for a while, or the server be down; repeating is safe."""
         while True:
             try:
                 return act()

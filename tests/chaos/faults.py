@@ -1,4 +1,4 @@
-"""Kills and freezes workers while they hold leases, and keeps count of the ones that mattered."""
+"""Kills and freezes workers while they hold leases, restarts their server, and keeps count of what mattered."""
 
 import time
 from collections import Counter
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from crew import POISONED
 from nursery import Death, Nursery
+from places import Outage, Store
 
 from treadle import Treadle
 from treadle.model import Job
@@ -19,6 +20,8 @@ KILL_PAUSE = (0.1, 0.5)  # seconds between two kills
 NAPS = 0.3  # share of the pauses that end about when the lease does, to meet the reapers halfway
 NAP_ENDS = (-0.05, 0.15)  # seconds after the lease
 PRODUCER_PERIOD = 5.0  # seconds between two kills of the producer
+RESTART_PAUSE = (3.0, 6.0)  # seconds between two restarts of the server
+TERMINATION_PAUSE = (0.05, 0.4)  # seconds between two cuts of a connection
 GLANCE = 0.02
 PATIENCE = 2.0  # seconds past the lease in which a job must be claimed again
 NEVER_TAKEN = "never taken over"
@@ -30,6 +33,8 @@ class Aim(NamedTuple):
 
     kills: int
     pauses: int
+    restarts: int
+    terminations: int
     workers: int
     lease: float
     deadline: float
@@ -76,20 +81,22 @@ class Frozen:
 class Faults:
     """Brings the faults about; what came of them is in its lists."""
 
-    def __init__(self, app: Treadle, nursery: Nursery, aim: Aim, random: Random) -> None:
+    def __init__(self, app: Treadle, nursery: Nursery, store: Store, aim: Aim, random: Random) -> None:
         self.kills = 0  # that met a running lease
         self.crashes: list[Crash] = []
         self.pauses: list[Pause] = []
         self.pauses_by_why: Counter[str] = Counter()
         self.deaths: list[Death] = []
+        self.outages: list[Outage] = []  # while jobs were running
+        self.terminations: Counter[str] = Counter()  # connections cut, by what they were doing
         self.strange: set[str] = set()  # what was seen of running jobs that must never be
-        self._app, self._nursery, self._aim, self._random = app, nursery, aim, random
+        self._app, self._nursery, self._store, self._aim, self._random = app, nursery, store, aim, random
         self._frozen: dict[str, Frozen] = {}
         self._running: list[Job] = []
         self._pulse: object = None
         self._beat_at = time.monotonic()
         self._unexplained = 0
-        self._kill_at = time.monotonic() + 1.0
+        self._kill_at = self._restart_at = self._terminate_at = time.monotonic() + 1.0
         self._producer_at = time.monotonic() + PRODUCER_PERIOD
 
     @property
@@ -98,7 +105,7 @@ class Faults:
         return self.pauses_by_why["counted"]
 
     def rage(self, tell: Callable[[], None]) -> None:
-        """Kill and freeze until there was enough of both, or time is up; nobody stands still afterwards."""
+        """Do harm until there was enough of every kind, or time is up; nobody stands still afterwards."""
         while time.monotonic() < self._aim.deadline and not self._enough:
             self._look()
             self._attend()
@@ -108,6 +115,8 @@ class Faults:
             if few and self.taken_over + len(self._frozen) < self._aim.pauses:
                 self._freeze()
             self._kill_producer()
+            self._restart()
+            self._terminate()
             tell()
             time.sleep(GLANCE)
         for frozen in tuple(self._frozen.values()):
@@ -130,8 +139,10 @@ class Faults:
 
     @property
     def _enough(self) -> bool:
-        done = self.kills >= self._aim.kills and self.taken_over >= self._aim.pauses
-        return done or self._unexplained > UNEXPLAINED
+        aim = self._aim
+        people = self.kills >= aim.kills and self.taken_over >= aim.pauses
+        server = len(self.outages) >= aim.restarts and self.terminations.total() >= aim.terminations
+        return (people and server) or self._unexplained > UNEXPLAINED
 
     def _look(self) -> None:
         """See who runs what, who died by himself, and whether the store still moves."""
@@ -156,6 +167,7 @@ class Faults:
     def _inspect(self, death: Death) -> None:
         """What the dead left behind. Only they wrote to these leases, so this is what they held when they died."""
         if death.name.startswith("w"):
+            self._store.quiet(death.name)
             crash = Crash(death, [job for job in self._find_running() if job.worker == death.name])
             self.crashes.append(crash)
             self.kills += death.ours and crash.counts
@@ -177,6 +189,21 @@ class Faults:
                 if name.startswith("p"):
                     self._nursery.kill(name)
 
+    # ------------------------------------------------------------------------------------------ the server
+
+    def _restart(self) -> None:
+        if len(self.outages) < self._aim.restarts and time.monotonic() > self._restart_at and self._victims():
+            self.outages.append(self._store.restart("immediate" if len(self.outages) % 2 else "fast"))
+            self._beat_at = time.monotonic()  # no sign of life could come from a server that was away
+            self._restart_at = time.monotonic() + self._random.uniform(*RESTART_PAUSE)
+
+    def _terminate(self) -> None:
+        if self.terminations.total() < self._aim.terminations and time.monotonic() > self._terminate_at:
+            self.terminations.update(self._store.terminate(self._random))
+            self._terminate_at = time.monotonic() + self._random.uniform(*TERMINATION_PAUSE)
+
+    # ------------------------------------------------------------------------------------------ victims
+
     def _victims(self) -> list[str]:
         """Who holds a lease right now and does not stand still."""
         now = time.time()
@@ -191,6 +218,7 @@ class Faults:
             return
         name = self._random.choice(victims)
         if self._nursery.stop(name):
+            self._store.quiet(name)
             frozen = Frozen(name, [job for job in self._find_running() if job.worker == name])
             self._frozen[name] = frozen
             if not frozen.held:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from checker import ENDS, SUCCESS, Notes, Span, Trail, recovery
+from checker import ENDS, SUCCESS, Notes, Quiet, Span, Trail, recovery
 from crew import POISONED
 from faults import NEVER_TAKEN, PATIENCE, Aim, Crash, Faults, Pause
 from nursery import KILLED, Death
@@ -37,7 +37,27 @@ def of_faults(faults: Faults, aim: Aim) -> list[Figure]:
     if faults.taken_over < aim.pauses:
         missing.append(f"only {faults.taken_over} of {aim.pauses} pauses in the time given")
     few = f"only {faults.kills} of {aim.kills} kills in the time given"
-    return [Figure(kills, [few] if faults.kills < aim.kills else []), Figure(pauses, missing)]
+    return [
+        Figure(kills, [few] if faults.kills < aim.kills else []),
+        Figure(pauses, missing),
+        *([_of_server(faults, aim)] if aim.restarts or aim.terminations else []),
+    ]
+
+
+def _of_server(faults: Faults, aim: Aim) -> Figure:
+    modes = ", ".join(f"{n} {mode}" for mode, n in sorted(Counter(outage.mode for outage in faults.outages).items()))
+    away = sorted(outage.up - outage.down for outage in faults.outages)
+    cut = faults.terminations
+    problems = []
+    if len(away) < aim.restarts:
+        problems.append(f"only {len(away)} of {aim.restarts} restarts in the time given")
+    if cut.total() < aim.terminations:
+        problems.append(f"only {cut.total()} of {aim.terminations} connections cut in the time given")
+    return Figure(
+        f"server: {len(away)} restarts ({modes or 'none'}), away for p50 {_part(away, 0.5):.2f} s, max "
+        f"{_part(away, 1.0):.2f} s; {cut.total()} connections terminated, {cut['at work']} of them at work",
+        problems,
+    )
 
 
 def of_jobs(trails: Mapping[str, Trail], notes: Notes) -> Figure:
@@ -47,16 +67,18 @@ def of_jobs(trails: Mapping[str, Trail], notes: Notes) -> Figure:
     return Figure(f"jobs: {len(trails)} ({ends}), {len(notes.acknowledged)} acknowledged, {attempts} attempts")
 
 
-def of_recovery(trails: Mapping[str, Trail], faults: Faults) -> Figure:
+def of_recovery(trails: Mapping[str, Trail], faults: Faults, lease: float) -> Figure:
     """How soon the jobs of dead and frozen workers were claimed again.
 
-    Asserted: nearly all (p99) within the bound, every one within the bound and a grace.
+    Asserted: nearly all (p99) within the bound, every one within the bound and a grace. Around a restart the bound counts
+    from when holders have had their chance to renew (checker.Quiet).
     """
+    quiet = [Quiet(outage.down, outage.up + lease / 2) for outage in faults.outages]
     left_behind = [job for crash in faults.crashes for job in crash.held]
     for pause in faults.pauses:
         taken = {job.id for job in pause.taken}
         left_behind += [job for job in pause.held if job.id in taken]
-    answers = [recovery(trails, job) for job in left_behind]
+    answers = [recovery(trails, job, quiet) for job in left_behind]
     problems = [answer for answer in answers if isinstance(answer, str)]
     times = sorted(answer for answer in answers if not isinstance(answer, str))
     p50, p99, slowest = (_part(times, share) for share in (0.5, 0.99, 1.0))
@@ -70,10 +92,14 @@ def of_recovery(trails: Mapping[str, Trail], faults: Faults) -> Figure:
         f"p99 {p99:.2f} s (bound {PATIENCE:g} s), max {slowest:.2f} s (limit {PATIENCE + GRACE:g} s); "
         f"{late} over {PATIENCE:g} s"
     )
+    if quiet:
+        plain = [recovery(trails, job) for job in left_behind]
+        moved = sum(one != other for one, other in zip(plain, answers, strict=True))
+        line += f"; {moved} met a restart and count from {lease / 2:g} s after it"
     return Figure(line, problems)
 
 
-def of_leases(trails: Mapping[str, Trail], faults: Faults) -> Figure:
+def of_leases(trails: Mapping[str, Trail], faults: Faults, lease: float) -> Figure:
     """How many leases ran out, and how many of workers that were neither dead nor frozen: a measure, not a promise."""
     died = {death.name: death.at for death in faults.deaths}
     stood: dict[str, list[Pause]] = defaultdict(list)
@@ -87,9 +113,16 @@ def of_leases(trails: Mapping[str, Trail], faults: Faults) -> Figure:
             pause.frozen_at < until and pause.resumed_at > since for pause in pauses
         )
 
+    def around_a_restart(span: Span) -> bool:
+        end = span.end.at.timestamp() if span.end else math.inf
+        return any(outage.down < end < outage.up + 2 * lease for outage in faults.outages)
+
     crashed = [span for each in trails.values() for span in each.spans if span.crashed(each.job)]
-    healthy = sum(not excused(span) for span in crashed)
-    return Figure(f"leases: {len(crashed)} ran out and were recovered, {healthy} of them of healthy workers")
+    healthy = [span for span in crashed if not excused(span)]
+    line = f"leases: {len(crashed)} ran out and were recovered, {len(healthy)} of them of healthy workers"
+    if faults.outages:
+        line += f", {sum(map(around_a_restart, healthy))} of these soon after a restart"
+    return Figure(line)
 
 
 def of_zombies(notes: Notes, folder: Path, pauses: Sequence[Pause]) -> Figure:

@@ -1,23 +1,25 @@
 """Real processes, real signals: workers are killed and frozen while they hold jobs, then every promise is checked.
 
 python3 dev.py chaos --engine sqlite --kills 5000 --pauses 5000
+python3 dev.py chaos --engine postgres --kills 5000 --pauses 5000 --restarts 50 --terminations 500
 
 A kill counts only if its victim held a running lease when it died. A pause (SIGSTOP, later SIGCONT) counts only if it
 was longer than the lease and a job of its victim was claimed again before SIGCONT: only then is there a zombie, and
-only a zombie can try a fence.
+only a zombie can try a fence. Restarts, alternately `fast` and `immediate`, and terminations of connections are those
+of a server that is at work; around a restart the bound of recovery counts as checker.Quiet says.
 """
 
 import argparse
 import os
 import shutil
-import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random, randrange
-from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).parent.parent))  # provision.py
 
 import figures
 import notes
@@ -25,6 +27,7 @@ from checker import Trail, gather, trail, violations
 from crew import Crew
 from faults import PATIENCE, Aim, Faults
 from nursery import Nursery
+from places import STORES, Store
 
 from treadle import EngineError, Treadle
 
@@ -34,32 +37,12 @@ RETIREMENT = 15.0
 SHOWN = 20  # violations printed
 
 
-class Store(NamedTuple):
-    """Where a kind of store is made for a run, and what its own check finds wrong afterwards ("" for nothing)."""
-
-    url: Callable[[Path], str]
-    damage: Callable[[Path], str]
-
-
-def _sqlite_damage(folder: Path) -> str:
-    connection = sqlite3.connect(folder / "treadle.db")
-    try:
-        found = [row[0] for row in connection.execute("pragma integrity_check")]
-    except sqlite3.DatabaseError as error:
-        found = [str(error)]
-    finally:
-        connection.close()
-    return "" if found == ["ok"] else "; ".join(found)
-
-
-STORES = {"sqlite": Store(lambda folder: f"sqlite:///{folder}/treadle.db", _sqlite_damage)}
-
-
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     folder = Path(tempfile.mkdtemp(prefix="treadle-chaos-"))
     try:
-        problems = Run(options, folder).go()
+        with STORES[options.engine](folder) as store:
+            problems = Run(options, folder, store).go()
     except KeyboardInterrupt:
         problems = ["interrupted"]
     for problem in problems[:SHOWN]:
@@ -79,6 +62,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--engine", choices=STORES, default="sqlite")
     parser.add_argument("--kills", type=int, default=50, help="kills that must count")
     parser.add_argument("--pauses", type=int, default=50, help="pauses that must count")
+    parser.add_argument("--restarts", type=int, default=0, help="restarts of the server")
+    parser.add_argument("--terminations", type=int, default=0, help="connections to terminate at the server")
     parser.add_argument("--workers", type=int, default=8, help="worker processes")
     parser.add_argument("--lease", type=float, default=1.0, help="seconds")
     parser.add_argument("--seed", type=int, default=randrange(10**6), help="of the harness; the machine adds its own")
@@ -86,21 +71,31 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the store and the notes of a clean run too")
     options = parser.parse_args(arguments)
     if options.minutes is None:
-        options.minutes = 2 + (options.kills + options.pauses) / 30
+        options.minutes = 2 + (options.kills + options.pauses) / 30 + options.restarts / 10 + options.terminations / 200
+    if (options.restarts or options.terminations) and not STORES[options.engine].has_server:
+        servers = " or ".join(name for name, store in STORES.items() if store.has_server)
+        parser.error(f"{options.engine} has no server to restart or to cut connections at; use --engine {servers}")
     return options
 
 
 class Run:
     """One run, from the first fork to the last check."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+    def __init__(self, options: argparse.Namespace, folder: Path, store: Store) -> None:
         self._options = options
         self._folder = folder
-        self._store = STORES[options.engine]
-        self._url = self._store.url(folder)
+        self._store = store
         self._started = self._told = time.monotonic()
         deadline = self._started + options.minutes * 60
-        self._aim = Aim(options.kills, options.pauses, options.workers, options.lease, deadline)
+        self._aim = Aim(
+            options.kills,
+            options.pauses,
+            options.restarts,
+            options.terminations,
+            options.workers,
+            options.lease,
+            deadline,
+        )
 
     def go(self) -> list[str]:
         """Run, print the figures, and return every broken promise, a sentence each."""
@@ -108,12 +103,12 @@ class Run:
         for name in [name for name in os.environ if name.startswith("TREADLE_")]:
             del os.environ[name]
         os.chdir(folder)  # no treadle.toml here
-        crew = Crew(self._url, folder, options.lease, options.seed)
+        crew = Crew(self._store.url, folder, options.lease, options.seed)
         crew.prepare()
         roles = {f"w{number}": crew.work for number in range(options.workers)} | {"p": crew.produce}
         nursery = Nursery(roles, folder, longest_stop=options.lease * 2 + PATIENCE + 5)
-        app = Treadle(self._url)  # opened after the nursery was forked
-        faults = Faults(app, nursery, self._aim, Random(options.seed))
+        app = Treadle(self._store.url("harness"))  # opened after the nursery was forked
+        faults = Faults(app, nursery, self._store, self._aim, Random(options.seed))
         try:
             faults.rage(lambda: self._tell("", faults))
             left = faults.calm(folder, DRAIN, lambda: self._tell(", draining", faults))
@@ -122,7 +117,7 @@ class Run:
             problems += [f"worker {name} did not stop cleanly: {code}" for name, code in codes.items() if code != 0]
             problems += self._check(app, faults)
         except EngineError as error:
-            problems = [f"the store failed the harness: {error}; {self._store.damage(folder)}"]
+            problems = [f"the store failed the harness: {error}; {self._store.damage()}"]
         finally:
             nursery.close()
             app.close()
@@ -132,19 +127,21 @@ class Run:
         if time.monotonic() - self._told >= REPORT_PERIOD:
             self._told = time.monotonic()
             done = f"kills {faults.kills}/{self._aim.kills}, pauses {faults.taken_over}/{self._aim.pauses}"
+            if self._aim.restarts:
+                done += f", restarts {len(faults.outages)}/{self._aim.restarts}"
             print(f"{self._told - self._started:6.0f} s  {done}{phase}", flush=True)
 
     def _check(self, app: Treadle, faults: Faults) -> list[str]:
         """Print the figures; every broken promise."""
         options = self._options
         found, trails = gather(notes.read(self._folder)), _trails(app)
-        problems = [*violations(trails, found, options.lease), *sorted(faults.strange)]
-        damage = self._store.damage(self._folder)
+        problems = [*violations(trails, found, options.lease, self._store.lag), *sorted(faults.strange)]
+        damage = self._store.damage()
         told = [
             *figures.of_faults(faults, self._aim),
             figures.of_jobs(trails, found),
-            figures.of_recovery(trails, faults),
-            figures.of_leases(trails, faults),
+            figures.of_recovery(trails, faults, options.lease),
+            figures.of_leases(trails, faults, options.lease),
             figures.of_zombies(found, self._folder, faults.pauses),
             figures.of_poison(trails, faults.crashes),
             figures.of_processes(found, faults.deaths, self._folder),

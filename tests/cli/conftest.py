@@ -75,7 +75,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for name in [*os.environ]:
-        if name.startswith("TREADLE_") or name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        ours = name.startswith("TREADLE_") and not name.startswith("TREADLE_TEST_")
+        if ours or name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
             monkeypatch.delenv(name)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level

@@ -1,9 +1,10 @@
 """Do the tests see a broken promise? Plants one bug at a time in a copy of the source and runs the promise's own cases.
 
-    python3 dev.py mutants [--only NAME] [--jobs 2]
+    python3 dev.py mutants [--only NAME] [--engine postgres] [--jobs 2]
 
 A mutant is killed when a case of the promise it breaks fails. One that survives, or whose text is no longer in the
-source, fails the run. The product has no switch for any of this: the copy is patched, the tests see it by PYTHONPATH.
+source, fails the run. A list, or a mutant in it, may name the `engine` on which its cases run; else they run on SQLite.
+The product has no switch for any of this: the copy is patched, the tests see it by PYTHONPATH.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from typing import NamedTuple
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 SOURCE = ROOT / "src"
+SELECT = {"sqlite": "not postgres", "postgres": "postgres and not postgres15"}  # by engine: the cases, for pytest -k
 FAILED = re.compile(r"^FAILED \S*?(test_\w+\.py)::([^\s\[]+)", re.MULTILINE)
 
 
@@ -35,9 +37,12 @@ class Mutant(NamedTuple):
     old: str
     new: str
     planted_by: str
+    engine: str = "sqlite"
 
     def problem(self) -> str:
         """Why this mutant cannot be planted, or nothing."""
+        if self.engine not in SELECT:
+            return f"there is no engine {self.engine}"
         found = (SOURCE / "treadle" / self.file).read_text("utf-8").count(self.old)
         missing = [case for case in self.cases if not (ROOT / "tests" / case).exists()]
         if missing:
@@ -56,8 +61,9 @@ def mutants() -> list[Mutant]:
     """Every mutant of the lists beside this file."""
     found = []
     for path in sorted(HERE.glob("*.toml")):
-        for table in tomllib.loads(path.read_text("utf-8"))["mutant"]:
-            found.append(Mutant(planted_by=path.stem, **table))
+        listed = tomllib.loads(path.read_text("utf-8"))
+        common = {name: value for name, value in listed.items() if name != "mutant"}
+        found += [Mutant(planted_by=path.stem, **{**common, **table}) for table in listed["mutant"]]
     return found
 
 
@@ -66,14 +72,14 @@ def fate(mutant: Mutant) -> Fate:
     start = time.monotonic()
     if problem := mutant.problem():
         return Fate(mutant, "", problem, 0.0)
-    run = outcome(mutant.cases, mutant)
+    run = outcome(mutant.cases, mutant.engine, mutant)
     killers = FAILED.findall(run.stdout)
     why = "" if killers else "survived" if run.returncode == 0 else f"pytest itself failed:\n{run.stdout[-800:]}"
     return Fate(mutant, "::".join(killers[0]) if killers else "", why, time.monotonic() - start)
 
 
-def outcome(cases: list[str], mutant: Mutant | None = None) -> subprocess.CompletedProcess[str]:
-    """Run these cases against a copy of the source, with the mutant in it if there is one."""
+def outcome(cases: list[str], engine: str, mutant: Mutant | None = None) -> subprocess.CompletedProcess[str]:
+    """Run these cases on this engine against a copy of the source, with the mutant in it if there is one."""
     with tempfile.TemporaryDirectory(prefix="treadle-mutant-") as scratch:
         copy = Path(scratch) / "src"
         shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -82,7 +88,7 @@ def outcome(cases: list[str], mutant: Mutant | None = None) -> subprocess.Comple
             target.write_text(target.read_text("utf-8").replace(mutant.old, mutant.new), "utf-8")
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rf", "--timeout=120"]
         return subprocess.run(
-            [*command, f"--basetemp={scratch}/tmp", *(f"tests/{case}" for case in cases)],
+            [*command, "-k", SELECT[engine], f"--basetemp={scratch}/tmp", *(f"tests/{case}" for case in cases)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
@@ -94,17 +100,25 @@ def outcome(cases: list[str], mutant: Mutant | None = None) -> subprocess.Comple
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="a part of the name")
+    parser.add_argument("--engine", choices=SELECT, help="only the mutants whose cases run on this engine")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
-    chosen = [mutant for mutant in mutants() if not options.only or options.only in mutant.name]
+    chosen = [mutant for mutant in mutants() if options.engine in (None, mutant.engine)]
+    chosen = [mutant for mutant in chosen if not options.only or options.only in mutant.name]
+    engines = sorted({mutant.engine for mutant in chosen})
+    cases = [sorted({case for mutant in chosen if mutant.engine == name for case in mutant.cases}) for name in engines]
     start = time.monotonic()
-    healthy = outcome(sorted({case for mutant in chosen for case in mutant.cases}))
-    if healthy.returncode:
-        print(f"the cases fail without any mutant:\n{healthy.stdout[-2000:]}\nverdict: FAIL, nothing was planted")
-        return 1
     survivors = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        for end in pool.map(fate, chosen):
+        healthy, fates = pool.map(outcome, cases, engines), pool.map(fate, chosen)
+        for run in healthy:
+            if run.returncode:
+                pool.shutdown(cancel_futures=True)
+                print(
+                    f"the cases fail without any mutant:\n{run.stdout[-2000:]}\nverdict: FAIL, no mutant was looked at"
+                )
+                return 1
+        for end in fates:
             mark = "killed  " if end.killed_by else "SURVIVED"
             print(f"{mark} {end.mutant.name:<38} {end.seconds:5.1f} s  {end.killed_by or end.why}", flush=True)
             if not end.killed_by:

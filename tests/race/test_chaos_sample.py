@@ -7,21 +7,27 @@ from pathlib import Path
 import pytest
 
 RUN = Path(__file__).parent.parent / "chaos" / "run.py"
+TOLD = ("kills:", "pauses:", "server:", "recovery:", "zombies:")
+SAMPLES = {
+    "sqlite": {"kills": 50, "pauses": 50},
+    "postgres": {"kills": 30, "pauses": 30, "restarts": 3, "terminations": 40},
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["sqlite"])
-def test_jobs_survive_fifty_kills_and_fifty_pauses_of_the_processes_that_hold_them(
+@pytest.mark.parametrize("engine", SAMPLES)
+def test_jobs_survive_kills_and_pauses_of_the_processes_that_hold_them_and_a_server_that_comes_and_goes(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A process of its own: the harness forks, and pytest may have threads.
-    command = [sys.executable, RUN, "--engine", engine, "--kills", "50", "--pauses", "50", "--minutes", "3"]
+    faults = [word for name, number in SAMPLES[engine].items() for word in (f"--{name}", str(number))]
+    command = [sys.executable, RUN, "--engine", engine, *faults, "--minutes", "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     lines = done.stdout.splitlines()
     with capsys.disabled():
         print()
         for line in lines:
-            if line.startswith(("kills:", "pauses:", "recovery:", "zombies:")):
+            if line.startswith(TOLD):
                 print(f"  {engine} {line}")
     assert lines, done.stderr
     assert (done.returncode, lines[-1]) == (0, "verdict: PASS"), done.stdout + done.stderr

@@ -13,10 +13,10 @@ from treadle import Treadle
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Settings come from the test alone: an empty working directory and no TREADLE_ variable."""
+    """Settings come from the test alone: an empty working directory and no TREADLE_ variable but provision's own."""
     monkeypatch.chdir(tmp_path)
     for name in os.environ:
-        if name.upper().startswith("TREADLE_"):
+        if name.upper().startswith("TREADLE_") and not name.upper().startswith("TREADLE_TEST_"):
             monkeypatch.delenv(name)
 
 

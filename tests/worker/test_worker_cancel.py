@@ -43,6 +43,7 @@ def test_a_running_coroutine_is_stopped_and_ends_cancelled(app: Treadle, started
     assert (events[0].actor, events[0].note) == ("ada", "changed my mind")
 
 
+@pytest.mark.covers("002-Q6.b")
 def test_a_running_thread_is_told_and_ends_cancelled_when_it_stops(app: Treadle, started: threading.Event) -> None:
     @app.task
     def work(ctx: Context) -> None:

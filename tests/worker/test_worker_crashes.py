@@ -29,10 +29,10 @@ def second(make_app: Callable[..., Treadle]) -> Treadle:
 
 
 @pytest.mark.covers(
-    "001-R30.a", "001-R30.b", "003-S12.b", "000-R18.a", "003-S08.a", "002-D4.c"
+    "001-R30.a", "001-R30.b", "003-S12.b", "000-R18.a", "003-S08.a", "002-D4.c", "002-Q8.b"
 )  # fmt: skip
 def test_the_job_of_a_killed_worker_runs_again_within_its_lease_and_two_seconds(
-    second: Treadle, process: Callable[..., Process]
+    second: Treadle, process: Callable[..., Process], caplog: pytest.LogCaptureFixture
 ) -> None:
     doomed = process(lease=LEASE)
     job = second.enqueue("hold")
@@ -51,6 +51,7 @@ def test_the_job_of_a_killed_worker_runs_again_within_its_lease_and_two_seconds(
     [event] = second.events(job.id)
     assert event.what == "crashed"
     assert "ran out on attempt 1" in event.note
+    assert [record for record in caplog.records if job.id in record.getMessage() and "ran out" in record.getMessage()]
 
 
 def test_a_frozen_worker_that_wakes_up_cannot_settle_a_job_that_went_on_without_it(

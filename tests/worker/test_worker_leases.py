@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from workbench import ended, until, watched, working
+from workbench import any_engine, ended, until, watched, working
 
 from treadle import Context, EngineUnavailable, Job, LeaseLost, State, Treadle, lifecycle
 from treadle.engines.base import Ruling
 
 
-@pytest.mark.covers("003-S12.a")
+@pytest.mark.covers("003-S12.a", "002-Q12.a")
 @pytest.mark.parametrize("kind", ["blocking the loop", "in a thread"])
 def test_a_handler_that_runs_for_three_leases_keeps_its_job(make_app: Callable[..., Treadle], kind: str) -> None:
     lease, started = 0.6, threading.Event()
@@ -75,6 +75,23 @@ def test_a_lease_is_renewed_well_before_it_ends(app: Treadle) -> None:
     assert max(gaps[1:]) < lease
 
 
+@pytest.mark.covers("002-Q12.a")
+def test_a_lease_is_renewed_before_half_of_it_has_passed(app: Treadle) -> None:
+    lease, done = 4.5, threading.Event()
+
+    def work() -> None:
+        assert done.wait(30)
+
+    job = app.register("work", work).enqueue()
+    with working(app, lease=lease):
+        first = until(lambda: (j := app.get(job.id)).lease_until and j, "its claim")
+        renewed = until(lambda: (j := app.get(job.id)).lease_until > first.lease_until and j, "a renewal")
+        done.set()
+        ended(app, job)
+    assert (renewed.lease_until - first.lease_until).total_seconds() < lease / 2
+    assert renewed.lease_token == first.lease_token
+
+
 # --------------------------------------------------------------------------------------- fencing oneself
 
 
@@ -105,6 +122,7 @@ def test_a_coroutine_whose_lease_cannot_be_renewed_is_cancelled_before_it_ends_a
     assert (job.result, job.attempt, job.failures, job.crashes) == ("second", 2, 0, 1)
 
 
+@any_engine
 def test_a_thread_whose_lease_cannot_be_renewed_is_told_and_its_words_are_refused(app: Treadle) -> None:
     engine, refused, told_at = watched(app), [], []
 
@@ -132,6 +150,7 @@ def test_a_thread_whose_lease_cannot_be_renewed_is_told_and_its_words_are_refuse
     assert all(job.id in text and "lease was lost" in text for text in refused)
 
 
+@any_engine
 def test_the_end_of_a_lost_attempt_does_not_touch_the_next_one_in_the_same_worker(app: Treadle) -> None:
     """The worker loses a job, recovers it and runs it again while the old thread still runs: two attempts, one id."""
     engine, lease = watched(app), 0.9
@@ -200,6 +219,7 @@ def test_two_attempts_at_one_job_that_end_together_in_one_worker_do_not_jam_it(a
     assert after.result == "goes on"
 
 
+@any_engine
 def test_a_job_that_waited_too_long_behind_a_blocked_loop_is_not_started_with_a_spent_lease(app: Treadle) -> None:
     """A claimed job starts only with half its lease left; the loop is blocked while the store is silent."""
     engine, lease = watched(app), 1.0

@@ -2,17 +2,15 @@
 
 import asyncio
 import contextlib
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from workbench import all_in, ended, in_state, until, working
+from workbench import all_in, any_engine, ended, in_state, until, working
 
 from making import claim
 from treadle import Cancelled, Context, Job, Reason, Retry, State, Treadle
@@ -42,6 +40,8 @@ class Noted:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.claiming = threading.Event()
+        self.answering = threading.Event()  # cleared, the store lets those who claim wait
+        self.answering.set()
         self.looks = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -50,6 +50,7 @@ class Noted:
     def turn(self, changes: Any, claim: Any = None, **named: Any) -> Any:
         if claim is not None:
             self.claiming.set()
+            assert self.answering.wait(60)
         return self._engine.turn(changes, claim, **named)
 
     def expired(self, **named: Any) -> Any:
@@ -81,18 +82,17 @@ class Steps(SystemClock):
 # ------------------------------------------------------------------------------------------ stopping
 
 
-def test_a_claim_in_flight_when_the_worker_is_asked_to_stop_leaves_no_job_running(app: Treadle, tmp_path: Path) -> None:
+def test_a_claim_in_flight_when_the_worker_is_asked_to_stop_leaves_no_job_running(app: Treadle) -> None:
     ran: list[int] = []
     work = app.register("work", lambda: ran.append(1))
     jobs = [work.enqueue() for _ in range(3)]
     engine = noted(app)
-    with contextlib.closing(sqlite3.connect(tmp_path / "treadle.db", isolation_level=None)) as stranger:
-        stranger.execute("begin immediate")
-        with working(app, lease=30) as worker:
-            assert engine.claiming.wait(30)
-            worker.stop()
-            until(lambda: worker._drained, "the end of the drain")  # it waits for the claim's answer alone
-            stranger.execute("rollback")
+    engine.answering.clear()
+    with working(app, lease=30) as worker:
+        assert engine.claiming.wait(30)
+        worker.stop()
+        until(lambda: worker._drained, "the end of the drain")  # it waits for the claim's answer alone
+        engine.answering.set()
     after = [app.get(job.id) for job in jobs]
     assert {(job.state, job.failures, job.crashes) for job in after} == {(State.PENDING, 0, 0)}
     assert not ran
@@ -123,6 +123,7 @@ def test_workers_that_start_and_stop_under_traffic_leave_no_job_running(make_app
     assert {(job.failures, job.crashes) for job in app.find(limit=500).jobs} == {(0, 0)}
 
 
+@any_engine
 @pytest.mark.parametrize("loop", ["lives on", "ends at once"])
 def test_a_host_that_is_cancelled_while_the_worker_drains_releases_what_runs(
     app: Treadle, release: threading.Event, loop: str
@@ -173,6 +174,7 @@ def test_a_host_that_is_cancelled_while_the_worker_drains_releases_what_runs(
     assert (back.failures, back.crashes, back.error, back.worker) == (0, 0, None, None)
 
 
+@any_engine
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_handler_that_raises_cancelled_when_told_of_a_shutdown_is_released(app: Treadle, kind: str) -> None:
     job, started, told = obedient(app, kind)
@@ -183,6 +185,7 @@ def test_a_handler_that_raises_cancelled_when_told_of_a_shutdown_is_released(app
     assert (back.state, back.failures, back.crashes, back.error) == (State.PENDING, 0, 0, None)
 
 
+@any_engine
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_handler_that_raises_cancelled_when_told_of_its_timeout_is_timed_out(app: Treadle, kind: str) -> None:
     job, _, told = obedient(app, kind, timeout=0.2, retry=ONCE)
@@ -216,6 +219,7 @@ def obedient(app: Treadle, kind: str, **options: Any) -> tuple[Job, threading.Ev
 # -------------------------------------------------------------------------- handlers that do not listen
 
 
+@any_engine
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_cancelled_job_whose_handler_ignores_it_ends_after_timeout_and_grace_and_costs_a_slot(
     app: Treadle, release: threading.Event, kind: str
@@ -250,6 +254,7 @@ def test_a_cancelled_job_whose_handler_ignores_it_ends_after_timeout_and_grace_a
         until(lambda: worker._slots.lost == 0, "the slot's return")
 
 
+@any_engine
 def test_a_hung_job_of_one_attempt_does_not_keep_the_next_ones_from_running(
     app: Treadle, release: threading.Event
 ) -> None:
@@ -279,6 +284,7 @@ def test_four_hundred_jobs_of_an_unknown_task_all_end_failed(make_app: Callable[
     assert {(job.state, job.reason) for job in app.find(limit=500).jobs} == {(State.FAILED, Reason.UNKNOWN_TASK)}
 
 
+@any_engine
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_cancelled_that_cannot_be_printed_ends_its_job(app: Treadle, kind: str) -> None:
     class Odd(Cancelled):
@@ -297,6 +303,7 @@ def test_a_cancelled_that_cannot_be_printed_ends_its_job(app: Treadle, kind: str
     assert (job.state, job.failures) == (State.CANCELLED, 0)
 
 
+@any_engine
 def test_a_coroutine_that_is_stopped_before_its_first_step_is_told_of_once(
     app: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

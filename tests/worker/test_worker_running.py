@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from workbench import Crowd, all_in, ended, until, watched, working
+from workbench import Crowd, all_in, any_engine, ended, until, watched, working
 
 from treadle import Context, Reason, Retry, State, Treadle
 
@@ -55,6 +55,7 @@ def test_attempts_last_error_and_last_start_are_read_from_the_job_itself(app: Tr
 # ---------------------------------------------------------------------------------------------- concurrency
 
 
+@any_engine
 @pytest.mark.covers("001-R27.a")
 @pytest.mark.parametrize(("kind", "slots"), [("plain", 3), ("async", 4), ("mixed", 4)])
 def test_as_many_jobs_run_at_once_as_there_are_slots_and_no_more(
@@ -83,6 +84,7 @@ def test_as_many_jobs_run_at_once_as_there_are_slots_and_no_more(
     assert crowd.most == slots
 
 
+@any_engine
 @pytest.mark.covers("001-R28.a")
 def test_a_plain_handler_that_blocks_stops_neither_the_loop_nor_async_jobs(app: Treadle) -> None:
     blocked, release = threading.Event(), threading.Event()
@@ -112,6 +114,7 @@ def test_a_plain_handler_that_blocks_stops_neither_the_loop_nor_async_jobs(app: 
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
+@pytest.mark.covers("002-Q10.a")
 def test_hundreds_of_small_jobs_all_run_once(app: Treadle) -> None:
     counted: list[int] = []
 
@@ -267,7 +270,7 @@ def test_a_worker_may_stop_by_itself_when_nothing_is_due(app: Treadle) -> None:
 # ------------------------------------------------------------------------------------------- when idle
 
 
-@pytest.mark.covers("000-R07.b", "000-R17.b", "001-R27.b", "004-T05.a")
+@pytest.mark.covers("000-R07.b", "000-R17.b", "001-R27.b", "002-Q10.a", "004-T05.a")
 @pytest.mark.parametrize(("poll", "looks"), [(0.2, 6), (1.0, 3)])
 def test_an_idle_worker_asks_once_a_poll_and_not_in_a_tight_loop(
     make_app: Callable[..., Treadle], poll: float, looks: int
@@ -282,6 +285,7 @@ def test_an_idle_worker_asks_once_a_poll_and_not_in_a_tight_loop(
     assert len(engine.turns) < 2 * looks
 
 
+@any_engine
 @pytest.mark.covers("000-R07.c")
 def test_an_error_of_the_loop_itself_is_logged_with_its_traceback_and_the_loop_goes_on(
     app: Treadle, caplog: pytest.LogCaptureFixture
@@ -299,6 +303,7 @@ def test_an_error_of_the_loop_itself_is_logged_with_its_traceback_and_the_loop_g
     assert "in turn" in caplog.text
 
 
+@any_engine
 def test_an_outcome_is_not_lost_when_the_store_does_not_answer_for_a_while(app: Treadle) -> None:
     from treadle import EngineUnavailable
 
@@ -317,7 +322,7 @@ def test_an_outcome_is_not_lost_when_the_store_does_not_answer_for_a_while(app: 
     assert ran == [1]
 
 
-@pytest.mark.covers("000-R17.a", "003-S09.a", "000-AC-29.a")
+@pytest.mark.covers("000-R17.a", "002-Q11.b", "003-S09.a", "000-AC-29.a")
 def test_two_workers_share_the_jobs_without_an_error_and_run_none_twice(
     make_app: Callable[..., Treadle], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -337,6 +342,7 @@ def test_two_workers_share_the_jobs_without_an_error_and_run_none_twice(
     assert {job.attempt for job in jobs} == {1}
 
 
+@any_engine
 def test_a_handler_that_cannot_be_called_stops_the_worker_before_its_first_job(app: Treadle) -> None:
     from treadle import ConfigError
 

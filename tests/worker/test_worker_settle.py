@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from workbench import ended, until, watched, working
 
@@ -16,36 +17,43 @@ from treadle import Context, InvalidJob, LeaseLost, Reason, Retry, State, Treadl
 AT_ONCE = Retry(max_attempts=3, base=0, cap=0, jitter=0)
 
 
-@pytest.fixture(params=["sqlite"])
-def engine_kind(request: pytest.FixtureRequest) -> str:
-    """Only this engine: the handler's driver is the matter here."""
-    return request.param
-
-
 @pytest.fixture
-def sales(tmp_path: Path, app: Treadle) -> "Sales":
+def sales(store_url: str, app: Treadle) -> "Sales":
     app.migrate()
-    return Sales(tmp_path / "treadle.db")
+    return Sales(store_url)
 
 
 class Sales:
-    """The handler's own table, in the same file."""
+    """The handler's own table, in the same store."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, url: str) -> None:
+        self._url = url
         with self.open() as connection:
             connection.execute("create table sales (article text)")
+            connection.commit()
 
     @contextmanager
-    def open(self) -> Iterator[sqlite3.Connection]:
-        """A connection of the handler's own."""
-        with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+    def open(self) -> Iterator[Any]:
+        """A connection of the handler's own, by the driver of that store; a transaction begins with a statement."""
+        with closing(self._connect()) as connection:
             yield connection
+
+    def _connect(self) -> Any:
+        if self._url.startswith("sqlite:///"):
+            return sqlite3.connect(self._url.removeprefix("sqlite:///"), timeout=30)
+        server, _, schema = self._url.partition("?schema=")
+        return psycopg.connect(server, options=f"-c search_path={schema}")
 
     @property
     def articles(self) -> list[str]:
         with self.open() as connection:
             return [row[0] for row in connection.execute("select article from sales")]
+
+
+def in_transaction(connection: Any) -> bool:
+    if isinstance(connection, sqlite3.Connection):
+        return connection.in_transaction
+    return connection.info.transaction_status is not psycopg.pq.TransactionStatus.IDLE
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
@@ -245,18 +253,21 @@ def test_a_result_that_cannot_be_stored_is_refused_to_the_handlers_face(app: Tre
     assert (job.state, job.result) == (State.SUCCEEDED, "sold")
 
 
+@pytest.mark.parametrize("when", ["at the end", "at the start"])
 def test_a_long_transaction_of_the_handler_costs_it_neither_lease_nor_job(
-    make_app: Callable[..., Treadle], app: Treadle, sales: Sales
+    make_app: Callable[..., Treadle], app: Treadle, sales: Sales, when: str
 ) -> None:
-    """The handler itself holds the file's write lock for longer than its lease."""
+    """The handler itself keeps its lease from being renewed: it holds the file's write lock, or the lock of its job."""
     lease, other = 0.6, make_app()
 
     def sell(ctx: Context) -> None:
         with sales.open() as connection:
-            connection.execute("begin immediate")
             connection.execute("insert into sales values ('tea')")
+            if when == "at the start":
+                ctx.settle(connection, "sold")
             threading.Event().wait(2.5 * lease)
-            ctx.settle(connection, "sold")
+            if when == "at the end":
+                ctx.settle(connection, "sold")
             connection.commit()
 
     for each in (app, other):
@@ -282,7 +293,7 @@ def test_a_lost_lease_is_told_before_anything_is_written(app: Treadle, sales: Sa
         with sales.open() as connection:
             with pytest.raises(LeaseLost):
                 ctx.settle(connection)
-            refused.append(connection.in_transaction)
+            refused.append(in_transaction(connection))
         engine.cut.clear()
         return "first"
 

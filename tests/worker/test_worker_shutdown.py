@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from workbench import Process, ended, in_state, until, working
+from workbench import Process, any_engine, ended, in_state, until, working
 
 from treadle import Context, Retry, State, Treadle
 
@@ -20,7 +20,7 @@ def release() -> Iterator[threading.Event]:
     event.set()
 
 
-@pytest.mark.covers("001-R29.b")
+@pytest.mark.covers("001-R29.b", "002-Q10.b")
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_running_job_is_waited_for_and_what_comes_later_is_left_alone(
     app: Treadle, release: threading.Event, kind: str
@@ -52,6 +52,29 @@ def test_a_running_job_is_waited_for_and_what_comes_later_is_left_alone(
     job = app.get(running.id)
     assert (job.state, job.result, job.attempt) == (State.SUCCEEDED, "finished in time", 1)
     assert {(app.get(each.id).state, app.get(each.id).failures) for each in later} == {(State.PENDING, 0)}
+
+
+@pytest.mark.covers("002-Q13.b")
+def test_the_store_is_open_to_jobs_that_finish_while_the_worker_stops(app: Treadle) -> None:
+    started = threading.Event()
+    later = app.register("later", lambda: None)
+
+    @app.task
+    def work(ctx: Context) -> str:
+        started.set()
+        until(lambda: worker._stopping, "the drain")
+        ctx.progress(0.5)
+        return later.enqueue().id
+
+    job = work.enqueue()
+    with working(app, grace=30) as worker:
+        assert started.wait(30)
+        worker.stop()
+        worker.thread.join(30)
+        assert not worker.thread.is_alive()
+    job = app.get(job.id)
+    assert job.state is State.SUCCEEDED
+    assert app.get(job.result).state is State.PENDING  # stored, and left to the next worker
 
 
 @pytest.mark.covers("001-R29.b")
@@ -130,6 +153,7 @@ def test_a_job_that_still_runs_after_the_grace_is_given_back_unspent_and_its_end
     assert (app.get(job.id).state, app.get(job.id).result) == (State.PENDING, None)
 
 
+@any_engine
 def test_a_coroutine_may_clean_up_when_it_is_told_to_stop(app: Treadle) -> None:
     cleaned: list[bool] = []
     started = threading.Event()
@@ -149,6 +173,7 @@ def test_a_coroutine_may_clean_up_when_it_is_told_to_stop(app: Treadle) -> None:
     assert cleaned == [True]
 
 
+@any_engine
 def test_a_job_that_finishes_when_told_to_stop_is_succeeded(app: Treadle) -> None:
     started = threading.Event()
 
@@ -167,6 +192,7 @@ def test_a_job_that_finishes_when_told_to_stop_is_succeeded(app: Treadle) -> Non
 # ---------------------------------------------------------------------------------------------- the words
 
 
+@any_engine
 @pytest.mark.parametrize("times", [1, 3])
 def test_stopping_before_the_start_during_and_after_the_end_is_harmless(app: Treadle, times: int) -> None:
     early = app.worker(poll=0.05)
@@ -214,6 +240,7 @@ def test_cancelling_the_task_around_a_worker_stops_it_cleanly(app: Treadle, rele
     assert not left & {"treadle-engine", "treadle-keeper"}
 
 
+@any_engine
 def test_an_error_inside_the_block_leaves_it_after_the_drain(app: Treadle) -> None:
     async def main() -> None:
         async with app.worker(poll=0.05):

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from workbench import Crowd, Process, ended, until, working
+from workbench import Crowd, Process, any_engine, ended, until, working
 
 from making import claim
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle, lifecycle
@@ -69,6 +69,7 @@ def test_suspects_run_one_at_a_time(app: Treadle) -> None:
     assert crowd.most == 1
 
 
+@any_engine
 @pytest.mark.parametrize("order", ["ordinary jobs first", "suspects first"])
 def test_ordinary_jobs_run_beside_a_suspect(app: Treadle, release: threading.Event, order: str) -> None:
     started = threading.Event()
@@ -93,6 +94,7 @@ def test_ordinary_jobs_run_beside_a_suspect(app: Treadle, release: threading.Eve
     assert {job.result for job in done} == {"ordinary"}
 
 
+@any_engine
 def test_waiting_suspects_are_given_to_a_worker_that_is_free(
     make_app: Callable[..., Treadle], release: threading.Event
 ) -> None:

@@ -10,12 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from treadle import Job, State, Treadle
 from treadle.engines.base import Engine
 from treadle.errors import EngineUnavailable
 from treadle.worker import Worker
 
 T = TypeVar("T")
+
+any_engine = pytest.mark.parametrize("engine_kind", ["sqlite"])
+"""Marks a test of what a worker does by itself, with handlers, slots and threads: the quickest engine is enough."""
 
 PATIENCE = 30.0  # seconds after which what should happen will not: the machine may be busy, the test is not
 PROCESS = Path(__file__).with_name("worker_process.py")

@@ -280,11 +280,12 @@ class PostgresEngine:
         if unwritten:
             found = self.get([change.before.id for change in unwritten])
             for change, job in zip(unwritten, found, strict=True):
-                current = job
-                if job is not None and job.id in answer.claimed:
-                    token = answer.before.get(job.id)
-                    current = job.evolve(state=State.PENDING, revision=job.revision - 1, lease_token=token)
-                verdicts[change.before.id] = scripts.verdict(change, current, now)
+                if job is not None and job.id in answer.claimed:  # by this very statement: it was pending before
+                    token, put_back = answer.before.get(job.id), change.after.state is State.PENDING
+                    ours = put_back and token == change.before.lease_token and change.after.revision + 1 == job.revision
+                    verdicts[job.id] = Verdict(Ruling.ALREADY if token and ours else Ruling.LOST, job)
+                else:
+                    verdicts[change.before.id] = scripts.verdict(change, job, now)
         return verdicts
 
     def _held(self, token: str) -> list[Job]:
