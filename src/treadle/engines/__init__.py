@@ -1,8 +1,9 @@
 """Stores behind one contract (see base.py); `connect` is the only door."""
 
+import re
 from collections.abc import Callable
 from datetime import datetime
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from treadle.engines.base import Engine
 from treadle.errors import ConfigError
@@ -22,8 +23,11 @@ def connect(
 
     `clock` is for tests: without it the store's own clock counts (on SQLite, the machine's).
     """
-    parts = urlsplit(url)
-    match parts.scheme:
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:  # brackets that do not match; the error shows the URL
+        scheme = url.partition("://")[0].lower()
+    match scheme:
         case "sqlite":
             return _sqlite(url, clock, everything)
         case "postgresql" | "postgres":
@@ -45,23 +49,42 @@ def _postgres(
             raise
         raise ConfigError("url: PostgreSQL needs its driver; run: pip install 'treadle[postgres]'") from error
 
-    parts = urlsplit(url)
-    options = parse_qsl(parts.query, keep_blank_values=True)
-    ours = {name: value for name, value in options if name in ("schema", "prepare")}
-    theirs = urlencode([(name, value) for name, value in options if name not in ours], quote_via=quote)
+    libpq, ours = _libpq(url, "url")
+    direct = None if listen_url is None else _libpq(listen_url, "listen_url")[0]
     prepare = ours.get("prepare", "off").lower()
     if prepare not in ("on", "off"):
         raise ConfigError(f"url: prepare={prepare!r} must be on or off")
     return PostgresEngine(
-        parts._replace(query=theirs).geturl(),
-        where=f"PostgreSQL at {parts.netloc.rpartition('@')[2] or 'the local socket'}{parts.path}",
+        libpq,
         schema_name=ours.get("schema", "treadle"),
         prepare=prepare == "on",
-        listen_url=listen_url,
+        listen_url=direct,
         auto_migrate=auto_migrate,
         clock=clock,
         everything=everything,
     )
+
+
+def _libpq(url: str, setting: str) -> tuple[str, dict[str, str]]:
+    """The URL as libpq reads it, and our own options out of it. No message shows more of it than an option's name:
+    a password that was not encoded may be anywhere."""
+    scheme, slashes, rest = url.partition("://")
+    head, _, query = rest.partition("?")
+    authority, _, database = head.partition("/")
+    if scheme.lower() not in ("postgresql", "postgres") or not slashes:
+        raise ConfigError(f"{setting}: write postgresql://user:password@host/database")
+    if "#" in url or re.search("%(?![0-9a-fA-F]{2})", url) or authority.count("@") > 1 or "@" in database:
+        raise ConfigError(f"{setting}: write @ : / ? # % in a password as %40 %3A %2F %3F %23 %25")
+    options = [item.partition("=") for item in query.split("&") if item]
+    for name, equals, _ in options:
+        if not equals or not re.fullmatch("[a-z_]+", name):
+            which = f' "{name}"' if re.fullmatch("[a-z_]+", name) else ""
+            raise ConfigError(
+                f"{setting}: what follows the ? must be option=value{which}; in a password write ? as %3F"
+            )
+    ours = {name: unquote(value) for name, _, value in options if name in ("schema", "prepare")}
+    theirs = "&".join("".join(option) for option in options if option[0] not in ours)
+    return f"{scheme.lower()}://{head}{'?' if theirs else ''}{theirs}", ours
 
 
 def _sqlite(url: str, clock: Callable[[], datetime] | None, everything: bool) -> Engine:

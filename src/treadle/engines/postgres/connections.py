@@ -6,6 +6,7 @@ every statement may run on another server connection, as it does behind a pooler
 
 import os
 import random
+import re
 import threading
 import time
 import weakref
@@ -49,6 +50,14 @@ _REPEATABLE = (
 _SCHEMA = (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidSchemaName, pg.UndefinedFunction, pg.DatatypeMismatch)
 
 
+# What the server, or libpq, says about a connection that no repeating will make; the driver keeps no code for it.
+_LASTING = re.compile(
+    r'(database|role) "[^"]*" does not exist|authentication failed for user|no password supplied|no pg_hba.conf entry'
+    r"|not permitted to log in|invalid \w+ value|invalid port number"
+)
+_PARAMETER = re.compile(r'invalid URI query parameter: "\w+"')
+
+
 class Connection(psycopg.Connection[Row]):
     """A connection whose every wait for the server has an end: a stalled network must not stall a lease."""
 
@@ -78,6 +87,7 @@ class Connections:
     def __init__(self, conninfo: str, *, where: str, prepare: bool) -> None:
         self.where = where  # for messages: the address without a password
         self._conninfo = conninfo
+        self._options = psycopg.conninfo.conninfo_to_dict(conninfo).get("options") or ""
         self._prepare = prepare
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
@@ -198,10 +208,12 @@ class Connections:
     def _connect(self) -> Connection:
         # The server's own tcp_user_timeout: a frozen client whose reply does not fit the socket must not keep
         # row locks. A pooler may refuse such options at the start; it has settings of its own for that.
-        options = {} if self._plain else {"options": f"-c tcp_user_timeout={SILENCE} -c jit=off"}
+        options = {} if self._plain else {"options": f"-c tcp_user_timeout={SILENCE} -c jit=off {self._options}"}
         try:
             connection = Connection.connect(make_conninfo(self._conninfo, **options), autocommit=True)
         except psycopg.OperationalError as error:
+            if _LASTING.search(str(error)) and "multiple connection attempts" not in str(error):
+                raise EngineError(f"{self.where}: {' '.join(str(error).split())}") from error
             if self._plain or "startup parameter" not in str(error):
                 raise
             self._plain = True
@@ -222,13 +234,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def conninfo(url: str) -> str:
+def address(url: str) -> str:
+    """Where that is, for messages: every host, the database, and nothing secret."""
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    hosts = str(given.get("host") or given.get("hostaddr") or "the local socket").split(",")
+    ports = str(given.get("port") or "").split(",")
+    ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+    named = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True))
+    return f"PostgreSQL at {named}/{given.get('dbname') or ''}"
+
+
+def conninfo(url: str, setting: str = "url") -> str:
     """The URL as libpq wants it, with our time limits where it names none."""
     try:
         given = psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"url: {said}; write postgresql://user:password@host/database") from None
+        known = _PARAMETER.search(str(error))  # other messages of libpq show the URL, password and all
+        said = f"{known[0]}; " if known else ""
+        raise ConfigError(f"{setting}: {said}write postgresql://user:password@host/database") from None
     ours: dict[str, str | int] = {
         "connect_timeout": CONNECT,
         "tcp_user_timeout": SILENCE,

@@ -13,7 +13,7 @@ select current_setting('server_version'), current_setting('server_version_num'):
 """
 
 
-def examine(facts: Row, drift: Sequence[str], *, hears: bool) -> list[Finding]:
+def examine(facts: Row, drift: Sequence[str] | None, *, hears: bool) -> list[Finding]:
     """The findings: from FACTS, from the comparison of the schema, and whether LISTEN hears anything."""
     version, number, synchronous, fsync, standby = facts
     found = [Finding("ok", f"PostgreSQL {version}")]
@@ -25,7 +25,15 @@ def examine(facts: Row, drift: Sequence[str], *, hears: bool) -> list[Finding]:
         found.append(Finding("warning", "fsync or synchronous_commit is off: a crash may undo acknowledged jobs"))
     else:
         found.append(Finding("ok", "fsync and synchronous_commit are on: an enqueued job survives a crash"))
-    if drift:
+    if drift is None:
+        found.append(
+            Finding(
+                "warning",
+                "schema was not compared: this role may create none beside it; `treadle migrate --check` as the role "
+                "that migrates does",
+            )
+        )
+    elif drift:
         found.append(Finding("error", "schema: " + "; ".join(drift)))
     else:
         found.append(Finding("ok", "schema is up to date"))

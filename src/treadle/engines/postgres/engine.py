@@ -27,7 +27,7 @@ from treadle.engines.base import (
     drive,
 )
 from treadle.engines.postgres import looking, schema, scripts
-from treadle.engines.postgres.connections import CALL, DATA_ERRORS, Connection, Connections, conninfo
+from treadle.engines.postgres.connections import CALL, DATA_ERRORS, Connection, Connections, address, conninfo
 from treadle.engines.postgres.doctor import FACTS, examine
 from treadle.engines.postgres.keeping import EXTEND, OLD_KEYS, PAST, PRUNE, STILL, renewal
 from treadle.engines.postgres.listener import ECHO, Listener
@@ -52,7 +52,6 @@ class PostgresEngine:
         self,
         url: str,
         *,
-        where: str,
         schema_name: str = "treadle",
         prepare: bool = False,
         listen_url: str | None = None,
@@ -61,8 +60,10 @@ class PostgresEngine:
         everything: bool = False,
     ) -> None:
         self.schema = schema.schema_name(schema_name)
-        self.server = Connections(conninfo(url), where=where, prepare=prepare)
-        direct = Connections(conninfo(listen_url or url), where=where, prepare=False)
+        wanted = conninfo(url)
+        self.server = Connections(wanted, where=address(wanted), prepare=prepare)
+        listening = wanted if listen_url is None else conninfo(listen_url, "listen_url")
+        direct = Connections(listening, where=address(listening), prepare=False)
         self._channel = f"treadle_{self.schema}"
         self._listener = Listener(direct.connect, self._channel)
         self._auto_migrate = auto_migrate
@@ -99,9 +100,9 @@ class PostgresEngine:
         return self.server.transaction(lambda connection: schema.migrate(connection, self.schema, half), patience=300.0)
 
     def check(self, *, quick: bool = False) -> list[str]:
-        if quick:
-            return self._lacking()
         try:
+            if quick:
+                return self._lacking()
             self.server.transaction(self._compare)
         except _Compared as compared:
             return compared.lines
@@ -116,12 +117,19 @@ class PostgresEngine:
         return schema.script(self.schema, half)
 
     def doctor(self) -> list[Finding]:
-        facts, drift = self.server.run(lambda c: c.execute(FACTS).fetchall(), persist=PERSISTENCE)[0], self.check()
+        facts = self.server.run(lambda c: c.execute(FACTS).fetchall(), persist=PERSISTENCE)[0]
+        standby = facts[-1]
+        try:
+            drift = self.check(quick=standby)
+        except EngineError as error:
+            if not isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
+                raise
+            drift = None
 
         def notify(connection: Connection) -> object:
             return connection.execute("select pg_notify(%s, 'doctor')", [self._channel])
 
-        hears = self._listener.hears(lambda: self.server.run(notify))
+        hears = not standby and self._listener.hears(lambda: self.server.run(notify))
         return examine(facts, drift, hears=hears)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import re
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
+from uuid import uuid4
 
 from treadle.engines.base import Half
 from treadle.engines.postgres.connections import Connection
@@ -17,8 +18,22 @@ from treadle.errors import ConfigError, SchemaError
 _NAME = re.compile(r"(\d{4})_(\w+)\.(pre|post)\.sql")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
-LEDGER = """create schema if not exists @;
-create table if not exists @.migrations (
+SCHEMA = "create schema if not exists @;"
+# Words that name a schema only in quotes.
+_RESERVED = frozenset(
+    """
+all analyse analyze and any array as asc asymmetric authorization binary both case cast check
+collate collation column concurrently constraint create cross current_catalog current_date
+current_role current_schema current_time current_timestamp current_user default deferrable desc
+distinct do else end except false fetch for foreign freeze from full grant group having ilike in
+initially inner intersect into is isnull join lateral leading left like limit localtime
+localtimestamp natural not notnull null offset on only or order outer overlaps placing primary
+references returning right select session_user similar some symmetric system_user table tablesample
+then to trailing true union unique user using variadic verbose when where window with
+""".split()
+)  # noqa: SIM905
+
+LEDGER = """create table if not exists @.migrations (
     name text primary key,
     checksum text not null,
     applied_at timestamptz not null default statement_timestamp()
@@ -55,6 +70,8 @@ def schema_name(given: str) -> str:
     """The name of a schema that needs no quoting."""
     if not _SCHEMA.fullmatch(given):
         raise ConfigError(f"url: schema={given!r} must be a lower-case name of letters, digits and _, up to 50 long")
+    if given in _RESERVED or given.startswith("pg_"):
+        raise ConfigError(f"url: schema={given!r} is a name that PostgreSQL keeps for itself; choose another")
     return given
 
 
@@ -66,7 +83,7 @@ def named(sql: str, schema: str) -> str:
 def script(schema: str, half: Half | None = None) -> str:
     """The migrations as SQL, for another tool to run."""
     steps = [f"-- {step.name}, checksum {step.checksum}\n{step.sql}\n{step.record}\n" for step in _half(half)]
-    return named("\n".join([LEDGER, "", *steps]), schema)
+    return named("\n".join([SCHEMA, LEDGER, "", *steps]), schema)
 
 
 def migrate(connection: Connection, schema: str, half: Half | None = None) -> list[str]:
@@ -74,8 +91,13 @@ def migrate(connection: Connection, schema: str, half: Half | None = None) -> li
     connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"treadle {schema}"])
     done = ledger(connection, schema)
     refuse_strangers(done)
+    if half == "post" and (first := [step.name for step in _half("pre") if step.name not in done]):
+        raise SchemaError(f"{', '.join(first)} must come first: run `treadle migrate --pre`")
     missing = [step for step in _half(half) if step.name not in done]
     if missing:
+        [[there]] = connection.execute("select to_regnamespace(%s) is not null", [schema]).fetchall()
+        if not there:  # who owns it already need not have the right to create one
+            connection.execute(named(SCHEMA, schema))
         connection.execute(named(LEDGER, schema))
     for step in missing:
         connection.execute(named(f"{step.sql}\n{step.record}", schema))
@@ -112,24 +134,30 @@ def differences(connection: Connection, schema: str) -> list[str]:
     refuse_strangers(done)
     if not done:
         return [f"schema {schema} has no treadle tables yet: `treadle migrate` creates them"]
-    if absent := [f"migration {step.name} is not applied" for step in migrations() if step.name not in done]:
-        return absent
-    scratch = f"{schema}_expected"
-    connection.execute(named(LEDGER, scratch))
+    lines = [f"migration {step.name} is not applied" for step in migrations() if step.name not in done]
+    scratch = f"treadle_{uuid4().hex}"
+    connection.execute(named(f"{SCHEMA}\n{LEDGER}", scratch))
     for step in migrations():
-        connection.execute(named(step.sql, scratch))
-    wanted, found = describe(connection, scratch), describe(connection, schema)
-    lines = [f"{name} is missing" for name in wanted if name not in found]
+        if step.name in done:
+            connection.execute(named(step.sql, scratch))
+    wanted, found = describe(connection, scratch, schema), describe(connection, schema)
+    lines += [f"{name} is missing" for name in wanted if name not in found]
     for name in wanted:
         if name in found and found[name] != wanted[name]:
             lines.append(f"{name} is {found[name]}, expected {wanted[name]}")
     return lines + [f"{name} is unknown" for name in found if name not in wanted]
 
 
-def describe(connection: Connection, schema: str) -> dict[str, str]:
-    """Everything in a schema by name: columns, constraints, indexes, triggers, functions and storage options."""
+def describe(connection: Connection, schema: str, called: str | None = None) -> dict[str, str]:
+    """Everything in a schema by name: columns, constraints, indexes, triggers, functions and storage options.
+
+    `called`: as if it had that name. (The name may be one that our functions use for something else, such as j.)
+    """
     rows = connection.execute(_DESCRIBE, {"schema": schema}).fetchall()
-    return {name: " ".join(text.replace(f"{schema}.", "").split()) for name, text in rows}
+    name = called or schema
+    return {
+        what: " ".join(text.replace(f"{schema}.", f"{name}.").replace(f"{name}.", "").split()) for what, text in rows
+    }
 
 
 def _half(half: Half | None) -> list[Migration]:
@@ -138,10 +166,11 @@ def _half(half: Half | None) -> list[Migration]:
 
 _DESCRIBE = """
 with r as (
-    select c.oid, c.relname, c.relkind, c.reloptions from pg_class c
+    select c.oid, c.relname, c.relkind, c.reloptions, c.relpersistence from pg_class c
     where c.relnamespace = to_regnamespace(%(schema)s) and c.relkind in ('r', 'p', 'v', 'm')
 )
-select 'table ' || relname, coalesce((select string_agg(o, ', ' order by o) from unnest(reloptions) o), 'plain') from r
+select 'table ' || relname, coalesce((select string_agg(o, ', ' order by o) from unnest(reloptions) o), 'plain')
+    || case relpersistence when 'u' then ', unlogged' else '' end from r
 union all
 select 'column ' || r.relname || '.' || a.attname,
     format_type(a.atttypid, a.atttypmod) || case when a.attnotnull then ' not null' else '' end
@@ -158,7 +187,8 @@ union all
 select 'trigger ' || r.relname || '.' || t.tgname, pg_get_triggerdef(t.oid) || ' ' || t.tgenabled::text
 from r join pg_trigger t on t.tgrelid = r.oid and not t.tgisinternal
 union all
-select 'function ' || p.proname, pg_get_functiondef(p.oid)
+select 'function ' || p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')',
+    case when p.prokind in ('f', 'p') then pg_get_functiondef(p.oid) else 'an aggregate' end
 from pg_proc p where p.pronamespace = to_regnamespace(%(schema)s)
 order by 1
 """

@@ -10,28 +10,34 @@ return encode(
         placing set_byte('\x00'::bytea, 0, 112 | (get_byte(uuid_send(gen_random_uuid()), 0) & 15)) from 7 for 1
     ), 'hex')::uuid;
 
+-- Whether a worker can read this time, whatever its time zone: Python's calendar has the years 1 to 9999, and one row
+-- that cannot be read would stop every claim. (NaN, in the checks below, is larger than infinity.)
+create function @.storable(moment timestamptz) returns boolean
+language sql immutable parallel safe
+return moment >= '0001-01-02 00:00:00+00' and moment < '9999-12-31 00:00:00+00';
+
 -- Jobs that wait or run. Finished ones move to @.finished in the statement that ends them, so this table and its
 -- indexes stay small. A plain insert of (task, payload) is a job that runs; @.enqueue() below is the same with keys.
 create table @.jobs (
     id uuid primary key default @.new_id(),
     task text not null check (octet_length(task) between 1 and 200),
     payload json not null default '{}',
-    created_at timestamptz not null default statement_timestamp(),
-    due_at timestamptz not null default statement_timestamp() check (isfinite(due_at)),
+    created_at timestamptz not null default statement_timestamp() check (@.storable(created_at)),
+    due_at timestamptz not null default statement_timestamp() check (@.storable(due_at)),
     tenant text not null default 'default' check (octet_length(tenant) between 1 and 200),
     queue text not null default 'default' check (octet_length(queue) between 1 and 200),
     lane text not null default '' check (octet_length(lane) <= 200),
     task_version int not null default 1,
     priority int not null default 0,
     max_attempts int not null default 5 check (max_attempts between 1 and 10000),
-    retry_base double precision not null default 5,
-    retry_cap double precision default 300,
-    retry_jitter double precision not null default 1,
-    timeout double precision check (timeout > 0),
-    expires_at timestamptz check (isfinite(expires_at)),
+    retry_base double precision not null default 5 check (retry_base >= 0 and retry_base < 'infinity'),
+    retry_cap double precision default 300 check (retry_cap >= 0 and retry_cap < 'infinity'),
+    retry_jitter double precision not null default 1 check (retry_jitter >= 0 and retry_jitter < 'infinity'),
+    timeout double precision check (timeout > 0 and timeout < 'infinity'),
+    expires_at timestamptz check (@.storable(expires_at)),
     key text check (octet_length(key) between 1 and 1000),
     key_scope text check (key_scope in ('pending', 'active', 'window', 'ever')),
-    key_until timestamptz,
+    key_until timestamptz check (@.storable(key_until)),
     state text not null default 'pending' check (state in ('pending', 'running')),
     reason text,
     result json,
