@@ -9,6 +9,7 @@ import pytest
 from workbench import Process
 
 from treadle import Treadle
+from treadle.engines.postgres import listener
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,12 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in os.environ:
         if name.upper().startswith("TREADLE_") and not name.upper().startswith("TREADLE_TEST_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _quick_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener looks a little more often whether it should stop: closing an app must not be half of a test's time."""
+    monkeypatch.setattr(listener, "GLANCE", 0.02)
 
 
 @pytest.fixture

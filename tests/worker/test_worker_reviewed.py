@@ -351,9 +351,9 @@ def test_a_clock_that_jumps_an_hour_ahead_does_not_make_a_worker_recover_its_own
         return "undisturbed"
 
     job = work.enqueue()
-    with working(app, lease=4.5):
+    with working(app, lease=3):
         until(lambda: runs, "the handler's start")
-        clock.step = timedelta(hours=1)  # the first renewal is due in 1.5 s, the next look at the leases before that
+        clock.step = timedelta(hours=1)  # the first renewal is due in 1 s, the next look at the leases before that
         engine.looked_over(3)
         assert app.get(job.id).crashes == 0
         release.set()

@@ -273,6 +273,7 @@ def test_a_signal_drains_the_process_and_it_exits_with_0(
     assert app.get(later.id).failures == 0
 
 
+@any_engine
 @pytest.mark.parametrize("task", ["nap", "nap_on_the_loop"])
 def test_a_second_signal_releases_at_once_what_still_runs(
     app: Treadle, process: Callable[..., Process], task: str

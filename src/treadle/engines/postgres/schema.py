@@ -30,8 +30,8 @@ initially inner intersect into is isnull join lateral leading left like limit lo
 localtimestamp natural not notnull null offset on only or order outer overlaps placing primary
 references returning right select session_user similar some symmetric system_user table tablesample
 then to trailing true union unique user using variadic verbose when where window with
-""".split()
-)  # noqa: SIM905
+""".split()  # noqa: SIM905
+)
 
 LEDGER = """create table if not exists @.migrations (
     name text primary key,
