@@ -147,7 +147,16 @@ def test_a_job_with_a_bad_note_can_still_be_read_and_recovered(engine, clock):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"priority": 2**70}, {"timeout": float("inf")}, {"retry": Retry(cap=float("inf"))}], ids=",".join
+    "bad",
+    [
+        {"priority": 2**70},
+        {"timeout": float("inf")},
+        {"retry": Retry(cap=float("inf"))},
+        {"task": "x" * 201},
+        {"timeout": -1.0},
+        {"key": "k"},
+    ],
+    ids=repr,
 )
 def test_a_number_out_of_bounds_in_bulk_does_not_cost_the_neighbours_their_jobs(engine, clock, bad):
     jobs = [a_job(clock.now()) for _ in range(5)]

@@ -533,3 +533,15 @@ def test_a_finished_job_enqueued_again_by_its_id_does_not_take_its_key_back(engi
 
     assert not repeated.created
     assert second.created
+
+
+def test_an_operators_retry_that_comes_too_late_takes_no_key(engine, clock):
+    seen = ended(engine, State.FAILED, key="k", key_scope=Scope.ACTIVE)
+    write(engine, lifecycle.retry(seen, clock.now(), actor="ann"))
+    settle(engine, claimed(engine, seen), Succeeded())
+    before = traces(engine)
+
+    assert write(engine, lifecycle.retry(seen, clock.now(), actor="bob")).ruling is Ruling.LOST
+    assert traces(engine) == before
+    [receipt] = engine.enqueue([a_job(clock.now(), key="k", key_scope=Scope.ACTIVE)])
+    assert receipt.created

@@ -1,5 +1,6 @@
 """Promise 3: a claim never gives a job to two holders, and takes jobs in order."""
 
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -395,3 +396,42 @@ def test_jobs_behind_thousands_of_strangers_are_claimed_at_once(engine, clock):
 
     assert [job.id for job in claim(engine, 5, tasks=["greet"])] == [mine.id]
     assert len(claim(engine, 10, tasks=["render"])) == 10
+
+
+def test_a_repeated_turn_that_had_room_for_more_claims_no_more_either(engine):
+    first = [enqueued(engine).id for _ in range(2)]
+    wish = Claim(token=new_id(), worker="w1", limit=5, lease=LEASE)
+    assert [job.id for job in engine.turn([], wish).jobs] == first
+    late = enqueued(engine)
+
+    assert [job.id for job in engine.turn([], wish).jobs] == first
+    assert [job.id for job in claim(engine)] == [late.id]
+
+
+def test_a_job_that_a_stranger_met_keeps_its_place_when_jobs_are_claimed_one_by_one(engine):
+    met = [enqueued(engine, task="render", priority=priority) for priority in (5, 1)]
+    assert claim(engine, tasks=["greet"]) == []
+    fresh = [enqueued(engine, priority=priority) for priority in (9, 3, 1)]
+
+    got = [claim(engine, 1, tasks=["greet", "render"])[0].id for _ in range(5)]
+
+    assert got == [fresh[0].id, met[0].id, fresh[1].id, met[1].id, fresh[2].id]
+
+
+def test_a_job_that_a_stranger_met_is_not_claimed_past_its_expiry(engine, clock):
+    job = enqueued(engine, task="render", expires_at=clock.now() + timedelta(seconds=10))
+    assert claim(engine, tasks=["greet"]) == []
+    clock.advance(seconds=10)
+
+    assert claim(engine, tasks=["render"]) == []
+    assert [found.id for found in engine.expired(limit=10)] == [job.id]
+
+
+def test_lanes_take_turns_within_one_claim(engine):
+    for lane in "abc":
+        for _ in range(5):
+            enqueued(engine, lane=lane)
+
+    shares = Counter(job.lane for job in claim(engine, 4))
+
+    assert sorted(shares.values()) == [1, 1, 2]

@@ -18,7 +18,8 @@ from treadle import Context, EngineUnavailable, Job, State, Treadle
 from treadle.model import What, new_id
 
 WORKERS = 2
-LEASE = 2.0
+LEASE = 4.0
+SLOW = 0.7  # seconds: who runs such a job when the primary dies has an outcome for the new one, and no renewal before
 SETTLES = (What.SUCCEEDED, What.FAILED, What.CANCELLED)
 
 
@@ -51,8 +52,8 @@ class Load:
     def app(self) -> Treadle:
         app = Treadle(self._url, audit="everything")
 
-        def work(ctx: Context) -> str:
-            time.sleep(0.002)
+        def work(ctx: Context, seconds: float = 0.002) -> str:
+            time.sleep(seconds)
             with self._lock:
                 self.finished.append(ctx.job.id)
             return f"{ctx.job.worker}/{ctx.attempt}"
@@ -69,6 +70,7 @@ class Load:
             ids = [new_id() for _ in range(5)]
             jobs = [app.tasks["work"].using(id=id_).job() for id_ in ids]
             jobs[0] = app.tasks["work"].using(id=ids[0], key=ids[0], unique="ever").job()
+            jobs[1] = app.tasks["work"].using(id=ids[1], priority=-1).job(SLOW)  # a backlog, on the standby before it runs
             while True:
                 try:
                     receipts = app.engine.enqueue(jobs)
@@ -101,6 +103,12 @@ def a_pair(**settings: str) -> Any:
     return pair()
 
 
+def waiting_for_standby(primary: Cluster) -> int:
+    with psycopg.connect(primary.url, autocommit=True) as connection:
+        sql = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
+        return connection.execute(sql).fetchall()[0][0]
+
+
 def replicas(primary: Cluster) -> list[tuple[int, str]]:
     with psycopg.connect(primary.url, autocommit=True) as connection:
         sql = "select pid, sync_state from pg_stat_replication where state = 'streaming'"
@@ -113,7 +121,10 @@ def test_no_acknowledged_job_is_lost_with_a_primary_that_waits_for_its_standby()
         until(lambda: [state for _, state in replicas(primary)] == ["sync"], "a synchronous standby")
         load = Load(url)
         with load.on():
-            until(lambda: len(load.acknowledged) > 200, "some load")
+            until(lambda: len(load.acknowledged) > 150, "some load")
+            [(walsender, _)] = replicas(primary)
+            os.kill(walsender, signal.SIGSTOP)  # the standby hears nothing more, so nobody may be told that all is well
+            until(lambda: waiting_for_standby(primary) >= 2, "commits wait for the standby")
             before = set(load.acknowledged)
             died = time.monotonic()
             primary.kill()
@@ -122,7 +133,7 @@ def test_no_acknowledged_job_is_lost_with_a_primary_that_waits_for_its_standby()
                 connection.execute("alter system set synchronous_standby_names = ''")
                 connection.execute("select pg_reload_conf()")
             promoted = time.monotonic()
-            until(lambda: len(load.acknowledged) > len(before) + 200, "load on the new primary")
+            until(lambda: len(load.acknowledged) > len(before) + 50, "load on the new primary")
             back = min(at for at in load.acknowledged.values() if at > promoted)
             load.stop()
             app = load.app()
@@ -154,7 +165,7 @@ def test_what_an_asynchronous_standby_has_not_seen_is_lost_and_counted_but_no_fe
             known = set(load.acknowledged)
             promote(second)
             promoted = time.monotonic()
-            until(lambda: len(load.acknowledged) > len(known) + 100, "load on the new primary")
+            until(lambda: len(load.acknowledged) > len(known) + 50, "load on the new primary")
             back = min(at for at in load.acknowledged.values() if at > promoted)
             load.stop()
             app = load.app()

@@ -33,7 +33,7 @@ def pick(connection: sqlite3.Connection, claim: Claim, now: datetime, *, first: 
     start = first % len(lanes)
     waiting = [_due(connection, lane, claim, now, picked.strangers) for lane in lanes[start:] + lanes[:start]]
     while waiting and len(picked.ids) < claim.limit:
-        share = -(-(claim.limit - len(picked.ids)) // len(waiting))
+        share = max(1, (claim.limit - len(picked.ids)) // len(waiting))
         for source in list(waiting):
             wanted = min(share, claim.limit - len(picked.ids))
             got = [found[2] for found in islice(source, wanted)]

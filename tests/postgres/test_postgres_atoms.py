@@ -1,0 +1,120 @@
+"""One change, one atom; the server's own time; and answers that were lost on their way."""
+
+import json
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from making import LEASE, a_job, an_error, claim, current, ended, enqueued, running, write
+from treadle import lifecycle
+from treadle.engines.base import Claim, Hold, Ruling, Where
+from treadle.engines.postgres.engine import PostgresEngine
+from treadle.lifecycle import Failed, Succeeded
+from treadle.model import Job, Scope, State, new_id
+from treadle.retry import Retry
+from treadle.testing import FakeClock
+
+
+def test_a_job_whose_audit_line_cannot_be_written_is_not_written_either(
+    make_engine: Callable[..., PostgresEngine], clock: FakeClock
+) -> None:
+    engine = make_engine(everything=True)
+    job = a_job(clock.now())
+    spoil(engine, job, revision=0)
+
+    [receipt] = engine.enqueue([job])
+
+    assert receipt.refused
+    assert engine.get([job.id]) == [None]
+
+
+def test_a_retry_that_is_refused_takes_no_key(engine: PostgresEngine, clock: FakeClock) -> None:
+    job = ended(engine, State.FAILED, key="k", key_scope=Scope.ACTIVE)
+    change = lifecycle.retry(job, clock.now(), actor="ann")
+    spoil(engine, job, revision=change.after.revision)
+
+    assert write(engine, change).ruling is Ruling.REFUSED
+    assert current(engine, job) == job
+    [receipt] = engine.enqueue([a_job(clock.now(), key="k", key_scope=Scope.ACTIVE)])
+    assert receipt.created
+
+
+def spoil(engine: PostgresEngine, job: Job, *, revision: int) -> None:
+    """Let the next audit line of this job be refused: there is one of that revision already."""
+    sql = "insert into @.events select %s, %s, now(), 'enqueued', 'a stranger', '', 'default' returning 1"
+    engine._read(sql, [job.id, revision])
+
+
+# ------------------------------------------------------------------------------------------- the server's time
+
+
+def test_an_engine_without_a_clock_never_tells_the_server_the_time(
+    near: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    execute, read = PostgresEngine._execute, PostgresEngine._read
+
+    def executed(self: PostgresEngine, connection: Any, sql: str, text: str) -> Any:
+        told.append(json.loads(text))
+        return execute(self, connection, sql, text)
+
+    def been_read(self: PostgresEngine, sql: str, values: Any = ()) -> Any:
+        told.append(values)
+        return read(self, sql, values)
+
+    monkeypatch.setattr(PostgresEngine, "_execute", executed)
+    monkeypatch.setattr(PostgresEngine, "_read", been_read)
+
+    near.enqueue([a_job(near.now())])
+    [job] = claim(near)
+    near.extend([Hold(job.id, job.lease_token or "")], lease=LEASE)
+    near.turn([lifecycle.settle(job, Succeeded(), near.now())])
+    near.expired(limit=10)
+    near.prune({State.SUCCEEDED: timedelta(days=1)}, limit=10)
+
+    said = [each["now"] for each in told if isinstance(each, dict) and "now" in each]
+    assert len(said) >= 6
+    assert not any(said)
+
+
+def test_a_repeated_retry_is_known_as_our_own_though_the_same_turn_claims_the_job(near: PostgresEngine) -> None:
+    """Our idea of the server's time lags, so the change is not thought due; by the server's clock it is."""
+    job = running(near, retry=Retry(base=0.1, jitter=0))
+    change = lifecycle.settle(job, Failed(an_error(near.now())), near.now())
+    assert near.turn([change]).verdicts[0].ruling is Ruling.APPLIED
+    time.sleep(0.2)
+    near._known = (near._known[0] - timedelta(hours=1), near._known[1])
+
+    turn = near.turn([change], Claim(new_id(), "w2", 1, LEASE))
+
+    assert [verdict.ruling for verdict in turn.verdicts] == [Ruling.ALREADY]
+    assert [(got.id, got.worker) for got in turn.jobs] == [(job.id, "w2")]
+
+
+def test_a_further_round_whose_answer_was_lost_claims_no_more_than_the_limit(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lane, size in {"full": 20, "small": 1}.items():
+        for _ in range(size):
+            enqueued(engine, lane=lane)
+    execute, rounds = PostgresEngine._execute, []
+
+    def cut(self: PostgresEngine, connection: Any, sql: str, text: str) -> Any:
+        rows = execute(self, connection, sql, text)
+        if "claimed as" in sql:
+            rounds.append(text)
+            if len(rounds) == 2:
+                raise psycopg.OperationalError("the connection was cut after the commit")
+        return rows
+
+    monkeypatch.setattr(PostgresEngine, "_execute", cut)
+
+    got = claim(engine, 6)
+
+    assert len(rounds) > 2
+    assert len(got) == 6
+    assert engine.count(Where(state=State.RUNNING)) == {State.RUNNING: 6}

@@ -1,0 +1,164 @@
+"""No statement over several jobs waits for a row lock: what an open transaction holds is stepped over, or busy."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from workbench import until
+
+from making import LEASE, a_job, claim, current, ended, enqueued, running, write
+from treadle import lifecycle
+from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, drive
+from treadle.engines.postgres import schema
+from treadle.engines.postgres.engine import PostgresEngine
+from treadle.lifecycle import Succeeded
+from treadle.model import Change, Job, Scope, State, new_id
+from treadle.testing import FakeClock
+
+Locked = Callable[..., AbstractContextManager[None]]
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(patience: Callable[[float], None]) -> None:
+    patience(3.0)  # who waits for a lock is told so in time
+
+
+@pytest.fixture
+def locked(engine: PostgresEngine, store_url: str) -> Locked:
+    """`with locked(job):` somebody's open transaction holds the job's row."""
+
+    @contextmanager
+    def lock(*jobs: Job) -> Iterator[None]:
+        with psycopg.connect(store_url.partition("?")[0]) as stranger:
+            for table in ("jobs", "finished"):
+                sql = schema.named(f"select id from @.{table} where id = any (%s::uuid[]) for update", engine.schema)
+                stranger.execute(sql, [[job.id for job in jobs]])
+            yield
+            stranger.rollback()
+
+    return lock
+
+
+@pytest.mark.parametrize("claims", [False, True], ids=["settle", "settle and claim"])
+def test_a_settle_of_a_locked_job_is_busy_and_its_neighbours_are_written(
+    engine: PostgresEngine, clock: FakeClock, locked: Locked, claims: bool
+) -> None:
+    held, other = running(engine), running(engine)
+    changes = [lifecycle.settle(job, Succeeded("1"), clock.now()) for job in (held, other)]
+    wish = Claim(new_id(), "w2", 5, LEASE) if claims else None
+
+    with locked(held):
+        turn = engine.turn(changes, wish)
+        assert [verdict.ruling for verdict in turn.verdicts] == [Ruling.BUSY, Ruling.APPLIED]
+        assert turn.verdicts[0].job == held
+
+    assert write(engine, changes[0]).ruling is Ruling.APPLIED
+
+
+def test_a_lease_of_a_locked_job_is_busy_and_the_others_are_renewed(
+    engine: PostgresEngine, clock: FakeClock, locked: Locked
+) -> None:
+    held, other = running(engine), running(engine)
+    holds = [Hold(job.id, job.lease_token or "") for job in (held, other)]
+    clock.advance(seconds=10)
+
+    with locked(held):
+        answers = engine.extend([*holds, Hold(held.id, "somebody else's")], lease=LEASE)
+
+    assert [answer.renewal for answer in answers] == [Renewal.BUSY, Renewal.RENEWED, Renewal.LOST]
+    assert current(engine, held) == held
+
+
+@pytest.mark.parametrize("met", [False, True], ids=["fresh", "met by a stranger"])
+def test_a_claim_steps_over_locked_jobs(engine: PostgresEngine, locked: Locked, met: bool) -> None:
+    jobs = [enqueued(engine) for _ in range(4)]
+    if met:
+        assert claim(engine, tasks=["another"]) == []
+
+    with locked(jobs[0], jobs[2]):
+        assert [job.id for job in claim(engine, 4)] == [jobs[1].id, jobs[3].id]
+
+    assert [job.id for job in claim(engine, 4)] == [jobs[0].id, jobs[2].id]
+
+
+def cancel(engine: Engine, clock: FakeClock) -> Change:
+    return lifecycle.cancel(enqueued(engine), clock.now(), actor="ann")
+
+
+def request(engine: Engine, clock: FakeClock) -> Change:
+    return lifecycle.cancel(running(engine), clock.now(), actor="ann")
+
+
+def replace(engine: Engine, clock: FakeClock) -> Change:
+    return lifecycle.replace(enqueued(engine), a_job(clock.now(), priority=7), clock.now(), actor="ann")
+
+
+def retry(engine: Engine, clock: FakeClock) -> Change:
+    return lifecycle.retry(ended(engine, State.FAILED), clock.now(), actor="ann")
+
+
+def retry_with_a_key(engine: Engine, clock: FakeClock) -> Change:
+    job = ended(engine, State.FAILED, key="k", key_scope=Scope.ACTIVE)
+    return lifecycle.retry(job, clock.now(), actor="ann")
+
+
+def recovery(engine: Engine, clock: FakeClock) -> Change:
+    job = running(engine)
+    clock.advance(seconds=LEASE)
+    return lifecycle.crash(job, clock.now(), actor="reaper")
+
+
+@pytest.mark.parametrize("act", [cancel, request, replace, retry, retry_with_a_key, recovery])
+def test_an_act_on_a_locked_job_is_busy(
+    engine: PostgresEngine, clock: FakeClock, locked: Locked, act: Callable[[Engine, FakeClock], Change]
+) -> None:
+    change = act(engine, clock)
+
+    with locked(change.before):
+        verdict = write(engine, change)
+        assert (verdict.ruling, verdict.job) == (Ruling.BUSY, change.before)
+
+    assert write(engine, change).ruling is Ruling.APPLIED
+
+
+def test_pruning_steps_over_locked_jobs(engine: PostgresEngine, clock: FakeClock, locked: Locked) -> None:
+    held, other = ended(engine, State.FAILED), ended(engine, State.FAILED)
+    clock.advance(days=2)
+
+    with locked(held):
+        assert engine.prune({State.FAILED: timedelta(days=1)}, limit=10) == 1
+
+    assert engine.get([held.id, other.id]) == [held, None]
+
+
+def test_a_job_that_finishes_while_an_enqueue_of_its_id_waits_for_it_does_not_run_again(
+    engine: PostgresEngine, clock: FakeClock, store_url: str
+) -> None:
+    """The enqueue's own snapshot is older than the commit that finished the job; only the trigger sees that."""
+    job = running(engine)
+    with psycopg.connect(store_url.partition("?")[0]) as holder, ThreadPoolExecutor(1) as pool:
+        script = engine.settle_script(lifecycle.settle(job, Succeeded("1"), clock.now()))
+        assert drive(script, lambda sql, text: raw(holder, sql, text)).ruling is Ruling.APPLIED
+        asked = pool.submit(engine.enqueue, [a_job(clock.now(), id=job.id)])
+        until(lambda: waits_for(store_url, holder), "the enqueue waits for the settle")
+        holder.commit()
+        [receipt] = asked.result(20)
+
+    assert (receipt.created, receipt.job.state) == (False, State.SUCCEEDED)
+    assert claim(engine) == []
+
+
+def raw(connection: psycopg.Connection[Any], sql: str, text: str) -> list[tuple[Any, ...]]:
+    cursor = psycopg.RawCursor(connection)
+    cursor.execute(sql, [text])
+    return cursor.fetchall() if cursor.description else []
+
+
+def waits_for(store_url: str, holder: psycopg.Connection[Any]) -> bool:
+    with psycopg.connect(store_url.partition("?")[0]) as watcher:
+        sql = "select 1 from pg_stat_activity where %s = any (pg_blocking_pids(pid))"
+        return bool(watcher.execute(sql, [holder.info.backend_pid]).fetchall())
