@@ -35,32 +35,43 @@ class Keeper:
         self._tell = tell
         self._heard = heard
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="treadle-keeper", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._keep, name="treadle-keeper", daemon=True),
+            threading.Thread(target=self._watch, name="treadle-keeper-watch", daemon=True),
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
+
+    def _watch(self) -> None:
+        """Give up in time, however long a renewal may hang in the store."""
+        while not self._stop.wait(min(1.0, self._lease / 20)):
+            try:
+                self.give_up_unrenewed(self._held())
+            except Exception:
+                log.exception("leases not watched")
 
     def _keep(self) -> None:
         wait = self._lease / 3
         while not self._stop.wait(wait):
             wait = self._lease / 3
-            self.give_up_unrenewed(self._held())  # now, for the next call may take longer than there is left
             try:
                 if not self.renew(self._held()):
-                    wait = min(1.0, self._lease / 10)
+                    wait = min(0.1, self._lease / 10)  # as soon as it is free, before a recoverer looks
             except EngineError as error:
                 log.warning("leases not renewed: %s", error)
                 wait = min(1.0, self._lease / 10)
             except Exception:
                 log.exception("leases not renewed")
-            self.give_up_unrenewed(self._held())
 
     def renew(self, attempts: Sequence[Attempt]) -> bool:
-        """Renew these leases once, and pass on what the store says of them; False if it was too busy for any."""
+        """Renew these leases once, and pass on what the store says of them; False if it was too busy for some."""
         if not attempts:
             return True
         asked = time.monotonic()
@@ -69,8 +80,8 @@ class Keeper:
             answers = self._engine.extend(holds, lease=self._lease)
         finally:
             self._heard(time.monotonic() - asked)
-        busy = all(answer.renewal is Renewal.BUSY for answer in answers)
-        if busy:
+        busy = [answer.renewal is Renewal.BUSY for answer in answers]
+        if all(busy):
             self._heard(float("inf"))  # nobody could renew: the other holders need time too
         for attempt, answer in zip(attempts, answers, strict=True):
             match answer.renewal:
@@ -82,7 +93,7 @@ class Keeper:
                     attempt.lease_ends = max(attempt.lease_ends, time.monotonic() + self._lease)
                 case Renewal.LOST:
                     self._tell(attempt, Told.LOST)
-        return not busy
+        return not any(busy)
 
     def give_up_unrenewed(self, attempts: Sequence[Attempt]) -> None:
         """Give up what could not be renewed, before its lease can pass on.

@@ -212,6 +212,20 @@ class Change(NamedTuple):
     actor: str
     note: str = ""
 
+    @property
+    def takes_key(self) -> bool:
+        """Whether the job must hold its key after the change, and need not before."""
+        scope = self.after.key_scope
+        if scope is None or scope in (Scope.WINDOW, Scope.EVER):
+            return False
+        return scope.covers(self.after.state) and not scope.covers(self.before.state)
+
+    @property
+    def frees_key(self) -> bool:
+        """Whether the job's key is free after the change."""
+        scope = self.before.key_scope
+        return scope is not None and scope.covers(self.before.state) and not scope.covers(self.after.state)
+
 
 class Event(NamedTuple):
     """One audit line: who did what to which job, when and why; its key is (job_id, revision)."""

@@ -42,6 +42,7 @@ class Upkeep:
         self._keep = keep
         self._recover_at = 0.0
         self._silent = False  # the store did not answer lately
+        self._spared: dict[tuple[str, str | None], float] = {}  # leases whose row was locked, and until when
         self._prune_at = time.monotonic() + random.uniform(0, PRUNE_PERIOD)  # noqa: S311 - spreads the workers
 
     def heard(self, silence: float) -> None:
@@ -79,7 +80,8 @@ class Upkeep:
             self._silent = False
             self._recover_at = time.monotonic() + self._lease / 2  # a renewal period, and a margin
             return 0
-        found = [job for job in found if not self._holds(job)]
+        spared = self._spared = {lease: until for lease, until in self._spared.items() if until > asked}
+        found = [job for job in found if not self._holds(job) and (job.id, job.lease_token) not in spared]
         if not found:
             return 0
         now = self._engine.now()
@@ -95,6 +97,8 @@ class Upkeep:
             elif verdict.ruling is Ruling.APPLIED:
                 done += 1
                 log.warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.what)
+            elif verdict.ruling is Ruling.BUSY:  # its holder could not renew either, and needs time when it can
+                spared[change.before.id, change.before.lease_token] = time.monotonic() + self._lease / 2
         if superseded:
             self._engine.turn(superseded)
         return done + len(superseded)

@@ -76,6 +76,7 @@ class Worker:
         self._holding = threading.Lock()
         self._outcomes: deque[tuple[Attempt, Outcome]] = deque()
         self._settling: list[Settling] = []
+        self._put_off: list[tuple[float, Attempt, Outcome]] = []  # until when, for their rows are locked
         self._suspects: deque[Attempt] = deque()  # whose start must be written before it happens
         self._wake = threading.Event()
         self._stopping = False
@@ -210,10 +211,12 @@ class Worker:
 
     def _tell(self, attempt: Attempt, why: Told) -> None:
         """Ask a handler to stop; a lost job is forgotten here and now, for its writes would be refused."""
-        attempt.tell(why)
         if why is Told.LOST:
             self._forget(attempt)
             self._wake.set()
+            if attempt.settled:  # by the handler, in its own transaction: it need not be stopped for that
+                return
+        attempt.tell(why)
         self._on_loop(self._slots.interrupt, attempt)
 
     def _on_loop(self, call: Any, *arguments: Any) -> None:
@@ -321,6 +324,9 @@ class Worker:
 
     def _decide(self) -> None:
         """Turn the outcomes so far into changes."""
+        moment = time.monotonic()
+        self._outcomes.extend((attempt, outcome) for at, attempt, outcome in self._put_off if at <= moment)
+        self._put_off = [entry for entry in self._put_off if entry[0] > moment]
         now = self._engine.now()
         decided = {settling.attempt for settling in self._settling}
         while self._outcomes and len(self._settling) < LARGEST_BATCH:
@@ -349,6 +355,7 @@ class Worker:
     def _heed(self, settling: Settling, verdict: Verdict) -> None:
         """What the store said to one change."""
         attempt, outcome, change = settling
+        job_id = attempt.job.id
         match verdict.ruling:
             case Ruling.APPLIED | Ruling.ALREADY:
                 self._forget(attempt)
@@ -359,11 +366,15 @@ class Worker:
             case Ruling.STALE:
                 attempt.job = verdict.job or attempt.job
                 self._outcomes.append((attempt, outcome))
-            case Ruling.BUSY:
-                self._outcomes.append((attempt, outcome))
+            case Ruling.BUSY:  # by somebody's open transaction: try again, less and less often
+                attempt.pause = min(1.0, max(0.02, 2 * attempt.pause))
+                self._put_off.append((time.monotonic() + attempt.pause, attempt, outcome))
             case Ruling.REFUSED if verdict.holder:
                 superseded = lifecycle.supersede(change, self._engine.now())
                 self._settling.append(Settling(attempt, outcome, superseded))
+            case Ruling.REFUSED if isinstance(outcome, Refused) and outcome.reason is Reason.INVALID_RESULT:
+                log.error("job %s: the store refuses even its refusal (%s): left to its lease", job_id, verdict.why)
+                self._forget(attempt)
             case Ruling.REFUSED:
                 why = ValueError(f"the store refused the outcome: {verdict.why}")
                 refused = Refused(Reason.INVALID_RESULT, error_from(why, attempt, self._engine.now()))

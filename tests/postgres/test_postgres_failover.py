@@ -70,7 +70,7 @@ class Load:
             ids = [new_id() for _ in range(5)]
             jobs = [app.tasks["work"].using(id=id_).job() for id_ in ids]
             jobs[0] = app.tasks["work"].using(id=ids[0], key=ids[0], unique="ever").job()
-            jobs[1] = app.tasks["work"].using(id=ids[1], priority=-1).job(SLOW)  # a backlog, on the standby before it runs
+            jobs[1] = app.tasks["work"].using(id=ids[1], priority=-1).job(SLOW)  # on the standby before it runs
             while True:
                 try:
                     receipts = app.engine.enqueue(jobs)
@@ -175,8 +175,8 @@ def test_what_an_asynchronous_standby_has_not_seen_is_lost_and_counted_but_no_fe
         lost = set(load.acknowledged) - set(found)
         again = sum(count - 1 for count in Counter(load.finished).values())
         print(
-            f"\n  asynchronous: promoted after {promoted - died:.2f} s, first enqueue {back - died:.2f} s after the death; {len(load.acknowledged)} "
-            f"acknowledged, {len(lost)} lost, {again} handlers ran again"
+            f"\n  asynchronous: promoted after {promoted - died:.2f} s, first enqueue {back - died:.2f} s after the "
+            f"death; {len(load.acknowledged)} acknowledged, {len(lost)} lost, {again} handlers ran again"
         )
         assert lost, "the standby had been cut off: this run proves nothing"
         assert lost <= known, "acknowledged by the new primary, and lost"
@@ -212,5 +212,3 @@ def check(app: Treadle) -> dict[str, Job]:
                 assert event.actor == holder, f"job {job.id}: settled by {event.actor}, held by {holder}"
         assert job.result == f"{holder}/{job.attempt}"
     return found
-
-

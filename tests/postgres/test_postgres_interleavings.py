@@ -137,6 +137,7 @@ MEETINGS: dict[str, tuple[Act, ...]] = {
     "behind a window that is over": (enqueue_same_key, claim, retry, prune),
 }  # fmt: skip
 
+
 def may_wait(place: str, scope: Scope, a: Act, b: Act) -> bool:
     """Whether B cannot but wait: its caller asked for an id or a key that A is just taking, or a dead one A removes.
 
@@ -221,7 +222,8 @@ class Stage:
         window, long_ago = "window" in place, NOW - timedelta(days=3)
         kept = {"key_scope": Scope.WINDOW, "key_until": NOW - timedelta(hours=1)} if window else {"key_scope": scope}
         mine, other = a_job(NOW, id=J, key="k", retry=PROMPT, **kept), a_job(NOW, id=R)
-        then = {"past its lease": NOW - timedelta(seconds=LEASE * 2), "pending": NOW, "running": NOW}.get(place, long_ago)
+        past = NOW - timedelta(seconds=LEASE * 2)
+        then = {"pending": NOW, "running": NOW, "past its lease": past}.get(place, long_ago)
         engine.enqueue([other] if place == "pending" else [mine, other], now=then)
         engine.turn([], Claim(TOKEN, "w1", 2, LEASE), now=then)
         if place == "pending":

@@ -76,7 +76,8 @@ def test_an_engine_lives_its_whole_life_behind_a_pooler(pooled: PostgresEngine) 
     assert [(job.id, job.attempt) for job in turn.jobs] == [(keyed.id, 2)]
     asked = lifecycle.cancel(turn.jobs[0], pooled.now(), actor="me")
     assert pooled.turn([asked]).verdicts[0].ruling is Ruling.APPLIED
-    assert [answer.cancel_requested for answer in pooled.extend([Hold(keyed.id, turn.jobs[0].lease_token or "")], lease=1)]
+    [held_again] = pooled.extend([Hold(keyed.id, turn.jobs[0].lease_token or "")], lease=1.0)
+    assert (held_again.renewal, held_again.cancel_requested) == (Renewal.RENEWED, True)
 
     short = claim(pooled, 1, tasks=["bulk"], lease=0.05)
     late = until(lambda: [job for job in pooled.expired(limit=10) if job.id == short[0].id], "the end of its lease")

@@ -138,7 +138,7 @@ def test_many_rows_in_one_insert_are_many_jobs(shop: Shop, sql: Sql) -> None:
 def test_the_function_makes_a_job_that_a_worker_runs(shop: Shop, sql: Sql) -> None:
     id = enqueued(
         sql,
-        """'greet', '{"name": "Ada"}', queue => 'mail', run_at => %s, priority => 7, key => 'ada'""",
+        """'greet', '{"name": "Ada"}', queue => 'mail', run_after => %s, priority => 7, key => 'ada'""",
         datetime.now(UTC) - timedelta(days=1),
     )
     job = shop.get(id)
@@ -151,7 +151,7 @@ def test_the_function_makes_a_job_that_a_worker_runs(shop: Shop, sql: Sql) -> No
 def test_every_argument_of_the_function_reaches_the_job(shop: Shop, sql: Sql) -> None:
     id, later = new_id(), datetime.now(UTC) + timedelta(days=2)
     given = dict(  # noqa: C408 - reads like the call
-        task="greet", payload=Jsonb({"name": "Ünal"}), queue="mail", run_at=later, priority=-3, key="k",
+        task="greet", payload=Jsonb({"name": "Ünal"}), queue="mail", run_after=later, priority=-3, key="k",
         key_scope="window", key_until=later + timedelta(days=1), tenant="acme", lane="left", max_attempts=9,
         retry_base=1.5, retry_cap=None, retry_jitter=0.25, timeout=60.0, expires_at=later + timedelta(days=2),
         task_version=4, id=id,
@@ -170,7 +170,7 @@ def test_every_argument_of_the_function_reaches_the_job(shop: Shop, sql: Sql) ->
 
 def test_a_job_for_later_is_not_run_now(shop: Shop, sql: Sql) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
-    ids = [enqueued(sql, "'greet', run_at => %s", later)]
+    ids = [enqueued(sql, "'greet', run_after => %s", later)]
     [(inserted,)] = sql("insert into @.jobs (task, due_at) values ('greet', %s) returning id", later)
     assert shop.work() == []
     assert [shop.get(id).due_at for id in [*ids, inserted]] == [later, later]
@@ -551,7 +551,7 @@ def test_the_defaults_of_sql_are_those_of_python(shop: Shop, sql: Sql) -> None:
 
 
 def test_null_for_an_argument_that_may_be_none_means_none(shop: Shop, sql: Sql) -> None:
-    id = enqueued(sql, "'greet', run_at => null, key => null, timeout => null, expires_at => null, retry_cap => null")
+    id = enqueued(sql, "'greet', run_after => null, key => null, timeout => null, expires_at => null, retry_cap => null")
     job = shop.get(id)
     assert (job.key, job.key_scope, job.timeout, job.expires_at, job.retry.cap) == (None,) * 5
     assert job.due_at == job.created_at
@@ -615,8 +615,8 @@ def test_an_insert_with_a_bad_value_is_refused_by_name(sql: Sql, column: str, va
     ("argument", "value", "said"),
     [
         *REFUSED.values(),
-        ("run_at", "'infinity'", "jobs_due_at_check"),
-        ("run_at", "'20000-01-01'", "due_at"),
+        ("run_after", "'infinity'", "jobs_due_at_check"),
+        ("run_after", "'20000-01-01'", "due_at"),
         ("key", "''", "jobs_key_check"),
         ("key", "repeat('x', 1001)", "jobs_key_check"),
         ("key", "'k', key_scope => 'daily'", "jobs_key_scope_check"),

@@ -26,8 +26,8 @@ def migrate(
     as_json: options.Json = False,
 ) -> None:
     """Create the tables, or bring them up to date."""
+    given = {"--sql": sql, "--check": check, "--pre": pre, "--post": post}
     for one, other in (("--sql", "--check"), ("--pre", "--post"), ("--check", "--pre"), ("--check", "--post")):
-        given = {"--sql": sql, "--check": check, "--pre": pre, "--post": post}
         if given[one] and given[other]:
             raise ConfigError(f"{one} and {other} cannot be given together")
     half: Literal["pre", "post"] | None = "pre" if pre else "post" if post else None

@@ -145,20 +145,24 @@ class Engine(Protocol):
     """A store. See the module docstring for what holds for all of them."""
 
     def open(self) -> None:
-        """See that the store is there and its schema fits; SchemaError says what to do if it does not."""
+        """See that the store is there and its schema fits; SchemaError says what to do if it does not.
+
+        A file of SQLite is created and migrated by it, a PostgreSQL schema only with auto_migrate.
+        """
         ...
 
     def migrate(self, half: Half | None = None) -> list[str]:
         """Bring the schema up to date, safely beside other processes doing the same; the names applied now.
 
-        `pre` applies what new code needs and old code can live with, `post` what only new code can live with.
+        `pre` applies what new code needs and old code can live with, `post` what only new code can live with; SQLite
+        has no halves and applies everything.
         """
         ...
 
     def check(self, *, quick: bool = False) -> list[str]:
         """Every difference between the live schema and the expected one; empty when they agree.
 
-        With `quick`, only what would keep this process from using it. Nothing is created.
+        With `quick`, only what would keep this process from using it. Nothing stays behind.
         """
         ...
 

@@ -58,6 +58,10 @@ _LASTING = re.compile(
 _PARAMETER = re.compile(r'invalid URI query parameter: "\w+"')
 
 
+class NoAnswer(psycopg.OperationalError):
+    """The server, or the network before it, kept silent for as long as we would wait."""
+
+
 class Connection(psycopg.Connection[Row]):
     """A connection whose every wait for the server has an end: a stalled network must not stall a lease."""
 
@@ -76,7 +80,7 @@ class Connection(psycopg.Connection[Row]):
                 ready = yield wanted
                 wanted = gen.send(ready)
                 if not ready and time.monotonic() > deadline:
-                    raise psycopg.OperationalError(f"no answer within {self.patience:g} s")
+                    raise NoAnswer(f"no answer within {self.patience:g} s")
         except StopIteration as end:
             return end.value
 
@@ -87,7 +91,9 @@ class Connections:
     def __init__(self, conninfo: str, *, where: str, prepare: bool) -> None:
         self.where = where  # for messages: the address without a password
         self._conninfo = conninfo
-        self._options = psycopg.conninfo.conninfo_to_dict(conninfo).get("options") or ""
+        given = psycopg.conninfo.conninfo_to_dict(conninfo)
+        self._options = given.get("options") or ""
+        self._limit = int(given.get("connect_timeout") or CONNECT)
         self._prepare = prepare
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
@@ -97,32 +103,42 @@ class Connections:
     def run(self, work: Callable[[Connection], T], *, patience: float = CALL, persist: float = 0.0) -> T:
         """What `work` returns, on some connection; repeated on a new one if the old one turns out to be dead.
 
-        `patience` bounds the wait for an answer, `persist` how long an unavailable server is tried again. Everything
-        an engine does may be repeated: ids, tokens and revisions see to that.
+        `patience` bounds the wait for an answer, over all connections tried; `persist` how long an unavailable server
+        is tried again. Everything an engine does may be repeated: ids, tokens and revisions see to that.
         """
         deadline = time.monotonic() + persist
+        out_of_patience = time.monotonic() + patience
         tries = 0
         while True:
             fresh = True
             try:
-                with self._connection(patience) as connection:
+                with self._connection(out_of_patience - time.monotonic()) as connection:
                     fresh = connection.born == 0.0
                     connection.born = connection.born or time.monotonic()
                     return work(connection)
-            except EngineUnavailable:
+            except EngineUnavailable as error:
                 tries += 1
-                if fresh or tries > IDLE + 1:  # a dead connection from the stack says nothing about the server
+                if isinstance(error.__cause__, (NoAnswer, pg.ReadOnlySqlTransaction)):
+                    self.close()  # the others lead to the same place
+                # A dead connection from the stack says nothing about the server.
+                if fresh or tries > IDLE + 1 or time.monotonic() >= out_of_patience:
                     wait = min(1.0, 0.02 * 2 ** min(tries, 6)) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
                     if time.monotonic() + wait >= deadline:
                         raise
                     time.sleep(wait)
+                    out_of_patience = time.monotonic() + patience
 
-    def transaction(self, work: Callable[[Connection], T], *, patience: float = CALL, persist: float = 0.0) -> T:
-        """The same, in one transaction of several statements."""
+    def transaction(
+        self, work: Callable[[Connection], T], *, patience: float = CALL, persist: float = 0.0, waits: str = "0"
+    ) -> T:
+        """The same, in one transaction of several statements; `waits` bounds the wait for a lock ("0" does not)."""
 
         def inside(connection: Connection) -> T:
-            # Two statements, one round trip: should this process freeze in the middle, the server lets go.
-            connection.execute(f"begin; set local idle_in_transaction_session_timeout = '{FROZEN}'")
+            # One round trip: should this process freeze in the middle, the server lets go.
+            connection.execute(
+                f"begin isolation level read committed; set local lock_timeout = '{waits}';"
+                f" set local idle_in_transaction_session_timeout = '{FROZEN}'"
+            )
             try:
                 result = work(connection)
                 connection.execute("commit")
@@ -166,7 +182,7 @@ class Connections:
             return EngineError(f"{self.where}: {said}. Grant this role the rights it needs on the schema")
         if isinstance(error, (pg.InvalidPassword, pg.InvalidAuthorizationSpecification, pg.InvalidCatalogName)):
             return EngineError(f"{self.where}: {said}")
-        if isinstance(error, _REPEATABLE) or type(error) is psycopg.OperationalError:
+        if isinstance(error, _REPEATABLE) or type(error) in (psycopg.OperationalError, NoAnswer):
             return EngineUnavailable(f"{self.where} does not answer ({said}); repeating is safe")
         if isinstance(error, psycopg.OperationalError) and not isinstance(error, pg.ProgramLimitExceeded):
             return EngineUnavailable(f"{self.where}: {said}; repeating is safe")
@@ -175,11 +191,11 @@ class Connections:
     @contextmanager
     def _connection(self, patience: float) -> Iterator[Connection]:
         with self.meaning():
-            connection = self._take()
-            connection.patience = patience
+            connection = self._take(patience)
+            connection.patience = max(patience, 0.05)
             try:
                 yield connection
-            except (psycopg.OperationalError, psycopg.InterfaceError):
+            except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError):
                 connection.close()  # whatever state it is in, the next one is better
                 raise
             except BaseException:
@@ -189,14 +205,14 @@ class Connections:
                 raise
             self._give_back(connection)
 
-    def _take(self) -> Connection:
+    def _take(self, patience: float) -> Connection:
         with self._lock:
             while self._idle:
                 connection = self._idle.pop()
                 if not connection.closed and time.monotonic() - connection.born < AGE:
                     return connection
                 connection.close()
-        return self._connect()
+        return self._connect(patience)
 
     def _give_back(self, connection: Connection) -> None:
         with self._lock:
@@ -205,19 +221,21 @@ class Connections:
                 return
         connection.close()
 
-    def _connect(self) -> Connection:
+    def _connect(self, patience: float = CONNECT) -> Connection:
         # The server's own tcp_user_timeout: a frozen client whose reply does not fit the socket must not keep
         # row locks. A pooler may refuse such options at the start; it has settings of its own for that.
         options = {} if self._plain else {"options": f"-c tcp_user_timeout={SILENCE} -c jit=off {self._options}"}
         try:
-            connection = Connection.connect(make_conninfo(self._conninfo, **options), autocommit=True)
+            limit = min(self._limit, max(2, int(patience)))  # the driver takes less than two seconds for two
+            wanted = make_conninfo(self._conninfo, connect_timeout=limit, **options)
+            connection = Connection.connect(wanted, autocommit=True)
         except psycopg.OperationalError as error:
             if _LASTING.search(str(error)) and "multiple connection attempts" not in str(error):
                 raise EngineError(f"{self.where}: {' '.join(str(error).split())}") from error
             if self._plain or "startup parameter" not in str(error):
                 raise
             self._plain = True
-            return self._connect()
+            return self._connect(patience)
         connection.prepare_threshold = 5 if self._prepare else None
         return connection
 

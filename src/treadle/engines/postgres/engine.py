@@ -32,9 +32,9 @@ from treadle.engines.postgres.doctor import FACTS, examine
 from treadle.engines.postgres.keeping import EXTEND, OLD_KEYS, PAST, PRUNE, STILL, renewal
 from treadle.engines.postgres.listener import ECHO, Listener
 from treadle.engines.postgres.rows import JOB, change_record, event_from, job_from, packed, storable
-from treadle.engines.postgres.turn import SPARE, Answer, Places, parameter, statement
+from treadle.engines.postgres.turn import SPARE, UNDER_WAY, Answer, Places, parameter, statement
 from treadle.engines.rows import Row
-from treadle.errors import EngineError, SchemaError
+from treadle.errors import EngineError, EngineUnavailable, SchemaError
 from treadle.model import UUID, Change, Event, Job, State
 
 T = TypeVar("T")
@@ -42,6 +42,7 @@ T = TypeVar("T")
 PERSISTENCE = 5.0  # seconds for which a caller's own calls are tried again while the server does not answer
 FILLING = 1.0  # seconds that one claim may take to fill up from many lanes, or past jobs it does not know
 RENEWED_AT_ONCE = 500
+BRIEFLY = "100ms"  # to wait for a key that is in somebody's open transaction
 REMEMBERED = 600.0  # seconds after which the server is asked for its time again
 
 
@@ -71,12 +72,12 @@ class PostgresEngine:
         self._everything = everything
         self._known: tuple[datetime, float] | None = None  # the server's time, and ours when it said so
         self._asked = float("-inf")  # when we last had to ask for it
+        self._unanswered: set[str] = set()  # tokens of claims that were sent and whose answer did not come
         self._notified = 0.0
         self._ready = False
         self._opening = threading.Lock()
         self._rounds = 0
         self._places = Places()
-        self._sql: dict[str, str] = {}
 
     # ------------------------------------------------------------------------------------ the schema
 
@@ -103,15 +104,9 @@ class PostgresEngine:
         try:
             if quick:
                 return self._lacking()
-            self.server.transaction(self._compare)
-        except _Compared as compared:
-            return compared.lines
+            return self.server.transaction(lambda connection: schema.differences(connection, self.schema))
         except SchemaError as error:
             return [str(error)]
-        return []
-
-    def _compare(self, connection: Connection) -> None:
-        raise _Compared(schema.differences(connection, self.schema))  # so that the scratch schema is rolled back
 
     def schema_sql(self, half: Half | None = None) -> str:
         return schema.script(self.schema, half)
@@ -258,11 +253,24 @@ class PostgresEngine:
             first=self._rounds,
         )
         sql, sent = statement(claim, settles=bool(changes), places=places), time.monotonic()
-        rows = self._run(lambda connection: self._execute(connection, sql, text))
-        answer.understand(rows)
+
+        def send(connection: Connection) -> list[Row]:
+            if claim is not None:
+                self._wait_for(claim.token, connection)
+                self._unanswered.add(claim.token)
+            return self._execute(connection, sql, text)
+
+        answer.understand(self._run(send))
+        if claim is not None:
+            self._unanswered.discard(claim.token)
         if answer.now is not None:
             self._heard(answer.now)
         answer.took, answer.knew = time.monotonic() - sent, bool(places)
+
+    def _wait_for(self, token: str, connection: Connection) -> None:
+        """Before a claim is repeated: its first sending may still be under way, and nobody sees what it will claim."""
+        if token in self._unanswered and not connection.execute(UNDER_WAY, [token]).fetchall()[0][0]:
+            raise EngineUnavailable(f"{self.server.where}: the claim is still under way; repeating is safe")
 
     def _fill(self, claim: Claim, now: datetime | None, answer: Answer) -> None:
         """Claim on, while there may be more: in lanes that gave their share, or behind jobs we do not know."""
@@ -277,8 +285,10 @@ class PostgresEngine:
             return self._drive(connection, scripts.settle(change, now, everything=self._everything))
 
         try:
-            return self._transact(write)
+            return self._transact(write, waits=BRIEFLY)
         except (EngineError, *DATA_ERRORS) as error:
+            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                return Verdict(Ruling.BUSY)  # somebody's open transaction has the key, or lets go of it
             return Verdict(Ruling.REFUSED, why=_refusal(error))
 
     def _judged(self, changes: Sequence[Change], answer: Answer, now: datetime | None) -> dict[str, Verdict]:
@@ -330,7 +340,8 @@ class PostgresEngine:
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
         rows = self._read(PAST, {"now": self._time(now), "limit": limit})
-        return [job_from(row) for row in rows]
+        self._heard(rows[0][0])  # a clock that was set ahead must be seen before its leases are believed
+        return [job_from(row[1:]) for row in rows if row[1] is not None]
 
     def wait(self, queues: Sequence[str], timeout: float, interrupt: threading.Event | None = None) -> bool:  # noqa: ARG002
         """Wake at once for a write of this process, and, where LISTEN works, for an enqueue of another."""
@@ -398,10 +409,10 @@ class PostgresEngine:
             self.open()
         return self.server.run(work, patience=patience, persist=persist)
 
-    def _transact(self, work: Callable[[Connection], T], *, persist: float = 0.0) -> T:
+    def _transact(self, work: Callable[[Connection], T], *, persist: float = 0.0, waits: str = "0") -> T:
         if not self._ready:
             self.open()
-        return self.server.transaction(work, persist=persist)
+        return self.server.transaction(work, persist=persist, waits=waits)
 
     def _read(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:
         def read(connection: Connection) -> list[Row]:
@@ -418,14 +429,6 @@ class PostgresEngine:
         cursor = psycopg.RawCursor(connection)
         cursor.execute(schema.named(sql, self.schema), [text], binary=True)
         return cursor.fetchall() if cursor.description else []
-
-
-class _Compared(Exception):
-    """Ends the transaction in which the schema was compared."""
-
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__()
-        self.lines = lines
 
 
 def _refusal(error: Exception) -> str:

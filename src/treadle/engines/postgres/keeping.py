@@ -31,12 +31,14 @@ select j.id::text, j.lease_token from @.jobs j where j.id in (select id from wan
 
 PAST = f"""
 with t as materialized (select coalesce(%(now)s::timestamptz, statement_timestamp()) as now)
-(select {JOB} from @.jobs where state = 'running' and lease_until <= (select now from t)
-order by lease_until limit %(limit)s)
-union all
-(select {JOB} from @.jobs where state = 'pending' and expires_at <= (select now from t)
-order by expires_at limit %(limit)s)
-limit %(limit)s
+select t.now, past.* from t left join (
+    (select {JOB} from @.jobs where state = 'running' and lease_until <= (select now from t)
+    order by lease_until limit %(limit)s)
+    union all
+    (select {JOB} from @.jobs where state = 'pending' and expires_at <= (select now from t)
+    order by expires_at limit %(limit)s)
+    limit %(limit)s
+) past on true
 """
 
 OLD_KEYS = f"""

@@ -7,7 +7,7 @@ from typing import Any
 from treadle.engines.base import Page, Where
 from treadle.engines.postgres.rows import JOB, job_from
 from treadle.engines.rows import COLUMNS
-from treadle.model import Job, State
+from treadle.model import UUID, Job, State
 
 EVENTS = """
 select job::text, revision, at, what, actor, note, tenant from @.events where job = %s order by revision
@@ -23,9 +23,11 @@ def find(where: Where, limit: int, cursor: str | None) -> tuple[str, list[Any]]:
     order = "finished_at desc, id desc" if by_end else "id desc"
     if cursor and by_end:
         micros, id_ = cursor.split(":")
+        _check(id_)
         conditions.append("(finished_at, id) < (%s, %s::uuid)")
         values += [_EPOCH + timedelta(microseconds=int(micros)), id_]
     elif cursor:
+        _check(cursor)
         conditions.append("id < %s::uuid")
         values.append(cursor)
     filters = f"where {' and '.join(conditions)}" if conditions else ""
@@ -51,6 +53,11 @@ def count(where: Where) -> tuple[str, list[Any]]:
     tables = _tables(where.state)
     parts = [f"select state, count(*) from {table} {filters} group by state" for table in tables]
     return " union all ".join(parts), values * len(tables)
+
+
+def _check(id_: str) -> None:
+    if not UUID.fullmatch(id_):
+        raise ValueError(f"{id_!r} is no id")
 
 
 def _cursor(last: Job, where: Where) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from treadle.engines import rows
 from treadle.engines.rows import COLUMNS, Row
-from treadle.model import Change, Event, Fence, Job, Scope, State, What
+from treadle.model import Change, Event, Fence, Job, State, What
 
 _TEXT = {"id", "payload", "result", "error", "progress"}
 _TYPES = {
@@ -53,9 +53,10 @@ def stored(moment: datetime | None) -> str | None:
 def storable(text: str) -> bool:
     """Whether the server takes this text at all."""
     try:
-        return "\0" not in text and bool(text.encode() or True)
+        text.encode()
     except UnicodeEncodeError:
         return False
+    return "\0" not in text
 
 
 def event_from(row: Row) -> Event:
@@ -72,7 +73,7 @@ def unpack(names: Sequence[str]) -> str:
     """
     columns = ", ".join(f"{name} {_TYPES.get(name, 'text')}" for name in names)
     return f"""
-with p as materialized (
+with recursive p as materialized (
     select * from json_to_record($1::text::json) as p(now timestamptz, rows json, claim json, notify text, lease float8,
         age float8)
 ),
@@ -122,7 +123,7 @@ def change_record(change: Change, *, everything: bool) -> dict[str, Any]:
     values = (
         after.state, after.reason, after.result_json, rows.small(after.error), after.failures, after.crashes,
         stored(after.started_at), stored(after.finished_at), after.lease_token, rows.small(after.progress),
-        after.cost_micros, after.revision, stored(after.due_at), frees_key(change) or None,
+        after.cost_micros, after.revision, stored(after.due_at), change.frees_key or None,
     )  # fmt: skip
     told = audit_record(change, everything=everything)
     return fence_record(change) | record(CHANGE[len(FENCE_COLUMNS) : -4], values) | told
@@ -139,17 +140,3 @@ def audit_record(change: Change, *, everything: bool) -> dict[str, Any]:
     if not everything and not change.what.noteworthy:
         return {}
     return record(("what", "actor", "note", "at"), (change.what, change.actor, change.note, stored(change.at)))
-
-
-def takes_key(change: Change) -> bool:
-    """Whether the job must hold its key after the change, and need not before."""
-    scope = change.after.key_scope
-    if scope is None or scope in (Scope.WINDOW, Scope.EVER):
-        return False
-    return scope.covers(change.after.state) and not scope.covers(change.before.state)
-
-
-def frees_key(change: Change) -> bool:
-    """Whether the job's key is free after the change."""
-    scope = change.before.key_scope
-    return scope is not None and scope.covers(change.before.state) and not scope.covers(change.after.state)

@@ -91,17 +91,17 @@ def migrate(connection: Connection, schema: str, half: Half | None = None) -> li
     connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"treadle {schema}"])
     done = ledger(connection, schema)
     refuse_strangers(done)
-    if half == "post" and (first := [step.name for step in _half("pre") if step.name not in done]):
+    if half == "post" and (first := missing(done)):
         raise SchemaError(f"{', '.join(first)} must come first: run `treadle migrate --pre`")
-    missing = [step for step in _half(half) if step.name not in done]
-    if missing:
+    steps = [step for step in _half(half) if step.name not in done]
+    if steps:
         [[there]] = connection.execute("select to_regnamespace(%s) is not null", [schema]).fetchall()
         if not there:  # who owns it already need not have the right to create one
             connection.execute(named(SCHEMA, schema))
         connection.execute(named(LEDGER, schema))
-    for step in missing:
+    for step in steps:
         connection.execute(named(f"{step.sql}\n{step.record}", schema))
-    return [step.name for step in missing]
+    return [step.name for step in steps]
 
 
 def ledger(connection: Connection, schema: str) -> dict[str, str]:
@@ -124,23 +124,24 @@ def refuse_strangers(done: dict[str, str]) -> None:
 
 def missing(done: dict[str, str]) -> list[str]:
     """What this code cannot do without."""
-    return [step.name for step in migrations() if not step.post and step.name not in done]
+    return [step.name for step in _half("pre") if step.name not in done]
 
 
 def differences(connection: Connection, schema: str) -> list[str]:
-    """What is missing, altered or unknown, found by building the expected schema beside it; for a transaction that
-    is rolled back."""
+    """What is missing, altered or unknown, found by building the expected schema beside it for a moment."""
     done = ledger(connection, schema)
     refuse_strangers(done)
     if not done:
         return [f"schema {schema} has no treadle tables yet: `treadle migrate` creates them"]
     lines = [f"migration {step.name} is not applied" for step in migrations() if step.name not in done]
     scratch = f"treadle_{uuid4().hex}"
+    connection.execute("savepoint scratch")
     connection.execute(named(f"{SCHEMA}\n{LEDGER}", scratch))
     for step in migrations():
         if step.name in done:
             connection.execute(named(step.sql, scratch))
     wanted, found = describe(connection, scratch, schema), describe(connection, schema)
+    connection.execute("rollback to savepoint scratch")
     lines += [f"{name} is missing" for name in wanted if name not in found]
     for name in wanted:
         if name in found and found[name] != wanted[name]:

@@ -26,7 +26,6 @@ from treadle.engines.postgres.rows import (
     record,
     row_from,
     stored,
-    takes_key,
     unpack,
 )
 from treadle.engines.rows import COLUMNS, NEW
@@ -35,8 +34,8 @@ from treadle.model import Change, Fence, Job, What
 
 _IDS = "(select value::uuid as id from json_array_elements_text($1::text::json))"
 
-# Two statements in one would see one snapshot, and so a job on its way from one table to the other in none of them
-# or in both; a union in one statement sees it exactly once.
+# Two statements would see two snapshots, and a job on its way from one table to the other in neither or in both; a
+# union in one statement sees it exactly once.
 READ = f"""
 with wanted as materialized {_IDS}
 select {JOB} from @.jobs j where j.id in (select id from wanted)
@@ -111,7 +110,7 @@ insert into @.events (job, revision, at, what, actor, note, tenant)
 select c.job, 0, t.now, 'enqueued', c.actor, '', c.tenant from c cross join t
 """
 
-ROUNDS = 10
+ROUNDS = 10  # tries at a key that others keep taking and letting go
 
 
 def enqueue(
@@ -121,13 +120,18 @@ def enqueue(
     fresh: dict[str, Job] = {}
     for job in jobs:
         fresh.setdefault(job.id, job)
-    keyed = sorted((job for job in fresh.values() if job.key is not None), key=lambda job: (job.task, job.key))
-    first = (yield from _take_keys(keyed, now)) if keyed else {}  # id asked for -> id of the job that was there before
+    keyed = [job for job in fresh.values() if job.key is not None]
+    known = {row[0] for row in (yield KNOWN, json.dumps([job.id for job in keyed]))} if keyed else set()
+    wanted = sorted((job for job in keyed if job.id not in known), key=lambda job: (job.tenant, job.task, job.key))
+    first = yield from _take_keys(wanted, now)  # id asked for -> id of the job that was there before
     new = [job for job in fresh.values() if job.id not in first]
     created: dict[str, Job] = {}
     if new:
         rows = yield INSERT, packed((row_from(job) for job in new), now, notify=notify)
         created = {id_: fresh[id_].evolve(created_at=moment(at), due_at=moment(due)) for id_, at, due, _ in rows}
+    if any(job.id not in created for job in wanted if job.id not in first):
+        # It came and went since we looked, and would never let go of the key that we took for it just now.
+        raise EngineUnavailable("a job of this id ended just now; repeating is safe")
     if everything and created:
         lines = [{"job": id_, "actor": "enqueue", "tenant": job.tenant} for id_, job in created.items()]
         yield NOTE_NEW, packed(lines, now)
@@ -142,10 +146,9 @@ def enqueue(
     return receipts
 
 
-def _take_keys(keyed: Sequence[Job], now: datetime | None) -> Script[dict[str, str]]:
+def _take_keys(jobs: Sequence[Job], now: datetime | None) -> Script[dict[str, str]]:
     """Take the keys of these jobs, in an order that all callers share; the first holder for those who came late."""
-    known = {row[0] for row in (yield KNOWN, json.dumps([job.id for job in keyed]))}
-    wanted = [_key_record(job) for job in keyed if job.id not in known]
+    wanted = [_key_record(job) for job in jobs]
     first: dict[str, str] = {}
     for _ in range(ROUNDS):
         if not wanted:
@@ -184,7 +187,7 @@ gone as (
     where j.id = c.id and c.state not in ('pending', 'running') and j.id = any (array(select id from mine))
     returning {_FINISHED}
 ),
-kept as (insert into @.finished ({", ".join(COLUMNS)}) select * from gone returning id),
+kept as (insert into @.finished ({", ".join(COLUMNS)}) select * from gone),
 back as (
     update @.jobs j
     set state = 'pending', due_at = c.due_at, error = c.error::json, failures = c.failures, crashes = c.crashes,
@@ -270,19 +273,19 @@ def plain(change: Change) -> bool:
         change.fence is not Fence.RUNNING
         and not change.before.state.final
         and change.what is not What.REPLACED
-        and not takes_key(change)
+        and not change.takes_key
     )
 
 
 def settle(change: Change, now: datetime | None, *, everything: bool) -> Script[Verdict]:
     """Write one change behind its fence, with its key and its audit line; for one transaction."""
     job = change.after
-    if takes_key(change):
+    if change.takes_key:
         if not (yield LOCK, packed([fence_record(change)], now)):
             return (yield from _unwritten(change, now))
-        first = yield from _keep_key(job, now)
-        if first:
-            return Verdict(Ruling.REFUSED, holder=first, why=f"key {job.key!r} is taken")
+        holder = (yield from _take_keys([job], now)).get(job.id, job.id)
+        if holder != job.id:
+            return Verdict(Ruling.REFUSED, holder=holder, why=f"key {job.key!r} is taken")
     sql, values = _statement(change, everything)
     if (yield sql, packed([values], now)):
         return Verdict(Ruling.APPLIED)
@@ -299,19 +302,6 @@ def verdict(change: Change, current: Job | None, now: datetime | None) -> Verdic
 def _unwritten(change: Change, now: datetime | None) -> Script[Verdict]:
     found = yield READ, json.dumps([change.before.id])
     return verdict(change, job_from(found[0]) if found else None, now)
-
-
-def _keep_key(job: Job, now: datetime | None) -> Script[str]:
-    """Take the key for a job whose row is locked already; "" or the id of the job that has it."""
-    wanted = [_key_record(job)]
-    for _ in range(ROUNDS):
-        yield FREE_DEAD_KEYS, packed(wanted, now)
-        if (yield TAKE_KEYS, packed(wanted, now)):
-            return ""
-        holders = yield HOLDERS, packed(wanted, now)
-        if holders:
-            return "" if holders[0][1] == job.id else str(holders[0][1])
-    raise EngineUnavailable("a key keeps changing hands; repeating is safe")
 
 
 def _statement(change: Change, everything: bool) -> tuple[str, dict[str, Any]]:

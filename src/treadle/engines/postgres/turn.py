@@ -210,11 +210,15 @@ told as (
     select c.id, c.revision, t.now, 'claimed', w.worker, '', c.tenant from claimed c, t, wish w where w.everything
 )"""
 
+# While a claim is under way its token is locked: a repetition must not begin before it has ended.
+UNDER_WAY = "select pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
+
 _HELD = """
 asked as materialized (
-    select w.* from p cross join lateral json_to_record(p.claim) as w(
+    select w.*, pg_advisory_xact_lock(hashtextextended(w.token, 0))
+    from p cross join lateral json_to_record(p.claim) as w(
         token text, worker text, lease float8, "limit" int, spare int, queues text[], lanes text[], known json,
-        any_task boolean, places json, again boolean, first int, everything boolean)
+        any_task boolean, places json, again boolean, first bigint, everything boolean)
 ),
 held as materialized (
     select j.id from @.jobs j where j.state = 'running' and j.lease_token = (select token from asked)
@@ -228,19 +232,18 @@ def statement(claim: Claim | None, *, settles: bool = True, places: Sequence[Pla
     """The SQL of a turn, with `@` for the schema. What it need not do is left out: it would be planned all the same."""
     if claim is None:
         return f"{unpack(CHANGE)},{SETTLED}\n{_SETTLED_ROWS}"
-    head = unpack(CHANGE).replace("with p as", "with recursive p as", 1)
     settled = (f",{SETTLED}", _SETTLED_ROWS) if settles else ("", "select 's' as kind, null as id, now, null from t")
     if places:
         claimed = _CLAIMED.format(lanes=_PLACES, by_lane=_BY_PLACE)
     else:
         claimed = _CLAIMED.format(lanes=_LANES_FOUND if claim.lanes is None else _LANES_GIVEN, by_lane=_BY_LANE)
-    return f"""{head}{settled[0]},{_HELD},{claimed}
+    return f"""{unpack(CHANGE)}{settled[0]},{_HELD},{claimed}
 {settled[1]}
 union all select 'c', id::text, null, null from claimed
 union all select 'b', c.id::text, null, pool.lease_token from pool join c on c.id = pool.id
 union all select 'h', id::text, null, null from held
 union all select 'f', count(*)::text, null, null from strangers
-union all select 'm', max(n)::text, null, null from (select count(*) as n from pool group by queue, lane) m
+union all select 'm', null, null, null from (select count(*) as n from pool group by queue, lane) m
     having max(n) >= (select n from share)
 """
 

@@ -33,7 +33,7 @@ from treadle.engines.sqlite.claims import SPARE, in_order, pick
 from treadle.engines.sqlite.file import LEDGER, MEMORY, WAL_RESET_FIXED, File, FileLocked, differences, migrations
 from treadle.engines.sqlite.rows import JOB, event_from, job_from, micros
 from treadle.errors import EngineError, SchemaError
-from treadle.model import Change, Event, Job, Scope, State, What, holds_nul
+from treadle.model import UUID, Change, Event, Job, Scope, State, What, holds_nul
 
 T = TypeVar("T")
 
@@ -291,11 +291,11 @@ class SqliteEngine:
         conditions, values = _conditions(where)
         if where.state is not None and where.state.final:
             place, order = "(finished_at, id)", "finished_at desc, id desc"
-            after = [int(cursor.split(":")[0]), cursor.split(":")[1]] if cursor else []
+            after = [int(cursor.split(":")[0]), _id(cursor.split(":")[1])] if cursor else []
             marks = "(?, ?)"
         else:
             place, order = "id", "id desc"
-            after, marks = ([cursor] if cursor else []), "?"
+            after, marks = ([_id(cursor)] if cursor else []), "?"
         if cursor:
             conditions = [*conditions, f"{place} < {marks}"]
         filters = f"where {' and '.join(conditions)}" if conditions else ""
@@ -429,6 +429,12 @@ def _renewal_row(hold: Hold) -> Row:
         progress if fits else None,
         cost if cost is not None and -(2**63) <= cost < 2**63 else None,
     )
+
+
+def _id(text: str) -> str:
+    if not UUID.fullmatch(text):
+        raise ValueError(f"{text!r} is no id")
+    return text
 
 
 def _conditions(where: Where) -> tuple[list[str], list[Any]]:

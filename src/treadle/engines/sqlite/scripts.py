@@ -13,7 +13,7 @@ from typing import Any
 from treadle.engines.base import Receipt, Ruling, Script, Verdict, judge
 from treadle.engines.rows import COLUMNS, NEW, Row, small
 from treadle.engines.sqlite.rows import JOB, job_from, micros, row_from
-from treadle.model import Change, Fence, Job, Scope, State, What, holds_nul
+from treadle.model import Change, Fence, Job, State, What, holds_nul
 
 
 def _unpack(names: Iterable[str]) -> str:
@@ -210,10 +210,10 @@ select job, revision, at, what, actor, note, tenant from c
 def settle(changes: Sequence[Change], now: datetime, *, everything: bool) -> Script[list[Verdict]]:
     """Write these changes, each behind its fence, with its key and its audit line; a verdict each, in order."""
     verdicts: dict[str, Verdict] = {}
-    ready = [change for change in changes if not _takes_key(change)]
+    ready = [change for change in changes if not change.takes_key]
     yield from _write(ready, now, verdicts, everything)
     for change in changes:
-        if _takes_key(change):
+        if change.takes_key:
             job = change.after
             yield FREE_DEAD_KEYS, _text([_key_row(job, now)])
             holders = yield HOLDERS, _text([_key_row(job, now)])
@@ -254,7 +254,7 @@ def _write(changes: Sequence[Change], now: datetime, verdicts: dict[str, Verdict
             written.update({change.before.id: change.after.revision for change in group if change.before.id in ids})
             if ids and sql in (FINISH, REVIVE):
                 yield DELETE_JOBS if sql is FINISH else DELETE_FINISHED, _text(list(ids))
-    freed = [change.before.id for change in changes if change.before.id in written and _frees_key(change)]
+    freed = [change.before.id for change in changes if change.before.id in written and change.frees_key]
     if freed:
         yield RELEASE_KEYS, _text(freed)
     events = [
@@ -310,18 +310,6 @@ def _change_row(change: Change, now: datetime) -> Row:
         after.revision,
         micros(after.due_at),
     )
-
-
-def _takes_key(change: Change) -> bool:
-    scope = change.after.key_scope
-    if scope is None or scope in (Scope.WINDOW, Scope.EVER):
-        return False
-    return scope.covers(change.after.state) and not scope.covers(change.before.state)
-
-
-def _frees_key(change: Change) -> bool:
-    scope = change.before.key_scope
-    return scope is not None and scope.covers(change.before.state) and not scope.covers(change.after.state)
 
 
 def _text(value: object) -> str:

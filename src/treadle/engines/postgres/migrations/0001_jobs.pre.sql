@@ -12,7 +12,7 @@ return encode(
 
 -- Whether a worker can read this time, whatever its time zone: Python's calendar has the years 1 to 9999, and one row
 -- that cannot be read would stop every claim. (NaN, in the checks below, is larger than infinity.)
-create function @.storable(moment timestamptz) returns boolean
+create function @.readable(moment timestamptz) returns boolean
 language sql immutable parallel safe
 return moment >= '0001-01-02 00:00:00+00' and moment < '9999-12-31 00:00:00+00';
 
@@ -22,8 +22,8 @@ create table @.jobs (
     id uuid primary key default @.new_id(),
     task text not null check (octet_length(task) between 1 and 200),
     payload json not null default '{}',
-    created_at timestamptz not null default statement_timestamp() check (@.storable(created_at)),
-    due_at timestamptz not null default statement_timestamp() check (@.storable(due_at)),
+    created_at timestamptz not null default statement_timestamp() check (@.readable(created_at)),
+    due_at timestamptz not null default statement_timestamp() check (@.readable(due_at)),
     tenant text not null default 'default' check (octet_length(tenant) between 1 and 200),
     queue text not null default 'default' check (octet_length(queue) between 1 and 200),
     lane text not null default '' check (octet_length(lane) <= 200),
@@ -34,10 +34,10 @@ create table @.jobs (
     retry_cap double precision default 300 check (retry_cap >= 0 and retry_cap < 'infinity'),
     retry_jitter double precision not null default 1 check (retry_jitter >= 0 and retry_jitter < 'infinity'),
     timeout double precision check (timeout > 0 and timeout < 'infinity'),
-    expires_at timestamptz check (@.storable(expires_at)),
+    expires_at timestamptz check (@.readable(expires_at)),
     key text check (octet_length(key) between 1 and 1000),
     key_scope text check (key_scope in ('pending', 'active', 'window', 'ever')),
-    key_until timestamptz check (@.storable(key_until)),
+    key_until timestamptz check (@.readable(key_until)),
     state text not null default 'pending' check (state in ('pending', 'running')),
     reason text,
     result json,
@@ -155,6 +155,16 @@ begin
     if found then
         raise exception 'job % finished just now; repeat the statement', bad using errcode = '40001';
     end if;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        -- This snapshot stays as old as the transaction; a unique index looks below it, and raises 40001 itself.
+        insert into @.finished (id, task, payload, created_at, due_at, tenant, queue, lane, task_version, priority,
+            max_attempts, retry_base, retry_jitter, state, attempt, failures, crashes, finished_at, lease_token,
+            cancel_requested, cost_micros, revision)
+        select id, '', '{}', created_at, due_at, '', '', '', 0, 0, 0, 0, 0, 'cancelled', 0, 0, 0, due_at, 'guard',
+            false, 0, 0
+        from added on conflict (id) do nothing;
+        delete from @.finished f using added n where f.id = n.id and f.lease_token = 'guard' and f.task = '';
+    end if;
     select n.id into bad from added n where n.key is not null and n.revision = 0 and not exists (
         select 1 from @.keys k where k.tenant = n.tenant and k.task = n.task and k.key = n.key and k.job = n.id) limit 1;
     if found then
@@ -174,7 +184,7 @@ create function @.enqueue(
     task text,
     payload jsonb default '{}',
     queue text default 'default',
-    run_at timestamptz default null,
+    run_after timestamptz default null,
     priority int default 0,
     key text default null,
     key_scope text default 'active',
@@ -196,6 +206,7 @@ declare
     moment timestamptz := statement_timestamp();
     job_id uuid := coalesce(enqueue.id, @.new_id());
     holder uuid;
+    took boolean := false;
 begin
     if (enqueue.key_scope = 'window') <> (enqueue.key_until is not null) then
         raise exception 'key_until: the window scope, and only that, needs an end' using errcode = '22023';
@@ -212,7 +223,8 @@ begin
             insert into @.keys (tenant, task, key, job, scope, until)
             values (enqueue.tenant, enqueue.task, enqueue.key, job_id, enqueue.key_scope, enqueue.key_until)
             on conflict do nothing;
-            exit when found;
+            took := found;
+            exit when took;
             select k.job into holder from @.keys k
             where k.tenant = enqueue.tenant and k.task = enqueue.task and k.key = enqueue.key;
             if found then
@@ -222,12 +234,16 @@ begin
     end if;
     insert into @.jobs (id, task, payload, created_at, due_at, tenant, queue, lane, task_version, priority,
         max_attempts, retry_base, retry_cap, retry_jitter, timeout, expires_at, key, key_scope, key_until)
-    select job_id, enqueue.task, enqueue.payload::text::json, moment, greatest(coalesce(enqueue.run_at, moment), moment),
+    select job_id, enqueue.task, enqueue.payload::text::json, moment, greatest(coalesce(enqueue.run_after, moment), moment),
         enqueue.tenant, enqueue.queue, enqueue.lane, enqueue.task_version, enqueue.priority, enqueue.max_attempts,
         enqueue.retry_base, enqueue.retry_cap, enqueue.retry_jitter, enqueue.timeout, enqueue.expires_at,
         enqueue.key, case when enqueue.key is not null then enqueue.key_scope end, enqueue.key_until
     where not exists (select 1 from @.finished f where f.id = job_id)
     on conflict (id) do nothing;
+    if not found and took then  -- it came and went since we looked
+        delete from @.keys k where k.job = job_id and k.tenant = enqueue.tenant and k.task = enqueue.task
+            and k.key = enqueue.key;
+    end if;
     return job_id;
 end
 $$;
