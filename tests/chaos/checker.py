@@ -151,9 +151,9 @@ def violations(trails: Mapping[str, Trail], notes: Notes, lease: float, lag: flo
 class Quiet(NamedTuple):
     """A time in which no lease may be held against its holder: nobody could renew, or was only just able to again.
 
-    While the server is down a lease runs out unrenewed. When it is back every holder has a renewal period, and a margin,
-    half a lease in all, before workers take what looks past (upkeep.py): this is the rule, so the bound counts from its
-    end. It excuses no more than that: a lease that runs out later, or ended well before, counts as ever.
+    While the server is down a lease runs out unrenewed. When it is back every holder has a renewal period and a margin,
+    half a lease in all, before workers who saw it away take what looks past (upkeep.py), so the bound counts from the
+    end of that. It excuses no more: a lease that runs out later, or was over and taken before, counts as ever.
     """
 
     begin: float

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from crew import POISONED
 from nursery import Death, Nursery
-from places import Outage, Store
+from places import Outage, StopMode, Store
 
 from treadle import Treadle
 from treadle.model import Job
@@ -21,6 +21,7 @@ NAPS = 0.3  # share of the pauses that end about when the lease does, to meet th
 NAP_ENDS = (-0.05, 0.15)  # seconds after the lease
 PRODUCER_PERIOD = 5.0  # seconds between two kills of the producer
 RESTART_PAUSE = (3.0, 6.0)  # seconds between two restarts of the server
+AWAY = 1.5  # leases for which a server stays away at most; half of the time it comes back at once
 TERMINATION_PAUSE = (0.05, 0.4)  # seconds between two cuts of a connection
 GLANCE = 0.02
 PATIENCE = 2.0  # seconds past the lease in which a job must be claimed again
@@ -193,7 +194,9 @@ class Faults:
 
     def _restart(self) -> None:
         if len(self.outages) < self._aim.restarts and time.monotonic() > self._restart_at and self._victims():
-            self.outages.append(self._store.restart("immediate" if len(self.outages) % 2 else "fast"))
+            mode: StopMode = "immediate" if len(self.outages) % 2 else "fast"
+            away = self._aim.lease * max(0.0, self._random.uniform(-AWAY, AWAY))
+            self.outages.append(self._store.restart(mode, away))
             self._beat_at = time.monotonic()  # no sign of life could come from a server that was away
             self._restart_at = time.monotonic() + self._random.uniform(*RESTART_PAUSE)
 

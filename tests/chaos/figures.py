@@ -70,8 +70,8 @@ def of_jobs(trails: Mapping[str, Trail], notes: Notes) -> Figure:
 def of_recovery(trails: Mapping[str, Trail], faults: Faults, lease: float) -> Figure:
     """How soon the jobs of dead and frozen workers were claimed again.
 
-    Asserted: nearly all (p99) within the bound, every one within the bound and a grace. Around a restart the bound counts
-    from when holders have had their chance to renew (checker.Quiet).
+    Asserted: nearly all (p99) within the bound, every one within the bound and a grace. Around a restart the bound
+    counts from when holders have had their chance to renew (checker.Quiet).
     """
     quiet = [Quiet(outage.down, outage.up + lease / 2) for outage in faults.outages]
     left_behind = [job for crash in faults.crashes for job in crash.held]

@@ -311,3 +311,10 @@ def claim_all(engine, jobs):
     """These jobs, claimed, in the order given."""
     got = {job.id: job for job in claim(engine, len(jobs))}
     return [got[job.id] for job in jobs]
+
+
+@pytest.mark.parametrize("state", [None, State.FAILED])
+@pytest.mark.parametrize("cursor", ["garbage", "1:garbage", "x:y:z", "12345"])
+def test_a_cursor_that_is_none_is_a_mistake_of_the_caller(engine, state, cursor):
+    with pytest.raises((ValueError, IndexError, OverflowError)):
+        engine.find(Where(state=state), limit=10, cursor=cursor)

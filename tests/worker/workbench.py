@@ -70,7 +70,8 @@ def working(app: Treadle, **options: Any) -> Iterator[Worker]:
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=run, name=f"run-{worker.plan.name}")
+    # A daemon, so that a worker that does not stop fails its test and not the whole run.
+    thread = threading.Thread(target=run, name=f"run-{worker.plan.name}", daemon=True)
     thread.start()
     worker.thread = thread  # type: ignore[attr-defined]
     try:
