@@ -26,5 +26,5 @@ def test_there_are_enough_mutants_and_half_are_by_strangers():
 @pytest.mark.parametrize("engine", run.SELECT)
 def test_every_engine_has_mutants_and_they_are_looked_for_on_it(engine):
     run_on = [mutant.engine for mutant in run.mutants() if mutant.file.startswith(f"engines/{engine}/")]
-    assert len(run_on) >= 20
+    assert len(run_on) >= 15
     assert set(run_on) == {engine}
