@@ -257,9 +257,17 @@ class Treadle:
             if verdict.ruling is Ruling.REFUSED:
                 holder = verdict.holder or "another job"
                 raise NotPossible(f"job {job_id}: {verdict.why} by job {holder}; wait for it, or cancel it first")
+            if verdict.ruling is Ruling.LOST and self._noted(change):
+                return self.get(job_id)  # by us: the answer was lost and the write repeated
             if verdict.ruling is Ruling.BUSY:
                 time.sleep(min(0.25, 0.005 * 2**tries))
         raise NotPossible(f"job {job_id} keeps changing, or an open transaction holds it; try again")
+
+    def _noted(self, change: Change) -> bool:
+        """Whether the audit trail has this very change."""
+        lines = self.engine.events(change.before.id)
+        ours = (change.after.revision, change.what, change.actor, change.at)
+        return any((line.revision, line.what, line.actor, line.at) == ours for line in lines)
 
     def prune(self) -> int:
         """Delete finished jobs older than their retention; workers do this by themselves. How many were deleted."""

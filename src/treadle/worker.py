@@ -245,11 +245,11 @@ class Worker:
                 )
                 return
             try:
-                self._decide()
                 if self._drained:
                     give_up_at = min(give_up_at, time.monotonic() + LAST_WORDS)
                     if not self._held and not self._outcomes:
                         return  # not before: a claim may have been answered just now, and its jobs go back
+                self._decide()
                 self._start_suspects()
                 if claim is None and time.monotonic() >= rest_until:
                     claim, claimed = self._wish(), time.monotonic()

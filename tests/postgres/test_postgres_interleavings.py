@@ -196,9 +196,8 @@ class Stage:
 
     def __init__(self, url: str) -> None:
         self.engine: PostgresEngine = connect(url, clock=lambda: NOW)
-        self.stepped = Stepped(
-            url.partition("?")[0], where="A", schema_name=self.engine.schema, clock=lambda: NOW, everything=False
-        )
+        self.stepped: Stepped = connect(url, clock=lambda: NOW)  # type: ignore[assignment]
+        self.stepped.__class__ = Stepped
         self.watcher = psycopg.connect(conninfo(url.partition("?")[0]), autocommit=True)
         self.locker = psycopg.connect(conninfo(url.partition("?")[0]))
         self.errors: list[str] = []

@@ -308,7 +308,8 @@ def test_an_operator_whose_write_was_done_but_not_heard_of_is_not_told_that_it_i
     job = OPERATOR[act](app, near)
     drops.wait()
     operators = [event.what for event in near.events(job.id) if event.actor == "api"]
-    assert len(operators) == 1, f"one act, {len(operators)} audit lines"
+    # A request to stop has no fence to tell its repetition by: it may be noted twice.
+    assert len(operators) in ((1, 2) if act == "cancel request" else (1,)), f"one act, {len(operators)} audit lines"
 
 
 # ------------------------------------------------------------------------------------- the network stands still
@@ -621,7 +622,8 @@ def test_a_client_frozen_in_the_middle_of_a_large_claim_holds_no_locks(
     proxy.drop_replies(freeze, times=1)
     process.append(Process(far_url, tmp_path / "frozen", **{**QUICK, "concurrency": taken, "lease": lease}))
     try:
-        assert frozen.wait(20), "it never claimed"
+        until(lambda: frozen.is_set() or process[0].process.poll() is not None, "its claim")
+        assert frozen.is_set(), f"it ended: {process[0]._said()}"
         until(lambda: near.count(Where(state=State.RUNNING)) == {State.RUNNING: taken}, "the claim's commit", within=5)
         began = time.monotonic()
         others = claim(near, many, lease=60.0, worker="other")

@@ -551,7 +551,9 @@ def test_the_defaults_of_sql_are_those_of_python(shop: Shop, sql: Sql) -> None:
 
 
 def test_null_for_an_argument_that_may_be_none_means_none(shop: Shop, sql: Sql) -> None:
-    id = enqueued(sql, "'greet', run_after => null, key => null, timeout => null, expires_at => null, retry_cap => null")
+    id = enqueued(
+        sql, "'greet', run_after => null, key => null, timeout => null, expires_at => null, retry_cap => null"
+    )
     job = shop.get(id)
     assert (job.key, job.key_scope, job.timeout, job.expires_at, job.retry.cap) == (None,) * 5
     assert job.due_at == job.created_at

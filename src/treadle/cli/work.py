@@ -68,7 +68,7 @@ def worker(
     try:
         used.open()
     except EngineUnavailable as error:
-        log.warning("%s", error)  # the worker goes on trying
+        log.warning("the store is not there yet: %s", error)
     plan = made.plan
     facts = {
         "worker": plan.name,
@@ -118,7 +118,10 @@ def _end(name: str | None, exhausted: bool, as_json: bool) -> None:
 
 
 def _banner(app: Treadle, facts: dict[str, Any], as_json: bool) -> None:
-    findings = [finding for finding in app.doctor() if finding.level != "ok"]
+    try:
+        findings = [finding for finding in app.doctor() if finding.level != "ok"]
+    except EngineUnavailable:  # it may come yet
+        findings = []
     if as_json:
         log.info("worker starts", extra={"facts": facts})
         for finding in findings:

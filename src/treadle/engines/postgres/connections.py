@@ -98,6 +98,7 @@ class Connections:
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
         _all.add(self)
+        weakref.finalize(self, _let_go, self._idle)  # an app that nobody closed
         self._plain = False  # whether the server, or a pooler before it, refuses our options at the start
 
     def run(self, work: Callable[[Connection], T], *, patience: float = CALL, persist: float = 0.0) -> T:
@@ -157,12 +158,14 @@ class Connections:
 
     def after_fork(self) -> None:
         """In a child: the sockets are our parent's, and so may be whoever held the lock."""
-        self._lock, self._idle = threading.Lock(), []
+        self._lock = threading.Lock()
+        self._idle.clear()
 
     def close(self) -> None:
         """Close what is idle."""
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle = list(self._idle)
+            self._idle.clear()
         for connection in idle:
             connection.close()
 
@@ -224,7 +227,8 @@ class Connections:
     def _connect(self, patience: float = CONNECT) -> Connection:
         # The server's own tcp_user_timeout: a frozen client whose reply does not fit the socket must not keep
         # row locks. A pooler may refuse such options at the start; it has settings of its own for that.
-        options = {} if self._plain else {"options": f"-c tcp_user_timeout={SILENCE} -c jit=off {self._options}"}
+        plain = self._plain  # as it is now: another thread may learn meanwhile that it must be
+        options = {} if plain else {"options": f"-c tcp_user_timeout={SILENCE} -c jit=off {self._options}"}
         try:
             limit = min(self._limit, max(2, int(patience)))  # the driver takes less than two seconds for two
             wanted = make_conninfo(self._conninfo, connect_timeout=limit, **options)
@@ -232,7 +236,7 @@ class Connections:
         except psycopg.OperationalError as error:
             if _LASTING.search(str(error)) and "multiple connection attempts" not in str(error):
                 raise EngineError(f"{self.where}: {' '.join(str(error).split())}") from error
-            if self._plain or "startup parameter" not in str(error):
+            if plain or "startup parameter" not in str(error):
                 raise
             self._plain = True
             return self._connect(patience)
@@ -241,6 +245,11 @@ class Connections:
 
 
 _all: weakref.WeakSet[Connections] = weakref.WeakSet()
+
+
+def _let_go(idle: list[Connection]) -> None:
+    for connection in idle:
+        connection.close()
 
 
 def _forked() -> None:
@@ -270,6 +279,8 @@ def conninfo(url: str, setting: str = "url") -> str:
         known = _PARAMETER.search(str(error))  # other messages of libpq show the URL, password and all
         said = f"{known[0]}; " if known else ""
         raise ConfigError(f"{setting}: {said}write postgresql://user:password@host/database") from None
+    if not all(port.isdigit() for port in str(given.get("port") or "5432").split(",") if port):
+        raise ConfigError(f"{setting}: port {given['port']!r} must be a number")
     ours: dict[str, str | int] = {
         "connect_timeout": CONNECT,
         "tcp_user_timeout": SILENCE,

@@ -50,6 +50,7 @@ def _as(prefix: str, names: Sequence[str]) -> str:
     return ", ".join(f"{prefix}.{name}::json" if name in JSON else f"{prefix}.{name}" for name in names)
 
 
+# What is there already is stepped over rather than run into: `on conflict` would wait for whoever has it locked.
 # An id that ever existed is not taken again: a repeated enqueue must not run a finished job twice. (The trigger
 # guard_jobs looks again, for a job that finishes while this runs.) A notification is a hint, sent now and then.
 _REST = tuple(name for name in NEW if name not in ("created_at", "due_at"))
@@ -60,6 +61,8 @@ made as (
     select t.now, case when c.due_at > c.created_at then c.due_at else t.now end, {_as("c", _REST)}
     from c cross join t
     where not exists (select 1 from @.finished f where f.id = c.id)
+    and not exists (select 1 from @.jobs j where j.id = c.id)
+    order by c.id
     on conflict (id) do nothing
     returning id, created_at, due_at, queue
 )
@@ -94,6 +97,8 @@ TAKE_KEYS = f"""
 {unpack(_KEY)}
 insert into @.keys (tenant, task, key, job, scope, until)
 select tenant, task, key, job, scope, until from c
+where not exists (select 1 from @.keys k where k.tenant = c.tenant and k.task = c.task and k.key = c.key)
+order by tenant, task, key
 on conflict do nothing
 returning job::text
 """
