@@ -38,7 +38,7 @@ CHECKS = {
     "ruff format": ("ruff", "format", "--check"),
     "mypy": ("mypy",),
     "lint-imports": ("lint-imports",),
-    "pytest": PYTEST,
+    "pytest": (*PYTEST, "-n", "2", "--dist", "loadfile"),  # a file's tests share their servers
 }
 SCRIPTS = {
     "requirements": "tests/requirements.py",
