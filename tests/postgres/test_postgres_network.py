@@ -15,7 +15,6 @@ import psycopg
 import pytest
 from workbench import QUICK, Crowd, Process, ended, until, working
 
-from conftest import CONNECT
 from making import a_job, claim, current, enqueued, recover, running
 from proxy import Proxy
 from treadle import Context, EngineUnavailable, State, Treadle, lifecycle
@@ -24,6 +23,8 @@ from treadle.engines.postgres.connections import IDLE
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
 from treadle.lifecycle import Succeeded
 from treadle.model import Job, Scope, new_id
+
+CONNECT = 2  # seconds, as the far engine's URL says (conftest.py)
 
 SLACK = 1.5  # seconds by which a busy machine may be late
 

@@ -111,10 +111,11 @@ def test_the_listener_comes_back_after_its_connection_was_cut(far, near, proxy):
 
 
 def test_a_closed_engine_leaves_no_thread_behind(open_engine, store_url):
+    others = set(threading.enumerate())
     engine = open_engine(store_url)
     engine.wait(["default"], 0.01)
-    assert [t for t in threading.enumerate() if t.name == "treadle-listener"]
+    assert set(threading.enumerate()) - others
 
     engine.close()
 
-    assert not [t for t in threading.enumerate() if t.name == "treadle-listener"]
+    assert not set(threading.enumerate()) - others

@@ -201,7 +201,7 @@ def test_expired_is_read_from_the_partial_indexes(crowded: Engine) -> None:
     assert "USING INDEX treadle_jobs_expiry (expires_at<?)" in expiries[0]
 
 
-@pytest.mark.parametrize("cursor", [None, "1767268800000000:01944d0f"])
+@pytest.mark.parametrize("cursor", [None, "1767268800000000:01944d0f-0000-7000-8000-000000000000"])
 def test_finished_jobs_are_listed_from_their_index_without_sorting(crowded: Engine, cursor: str | None) -> None:
     look = Where(state=State.FAILED)
     [plan] = plans(crowded, lambda: crowded.find(look, limit=10, cursor=cursor)).values()

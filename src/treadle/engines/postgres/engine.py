@@ -32,9 +32,9 @@ from treadle.engines.postgres.doctor import FACTS, examine
 from treadle.engines.postgres.keeping import EXTEND, OLD_KEYS, PAST, PRUNE, STILL, renewal
 from treadle.engines.postgres.listener import ECHO, Listener
 from treadle.engines.postgres.rows import JOB, change_record, event_from, job_from, packed, storable
-from treadle.engines.postgres.turn import SPARE, UNDER_WAY, Answer, Places, parameter, statement
+from treadle.engines.postgres.turn import SPARE, Answer, Places, parameter, statement
 from treadle.engines.rows import Row
-from treadle.errors import EngineError, EngineUnavailable, SchemaError
+from treadle.errors import EngineError, SchemaError
 from treadle.model import UUID, Change, Event, Job, State
 
 T = TypeVar("T")
@@ -72,7 +72,6 @@ class PostgresEngine:
         self._everything = everything
         self._known: tuple[datetime, float] | None = None  # the server's time, and ours when it said so
         self._asked = float("-inf")  # when we last had to ask for it
-        self._unanswered: set[str] = set()  # tokens of claims that were sent and whose answer did not come
         self._notified = 0.0
         self._ready = False
         self._opening = threading.Lock()
@@ -253,24 +252,10 @@ class PostgresEngine:
             first=self._rounds,
         )
         sql, sent = statement(claim, settles=bool(changes), places=places), time.monotonic()
-
-        def send(connection: Connection) -> list[Row]:
-            if claim is not None:
-                self._wait_for(claim.token, connection)
-                self._unanswered.add(claim.token)
-            return self._execute(connection, sql, text)
-
-        answer.understand(self._run(send))
-        if claim is not None:
-            self._unanswered.discard(claim.token)
+        answer.understand(self._run(lambda connection: self._execute(connection, sql, text)))
         if answer.now is not None:
             self._heard(answer.now)
         answer.took, answer.knew = time.monotonic() - sent, bool(places)
-
-    def _wait_for(self, token: str, connection: Connection) -> None:
-        """Before a claim is repeated: its first sending may still be under way, and nobody sees what it will claim."""
-        if token in self._unanswered and not connection.execute(UNDER_WAY, [token]).fetchall()[0][0]:
-            raise EngineUnavailable(f"{self.server.where}: the claim is still under way; repeating is safe")
 
     def _fill(self, claim: Claim, now: datetime | None, answer: Answer) -> None:
         """Claim on, while there may be more: in lanes that gave their share, or behind jobs we do not know."""

@@ -17,7 +17,7 @@ _TYPES = {
     "failures": "int", "crashes": "int", "claimed_at": "timestamptz", "started_at": "timestamptz",
     "finished_at": "timestamptz", "lease_until": "timestamptz", "cancel_requested": "boolean",
     "cost_micros": "bigint", "revision": "int", "was_revision": "int", "was_lease": "timestamptz", "at": "timestamptz",
-    "job": "uuid", "until": "timestamptz", "frees": "boolean", "started": "timestamptz",
+    "job": "uuid", "place": "int", "until": "timestamptz", "frees": "boolean", "started": "timestamptz",
 }  # fmt: skip
 JSON = frozenset(("payload", "result", "error", "progress"))
 

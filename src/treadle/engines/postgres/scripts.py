@@ -78,7 +78,7 @@ union all
 select f.id::text from @.finished f where f.id in (select id from wanted)
 """
 
-_KEY = ("tenant", "task", "key", "job", "scope", "until")
+_KEY = ("tenant", "task", "key", "job", "scope", "until", "place")
 
 # A window that is over, or whose job is gone, keeps nobody away.
 FREE_DEAD_KEYS = f"""
@@ -98,7 +98,7 @@ TAKE_KEYS = f"""
 insert into @.keys (tenant, task, key, job, scope, until)
 select tenant, task, key, job, scope, until from c
 where not exists (select 1 from @.keys k where k.tenant = c.tenant and k.task = c.task and k.key = c.key)
-order by tenant, task, key
+order by place
 on conflict do nothing
 returning job::text
 """
@@ -153,7 +153,7 @@ def enqueue(
 
 def _take_keys(jobs: Sequence[Job], now: datetime | None) -> Script[dict[str, str]]:
     """Take the keys of these jobs, in an order that all callers share; the first holder for those who came late."""
-    wanted = [_key_record(job) for job in jobs]
+    wanted = [{**_key_record(job), "place": place} for place, job in enumerate(jobs)]
     first: dict[str, str] = {}
     for _ in range(ROUNDS):
         if not wanted:
@@ -168,7 +168,7 @@ def _take_keys(jobs: Sequence[Job], now: datetime | None) -> Script[dict[str, st
 
 
 def _key_record(job: Job) -> dict[str, Any]:
-    return record(_KEY, (job.tenant, job.task, job.key, job.id, job.key_scope, stored(job.key_until)))
+    return record(_KEY[:-1], (job.tenant, job.task, job.key, job.id, job.key_scope, stored(job.key_until)))
 
 
 # -------------------------------------------------------------------------------------------- settle

@@ -164,8 +164,8 @@ _BY_TASK = f"""
 # state is compared again in the update: it is rechecked on the newest version of each row.
 _CLAIMED = f"""
 wish as materialized (
-    select w.*, case when h.n = 0 then w."limit" when w.again then greatest(w."limit" - h.n, 0) else 0 end as n
-    from asked w, (select count(*)::int as n from held) h
+    select w.*, case when held = 0 then "limit" when again then greatest("limit" - held, 0) else 0 end as n
+    from asked w
 ),
 queues as materialized (select distinct unnest(queues) as queue from asked {_FEW}),
 known as materialized (select k.* from asked, json_to_recordset(known) as k(task text, version int)),
@@ -210,20 +210,12 @@ told as (
     select c.id, c.revision, t.now, 'claimed', w.worker, '', c.tenant from claimed c, t, wish w where w.everything
 )"""
 
-# While a claim is under way its token is locked: a repetition must not begin before it has ended.
-UNDER_WAY = "select pg_try_advisory_xact_lock(hashtextextended(%s, 0))"
-
-_HELD = """
+_ASKED = """
 asked as materialized (
-    select w.*, pg_advisory_xact_lock(hashtextextended(w.token, 0))
-    from p cross join lateral json_to_record(p.claim) as w(
+    select w.*, @.holding(w.token) as held from p cross join lateral json_to_record(p.claim) as w(
         token text, worker text, lease float8, "limit" int, spare int, queues text[], lanes text[], known json,
         any_task boolean, places json, again boolean, first bigint, everything boolean)
-),
-held as materialized (
-    select j.id from @.jobs j where j.state = 'running' and j.lease_token = (select token from asked)
 )"""
-
 
 _SETTLED_ROWS = "select 's' as kind, id::text, now, null::text from t left join settled on true"
 
@@ -237,11 +229,11 @@ def statement(claim: Claim | None, *, settles: bool = True, places: Sequence[Pla
         claimed = _CLAIMED.format(lanes=_PLACES, by_lane=_BY_PLACE)
     else:
         claimed = _CLAIMED.format(lanes=_LANES_FOUND if claim.lanes is None else _LANES_GIVEN, by_lane=_BY_LANE)
-    return f"""{unpack(CHANGE)}{settled[0]},{_HELD},{claimed}
+    return f"""{unpack(CHANGE)}{settled[0]},{_ASKED},{claimed}
 {settled[1]}
 union all select 'c', id::text, null, null from claimed
 union all select 'b', c.id::text, null, pool.lease_token from pool join c on c.id = pool.id
-union all select 'h', id::text, null, null from held
+union all select 'h', held::text, null, null from asked
 union all select 'f', count(*)::text, null, null from strangers
 union all select 'm', null, null, null from (select count(*) as n from pool group by queue, lane) m
     having max(n) >= (select n from share)
@@ -295,7 +287,7 @@ class Answer:
         self.settled: set[str] = set()
         self.claimed: set[str] = set()
         self.before: dict[str, str | None] = {}  # the token it had, of a job that this turn meant to change as well
-        self.held: set[str] = set()
+        self.held = 0  # jobs that the token held before the last statement
         self.filed = 0  # jobs that we do not know, put aside by the last statement
         self.more = False  # whether the last statement may have left something
         self.took = 0.0  # seconds, for the last statement
@@ -315,7 +307,7 @@ class Answer:
                 case "b":
                     self.before[value] = token
                 case "h":
-                    self.held.add(value)
+                    self.held = int(value)
                 case "f":
                     self.filed = int(value)
                 case _:

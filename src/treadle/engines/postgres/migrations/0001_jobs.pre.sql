@@ -143,6 +143,16 @@ create table @.events (
     primary key (job, revision)
 );
 
+-- How many jobs a claim token holds. A repeated claim may come while its first sending is still under way: it waits
+-- here until that has ended, and counts what it left, which the snapshot of its own statement does not show.
+create function @.holding(token text) returns int
+language plpgsql volatile as $$
+begin
+    perform pg_advisory_xact_lock(hashtextextended(holding.token, 0));
+    return (select count(*) from @.jobs j where j.state = 'running' and j.lease_token = holding.token);
+end
+$$;
+
 -- Two things no constraint can say. An id that is finished already must not run again: the statement's own snapshot
 -- may be older than the commit that finished it, so this looks once more. And a new job must hold its key.
 create function @.guard_jobs() returns trigger
