@@ -251,7 +251,8 @@ class Worker:
                         return  # not before: a claim may have been answered just now, and its jobs go back
                 self._decide()
                 self._start_suspects()
-                if claim is None and time.monotonic() >= rest_until:
+                # A turn that settles claims as well: what its handlers enqueued gave a hint when nobody listened.
+                if claim is None and (self._settling or time.monotonic() >= rest_until):
                     claim, claimed = self._wish(), time.monotonic()
                 if self._settling or claim is not None:
                     sent = time.monotonic()
@@ -355,7 +356,6 @@ class Worker:
     def _heed(self, settling: Settling, verdict: Verdict) -> None:
         """What the store said to one change."""
         attempt, outcome, change = settling
-        job_id = attempt.job.id
         match verdict.ruling:
             case Ruling.APPLIED | Ruling.ALREADY:
                 self._forget(attempt)
@@ -373,7 +373,7 @@ class Worker:
                 superseded = lifecycle.supersede(change, self._engine.now())
                 self._settling.append(Settling(attempt, outcome, superseded))
             case Ruling.REFUSED if isinstance(outcome, Refused) and outcome.reason is Reason.INVALID_RESULT:
-                log.error("job %s: the store refuses even its refusal (%s): left to its lease", job_id, verdict.why)
+                log.error("job %s: even its refusal is refused (%s): left to its lease", attempt.job.id, verdict.why)
                 self._forget(attempt)
             case Ruling.REFUSED:
                 why = ValueError(f"the store refused the outcome: {verdict.why}")

@@ -64,6 +64,25 @@ def test_the_sql_function_lets_go_of_such_a_key_too(near, connection):
         connection.execute(f"select {near.schema}.enqueue('greet', key => 'k', id => %s)", [job.id])
 
 
+def test_a_job_that_came_and_went_while_a_bulk_waited_does_not_run_again(near, open_engine, store_url, connection):
+    """The bulk's snapshot is older than the job, and its unique check younger: only the guard sees it."""
+    first, victim = a_job(near.now()), a_job(near.now())
+    drive(near.enqueue_script([first]), lambda sql, text: _rows(connection, sql, text))  # stays open
+    bulk, receipts = open_engine(store_url), []
+    thread = threading.Thread(target=lambda: receipts.extend(bulk.enqueue([first, victim])))
+    thread.start()
+    blocked = "select count(*) from pg_stat_activity where %s = any (pg_blocking_pids(pid))"
+    until(lambda: near._read(blocked, [connection.info.backend_pid])[0][0], "the bulk waits at the first of its jobs")
+    near.enqueue([victim])
+    settle(near, claimed(near, victim), Succeeded())
+
+    connection.commit()
+    thread.join(30)
+
+    assert [receipt.created for receipt in receipts] == [False, False]
+    assert near.count(Where()) == {State.PENDING: 1, State.SUCCEEDED: 1}
+
+
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 def test_a_transaction_with_an_old_snapshot_cannot_bring_back_a_finished_job(near, connection, level):
     connection.execute(f"set transaction isolation level {level}")

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from workbench import Crowd, all_in, any_engine, ended, until, watched, working
@@ -242,6 +243,27 @@ def test_follow_ups_of_a_handler_run_at_once(app: Treadle) -> None:
 
     with working(app, poll=30):  # the poll is only a safety net
         [one] = ended(app, first.enqueue())
+        [two] = ended(app, app.get(one.result), within=15)
+    assert two.result == "done"
+
+
+@pytest.mark.covers("004-T13.c")
+def test_follow_ups_run_at_once_also_if_the_worker_was_not_waiting_for_a_hint_then(app: Treadle) -> None:
+    engine, workers = watched(app), []
+    second = app.register("second", lambda: "done")
+    first = app.register("first", lambda: second.enqueue().id)
+
+    def busy(**named: Any) -> Any:
+        """The look at the leases that follows the claim takes until the handler has enqueued and ended."""
+        until(lambda: workers and (workers[0]._outcomes or engine.looked), "the end of the first")
+        engine.looked = True
+        return engine._engine.expired(**named)
+
+    engine.expired, engine.looked = busy, False
+    job = first.enqueue()
+    with working(app, poll=30) as worker:
+        workers.append(worker)
+        [one] = ended(app, job)
         [two] = ended(app, app.get(one.result), within=15)
     assert two.result == "done"
 

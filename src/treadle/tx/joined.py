@@ -40,11 +40,8 @@ def inside(joined: Joined, steps: Steps[T]) -> Steps[T]:
     yield from _begun(joined)
     yield _SAVEPOINT
     try:
-        while True:
-            rows = yield step
-            step = steps.send([_in_utc(row) for row in rows])
-    except StopIteration as end:
-        result: T = end.value
+        result = yield from _answered(step, steps)
+        yield _RELEASE
     except GeneratorExit:
         raise
     except BaseException:
@@ -52,8 +49,17 @@ def inside(joined: Joined, steps: Steps[T]) -> Steps[T]:
             yield _ROLLBACK
             yield _RELEASE
         raise
-    yield _RELEASE
     return result
+
+
+def _answered(step: Step, steps: Steps[T]) -> Steps[T]:
+    """The rest of the steps, their answers brought into one time zone."""
+    try:
+        while True:
+            rows = yield step
+            step = steps.send([_in_utc(row) for row in rows])
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 def formatted(sql: str, store: str) -> str:
