@@ -15,7 +15,7 @@ The rules every engine keeps, each with a conformance case of its own:
 - One bad value never takes its batch along: its verdict is REFUSED, its neighbours' are not touched.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from threading import Event
@@ -239,6 +239,11 @@ class Engine(Protocol):
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         """The statements that write one change, for the caller's own transaction."""
         ...
+
+
+def in_order(jobs: Iterable[Job]) -> list[Job]:
+    """Jobs as a claim gives them: the most urgent first, then the longest due."""
+    return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))
 
 
 def fits(change: Change, current: Job, now: datetime) -> bool:

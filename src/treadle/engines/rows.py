@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from treadle.model import Job, JobError, Progress, Reason, Scope, State
+from treadle.engines.base import Hold
+from treadle.model import Change, Fence, Job, JobError, Progress, Reason, Scope, State, holds_nul
 from treadle.retry import Retry
 
 COLUMNS = (
@@ -15,6 +16,11 @@ COLUMNS = (
     "started_at", "finished_at", "worker", "lease_until", "lease_token", "cancel_requested", "progress",
     "cost_micros", "revision",
 )  # fmt: skip
+EDITED = (
+    "payload", "task_version", "queue", "lane", "priority", "due_at", "expires_at", "timeout", "max_attempts",
+    "retry_base", "retry_cap", "retry_jitter", "revision",
+)  # fmt: skip
+"""What replacing a pending job writes."""
 NEW = COLUMNS[: COLUMNS.index("state")]  # what an enqueue says; the rest follows from the state
 
 Row = tuple[Any, ...]
@@ -101,6 +107,33 @@ def row_from(job: Job, stored: Callable[[datetime | None], Any]) -> Row:
         small(job.progress),
         job.cost_micros,
         job.revision,
+    )
+
+
+def fence_of(change: Change, stored: Callable[[datetime | None], Any]) -> Row:
+    """What the change compares: id, state, revision, and where its fence says so, token and lease."""
+    before, state, token, lease = change.before, change.before.state, None, None
+    if change.fence in (Fence.HOLDER, Fence.RECOVERY):
+        state = State.RUNNING  # a settled row keeps its token: holding is running
+        token = before.lease_token or ""  # a change without a token must match nothing
+    if change.fence is Fence.RECOVERY:
+        lease = stored(before.lease_until or datetime.min.replace(tzinfo=UTC))  # without a lease it matches nothing
+    return before.id, state, before.revision, token, lease
+
+
+def renewal_of(hold: Hold, stored: Callable[[datetime | None], Any]) -> Row:
+    """A renewal: id, token, started_at, progress, cost. What cannot be stored is left out: it costs no lease."""
+    progress, cost = small(hold.progress), hold.cost_micros
+    try:
+        fits = progress is None or (bool(progress.encode()) and not holds_nul(progress))
+    except UnicodeEncodeError:
+        fits = False
+    return (
+        hold.job_id,
+        hold.token,
+        stored(hold.started_at),
+        progress if fits else None,
+        cost if cost is not None and -(2**63) <= cost < 2**63 else None,
     )
 
 

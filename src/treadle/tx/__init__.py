@@ -60,7 +60,13 @@ async def arun_in(tx: Any, steps: Steps[T]) -> T:
 
 def run(steps: Steps[T]) -> T:
     """Run steps that hold no statement, only pauses."""
-    return _drive(steps, lambda step: _sleep(step if isinstance(step, float) else 0.0))
+
+    def answer(step: Step) -> Rows:
+        if not isinstance(step, float):
+            raise TypeError("a statement needs a transaction to run in")
+        return _sleep(step)
+
+    return _drive(steps, answer)
 
 
 def settle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:

@@ -18,10 +18,10 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import make_conninfo
 
+from treadle.engines.rows import Row
 from treadle.errors import ConfigError, EngineError, EngineUnavailable, SchemaError
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
 
 CONNECT = 5  # seconds to wait for a connection, for each host named
 CALL = 30.0  # seconds to wait for an answer
@@ -35,19 +35,9 @@ FROZEN = "10s"
 # What a caller's mistake or a value can cause: the statement is refused, the store is well.
 DATA_ERRORS = (ValueError, OverflowError, pg.DataError, pg.IntegrityError, pg.ProgramLimitExceeded)
 
-_REPEATABLE = (
-    psycopg.InterfaceError,  # the connection was closed under us
-    pg.SerializationFailure,
-    pg.DeadlockDetected,
-    pg.LockNotAvailable,
-    pg.QueryCanceled,
-    pg.ReadOnlySqlTransaction,  # a primary that has become a standby: the next connection finds the new one
-    pg.AdminShutdown,
-    pg.CrashShutdown,
-    pg.CannotConnectNow,
-    pg.IdleInTransactionSessionTimeout,
-)
-_SCHEMA = (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidSchemaName, pg.UndefinedFunction, pg.DatatypeMismatch)
+# A primary that has become a standby, a transaction that we left open too long: the next connection does better.
+_PASSING = (pg.ReadOnlySqlTransaction, pg.IdleInTransactionSessionTimeout)
+_NOT_MIGRATED = (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidSchemaName, pg.UndefinedFunction, pg.DatatypeMismatch)
 
 
 # What the server, or libpq, says about a connection that no repeating will make; the driver keeps no code for it.
@@ -88,8 +78,8 @@ class Connection(psycopg.Connection[Row]):
 class Connections:
     """A stack of idle connections; a call takes one or makes one, so no thread waits for another's."""
 
-    def __init__(self, conninfo: str, *, where: str, prepare: bool) -> None:
-        self.where = where  # for messages: the address without a password
+    def __init__(self, conninfo: str, *, prepare: bool) -> None:
+        self.where = address(conninfo)  # for messages: no password in it
         self._conninfo = conninfo
         given = psycopg.conninfo.conninfo_to_dict(conninfo)
         self._options = given.get("options") or ""
@@ -179,15 +169,15 @@ class Connections:
 
     def _explained(self, error: psycopg.Error) -> EngineError:
         said = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(error, _SCHEMA):
+        if isinstance(error, _NOT_MIGRATED):
             return SchemaError(f"{self.where}: {said}. Run `treadle migrate` (or set auto_migrate) first")
         if isinstance(error, pg.InsufficientPrivilege):
             return EngineError(f"{self.where}: {said}. Grant this role the rights it needs on the schema")
-        if isinstance(error, (pg.InvalidPassword, pg.InvalidAuthorizationSpecification, pg.InvalidCatalogName)):
+        if isinstance(error, (pg.InvalidPassword, pg.InvalidAuthorizationSpecification, pg.ProgramLimitExceeded)):
             return EngineError(f"{self.where}: {said}")
-        if isinstance(error, _REPEATABLE) or type(error) in (psycopg.OperationalError, NoAnswer):
+        if isinstance(error, psycopg.InterfaceError) or type(error) in (psycopg.OperationalError, NoAnswer):
             return EngineUnavailable(f"{self.where} does not answer ({said}); repeating is safe")
-        if isinstance(error, psycopg.OperationalError) and not isinstance(error, pg.ProgramLimitExceeded):
+        if isinstance(error, (psycopg.OperationalError, *_PASSING)):
             return EngineUnavailable(f"{self.where}: {said}; repeating is safe")
         return EngineError(f"{self.where}: {said}")
 

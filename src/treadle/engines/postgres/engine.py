@@ -25,9 +25,10 @@ from treadle.engines.base import (
     Verdict,
     Where,
     drive,
+    in_order,
 )
 from treadle.engines.postgres import looking, schema, scripts
-from treadle.engines.postgres.connections import CALL, DATA_ERRORS, Connection, Connections, address, conninfo
+from treadle.engines.postgres.connections import CALL, DATA_ERRORS, Connection, Connections, conninfo
 from treadle.engines.postgres.doctor import FACTS, examine
 from treadle.engines.postgres.keeping import EXTEND, OLD_KEYS, PAST, PRUNE, STILL, renewal
 from treadle.engines.postgres.listener import ECHO, Listener
@@ -61,10 +62,9 @@ class PostgresEngine:
         everything: bool = False,
     ) -> None:
         self.schema = schema.schema_name(schema_name)
-        wanted = conninfo(url)
-        self.server = Connections(wanted, where=address(wanted), prepare=prepare)
-        listening = wanted if listen_url is None else conninfo(listen_url, "listen_url")
-        direct = Connections(listening, where=address(listening), prepare=False)
+        self.server = direct = Connections(conninfo(url), prepare=prepare)
+        if listen_url is not None:
+            direct = Connections(conninfo(listen_url, "listen_url"), prepare=False)
         self._channel = f"treadle_{self.schema}"
         self._listener = Listener(direct.connect, self._channel)
         self._auto_migrate = auto_migrate
@@ -294,8 +294,7 @@ class PostgresEngine:
     def _held(self, token: str) -> list[Job]:
         """The jobs claimed under this token, in order."""
         sql = f"select {JOB} from @.jobs where state = 'running' and lease_token = %s"
-        jobs = [job_from(row) for row in self._read(sql, [token])]
-        return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))
+        return in_order(job_from(row) for row in self._read(sql, [token]))
 
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         now, patience = self._time(now), max(1.0, lease / 6)

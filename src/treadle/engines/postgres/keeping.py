@@ -3,11 +3,10 @@
 from typing import Any
 
 from treadle.engines.base import Hold
-from treadle.engines.postgres.rows import JOB, record, storable, stored, unpack
-from treadle.engines.rows import small
-from treadle.model import holds_nul
+from treadle.engines.postgres.rows import JOB, record, stored, unpack
+from treadle.engines.rows import renewal_of
 
-RENEWAL = ("id", "token", "started", "progress", "cost_micros")
+RENEWAL = ("id", "token", "started_at", "progress", "cost_micros")
 
 EXTEND = f"""
 {unpack(RENEWAL)},
@@ -17,7 +16,7 @@ mine as materialized (
 )
 update @.jobs j
 set lease_until = t.now + make_interval(secs => t.lease),
-    started_at = coalesce(c.started, j.started_at), progress = coalesce(c.progress::json, j.progress),
+    started_at = coalesce(c.started_at, j.started_at), progress = coalesce(c.progress::json, j.progress),
     cost_micros = coalesce(c.cost_micros, j.cost_micros)
 from c, t
 where j.id = any (array(select id from mine)) and j.id = c.id and j.state = 'running' and j.lease_token = c.token
@@ -64,16 +63,5 @@ select count(*)::int from gone
 
 
 def renewal(hold: Hold) -> dict[str, Any]:
-    """A renewal as a record; what cannot be stored is left out, for it must not cost the lease."""
-    progress, cost = small(hold.progress), hold.cost_micros
-    fits = progress is None or (storable(progress) and not holds_nul(progress))
-    return record(
-        RENEWAL,
-        (
-            hold.job_id,
-            hold.token,
-            stored(hold.started_at),
-            progress if fits else None,
-            cost if cost is not None and -(2**63) <= cost < 2**63 else None,
-        ),
-    )
+    """A renewal as a record."""
+    return record(RENEWAL, renewal_of(hold, stored))

@@ -7,9 +7,8 @@ from typing import Any
 
 from treadle.engines import rows
 from treadle.engines.rows import COLUMNS, Row
-from treadle.model import Change, Event, Fence, Job, State, What
+from treadle.model import Change, Event, Job, What
 
-_TEXT = {"id", "payload", "result", "error", "progress"}
 _TYPES = {
     "id": "uuid", "created_at": "timestamptz", "due_at": "timestamptz", "task_version": "int", "priority": "int",
     "max_attempts": "int", "retry_base": "float8", "retry_cap": "float8", "retry_jitter": "float8",
@@ -17,11 +16,11 @@ _TYPES = {
     "failures": "int", "crashes": "int", "claimed_at": "timestamptz", "started_at": "timestamptz",
     "finished_at": "timestamptz", "lease_until": "timestamptz", "cancel_requested": "boolean",
     "cost_micros": "bigint", "revision": "int", "was_revision": "int", "was_lease": "timestamptz", "at": "timestamptz",
-    "job": "uuid", "place": "int", "until": "timestamptz", "frees": "boolean", "started": "timestamptz",
+    "job": "uuid", "place": "int", "until": "timestamptz", "frees": "boolean",
 }  # fmt: skip
 JSON = frozenset(("payload", "result", "error", "progress"))
 
-JOB = ", ".join(f"{name}::text" if name in _TEXT else name for name in COLUMNS)
+JOB = ", ".join(f"{name}::text" if name == "id" or name in JSON else name for name in COLUMNS)
 """What to select for `job_from`; every driver reads it alike."""
 
 
@@ -30,9 +29,9 @@ def job_from(row: Row) -> Job:
     return rows.job_from(row, moment)
 
 
-def row_from(job: Job) -> dict[str, Any]:
-    """A job as a record of COLUMNS."""
-    return record(COLUMNS, rows.row_from(job, stored))
+def job_record(job: Job, names: Sequence[str] = COLUMNS) -> dict[str, Any]:
+    """A job as a record of COLUMNS, or of the first of them."""
+    return record(names, rows.row_from(job, stored)[: len(names)])
 
 
 def record(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
@@ -91,11 +90,13 @@ def packed(records: Iterable[dict[str, Any]], now: datetime | None, **more: Any)
 # ------------------------------------------------------------------------------------------- changes
 
 FENCE_COLUMNS = ("id", "was", "was_revision", "was_token", "was_lease")
-CHANGE = (
-    *FENCE_COLUMNS, "state", "reason", "result", "error", "failures", "crashes", "started_at", "finished_at",
-    "lease_token", "progress", "cost_micros", "revision", "due_at", "frees", "what", "actor", "note", "at",
+_OUTCOME = (
+    "state", "reason", "result", "error", "failures", "crashes", "started_at", "finished_at", "lease_token", "progress",
+    "cost_micros", "revision", "due_at", "frees",
 )  # fmt: skip
-EDIT = (*FENCE_COLUMNS, *COLUMNS[1:], "what", "actor", "note", "at")
+_AUDIT = ("what", "actor", "note", "at")
+CHANGE = (*FENCE_COLUMNS, *_OUTCOME, *_AUDIT)
+EDIT = (*FENCE_COLUMNS, *COLUMNS[1:], *_AUDIT)
 
 # The whole fence, in one place. Without the token a zombie settles a job that was claimed again; without the revision
 # a retry buries a cancel request; without the lease a reaper takes a job whose lease was renewed since it looked.
@@ -108,13 +109,7 @@ and (c.was_lease is null or j.lease_until = c.was_lease and j.lease_until <= (se
 
 def fence_record(change: Change) -> dict[str, Any]:
     """What the change compares."""
-    before, state, token, lease = change.before, change.before.state, None, None
-    if change.fence in (Fence.HOLDER, Fence.RECOVERY):
-        state = State.RUNNING  # a settled row keeps its token: holding is running
-        token = before.lease_token or ""  # a change without a token must match nothing
-    if change.fence is Fence.RECOVERY:
-        lease = stored(before.lease_until) or "-infinity"
-    return record(FENCE_COLUMNS, (before.id, state, before.revision, token, lease))
+    return record(FENCE_COLUMNS, rows.fence_of(change, stored))
 
 
 def change_record(change: Change, *, everything: bool) -> dict[str, Any]:
@@ -126,17 +121,16 @@ def change_record(change: Change, *, everything: bool) -> dict[str, Any]:
         after.cost_micros, after.revision, stored(after.due_at), change.frees_key or None,
     )  # fmt: skip
     told = audit_record(change, everything=everything)
-    return fence_record(change) | record(CHANGE[len(FENCE_COLUMNS) : -4], values) | told
+    return fence_record(change) | record(_OUTCOME, values) | told
 
 
 def edit_record(change: Change, *, everything: bool) -> dict[str, Any]:
     """A change that writes most of the row."""
-    fields = row_from(change.after)
-    return fields | fence_record(change) | audit_record(change, everything=everything)
+    return job_record(change.after) | fence_record(change) | audit_record(change, everything=everything)
 
 
 def audit_record(change: Change, *, everything: bool) -> dict[str, Any]:
     """The audit line of a change; without a `what` none is written."""
     if not everything and not change.what.noteworthy:
         return {}
-    return record(("what", "actor", "note", "at"), (change.what, change.actor, change.note, stored(change.at)))
+    return record(_AUDIT, (change.what, change.actor, change.note, stored(change.at)))

@@ -6,7 +6,7 @@ process is left, takes away what only old code needed. Halves are files: 0002_na
 
 import hashlib
 import re
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import NamedTuple
 from uuid import uuid4
@@ -75,6 +75,7 @@ def schema_name(given: str) -> str:
     return given
 
 
+@lru_cache(200)
 def named(sql: str, schema: str) -> str:
     """A statement with the schema's name in the place of @."""
     return sql.replace("@", schema)

@@ -21,14 +21,14 @@ from treadle.engines.postgres.rows import (
     edit_record,
     fence_record,
     job_from,
+    job_record,
     moment,
     packed,
     record,
-    row_from,
     stored,
     unpack,
 )
-from treadle.engines.rows import COLUMNS, NEW
+from treadle.engines.rows import COLUMNS, EDITED, NEW
 from treadle.errors import EngineUnavailable
 from treadle.model import Change, Fence, Job, What
 
@@ -132,7 +132,7 @@ def enqueue(
     new = [job for job in fresh.values() if job.id not in first]
     created: dict[str, Job] = {}
     if new:
-        rows = yield INSERT, packed((row_from(job) for job in new), now, notify=notify)
+        rows = yield INSERT, packed((job_record(job, NEW) for job in new), now, notify=notify)
         created = {id_: fresh[id_].evolve(created_at=moment(at), due_at=moment(due)) for id_, at, due, _ in rows}
     if any(job.id not in created for job in wanted if job.id not in first):
         # It came and went since we looked, and would never let go of the key that we took for it just now.
@@ -239,9 +239,6 @@ noted as (
 select id::text from asked
 """
 
-_EDITED = ("payload", "task_version", "queue", "lane", "priority", "due_at", "expires_at", "timeout",
-           "max_attempts", "retry_base", "retry_cap", "retry_jitter", "revision")  # fmt: skip
-
 _NOTED = """
 noted as (
     insert into @.events (job, revision, at, what, actor, note, tenant)
@@ -255,7 +252,7 @@ REPLACE = f"""
 {unpack(EDIT)},
 mine as materialized (select j.id from c join @.jobs j on {FENCE} for update of j skip locked),
 written as (
-    update @.jobs j set filed = false, {", ".join(f"{name} = {_as('c', [name])}" for name in _EDITED)}
+    update @.jobs j set filed = false, {", ".join(f"{name} = {_as('c', [name])}" for name in EDITED)}
     from c where j.id = c.id and j.id = any (array(select id from mine))
     returning j.id
 ),{_NOTED}"""

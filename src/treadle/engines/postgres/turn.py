@@ -6,6 +6,7 @@ frozen while its socket is full must not hold five hundred uncommitted claims. T
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, NamedTuple
 
 from treadle.engines.base import Claim
@@ -222,13 +223,18 @@ _SETTLED_ROWS = "select 's' as kind, id::text, now, null::text from t left join 
 
 def statement(claim: Claim | None, *, settles: bool = True, places: Sequence[Place] = ()) -> str:
     """The SQL of a turn, with `@` for the schema. What it need not do is left out: it would be planned all the same."""
-    if claim is None:
+    return _statement(claim is not None, claim is None or claim.lanes is None, settles, bool(places))
+
+
+@cache
+def _statement(claims: bool, all_lanes: bool, settles: bool, places: bool) -> str:
+    if not claims:
         return f"{unpack(CHANGE)},{SETTLED}\n{_SETTLED_ROWS}"
     settled = (f",{SETTLED}", _SETTLED_ROWS) if settles else ("", "select 's' as kind, null as id, now, null from t")
     if places:
         claimed = _CLAIMED.format(lanes=_PLACES, by_lane=_BY_PLACE)
     else:
-        claimed = _CLAIMED.format(lanes=_LANES_FOUND if claim.lanes is None else _LANES_GIVEN, by_lane=_BY_LANE)
+        claimed = _CLAIMED.format(lanes=_LANES_FOUND if all_lanes else _LANES_GIVEN, by_lane=_BY_LANE)
     return f"""{unpack(CHANGE)}{settled[0]},{_ASKED},{claimed}
 {settled[1]}
 union all select 'c', id::text, null, null from claimed

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from treadle.engines.base import Claim
 from treadle.engines.sqlite.rows import micros
-from treadle.model import Job
 
 SPARE = 1000  # jobs of strangers that one look may meet
 
@@ -41,10 +40,6 @@ def pick(connection: sqlite3.Connection, claim: Claim, now: datetime, *, first: 
             if len(got) < wanted:
                 waiting.remove(source)
     return picked
-
-
-def in_order(jobs: list[Job]) -> list[Job]:
-    return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))
 
 
 def _lanes(connection: sqlite3.Connection, queue: str, wanted: Sequence[str] | None) -> Iterator[str]:

@@ -26,14 +26,15 @@ from treadle.engines.base import (
     Verdict,
     Where,
     drive,
+    in_order,
 )  # fmt: skip
-from treadle.engines.rows import Row, small
+from treadle.engines.rows import Row, renewal_of
 from treadle.engines.sqlite import scripts
-from treadle.engines.sqlite.claims import SPARE, in_order, pick
+from treadle.engines.sqlite.claims import SPARE, pick
 from treadle.engines.sqlite.file import LEDGER, MEMORY, WAL_RESET_FIXED, File, FileLocked, differences, migrations
 from treadle.engines.sqlite.rows import JOB, event_from, job_from, micros
 from treadle.errors import EngineError, SchemaError
-from treadle.model import UUID, Change, Event, Job, Scope, State, What, holds_nul
+from treadle.model import UUID, Change, Event, Job, Scope, State, What
 
 T = TypeVar("T")
 
@@ -215,7 +216,7 @@ class SqliteEngine:
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         if not holds:
             return []
-        rows = [_renewal_row(hold) for hold in holds]
+        rows = [renewal_of(hold, micros) for hold in holds]
         version = self._version()
         try:
             with self.file.write(patience=lease / 6) as connection:
@@ -413,22 +414,6 @@ def _past(connection: sqlite3.Connection, limit: int, now: datetime) -> list[Job
         (micros(now), limit - len(rows)),
     ).fetchall()
     return [job_from(row) for row in rows]
-
-
-def _renewal_row(hold: Hold) -> Row:
-    """A renewal as a row; what cannot be stored is left out, for it must not cost the lease."""
-    progress, cost = small(hold.progress), hold.cost_micros
-    try:
-        fits = progress is None or (bool(progress.encode()) and not holds_nul(progress))
-    except UnicodeEncodeError:
-        fits = False
-    return (
-        hold.job_id,
-        hold.token,
-        micros(hold.started_at),
-        progress if fits else None,
-        cost if cost is not None and -(2**63) <= cost < 2**63 else None,
-    )
 
 
 def _id(text: str) -> str:

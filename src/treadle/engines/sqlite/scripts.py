@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from treadle.engines.base import Receipt, Ruling, Script, Verdict, judge
-from treadle.engines.rows import COLUMNS, NEW, Row, small
+from treadle.engines.rows import COLUMNS, EDITED, NEW, Row, fence_of, small
 from treadle.engines.sqlite.rows import JOB, job_from, micros, row_from
-from treadle.model import Change, Fence, Job, State, What, holds_nul
+from treadle.model import Change, Fence, Job, What, holds_nul
 
 
 def _unpack(names: Iterable[str]) -> str:
@@ -178,12 +178,9 @@ returning id, revision
 """  # noqa: S608
 
 _EDIT = ("id", "was", "was_revision", "was_token", "was_lease", "now", *COLUMNS[1:])
-_EDITED = ("payload", "task_version", "queue", "lane", "priority", "due_at", "expires_at", "timeout",
-           "max_attempts", "retry_base", "retry_cap", "retry_jitter", "revision")  # fmt: skip
-
 REPLACE = f"""
 {_unpack(_EDIT)}
-update treadle_jobs as j set filed = 0, {", ".join(f"{name} = c.{name}" for name in _EDITED)}
+update treadle_jobs as j set filed = 0, {", ".join(f"{name} = c.{name}" for name in EDITED)}
 from c where j.id = c.id and {_FENCE}
 returning id
 """  # noqa: S608
@@ -283,13 +280,7 @@ def _statement(change: Change) -> str:
 
 
 def _fence_row(change: Change, now: datetime) -> Row:
-    before, state, token, lease = change.before, change.before.state, None, None
-    if change.fence in (Fence.HOLDER, Fence.RECOVERY):
-        state = State.RUNNING  # a settled row keeps its token: holding is running
-        token = before.lease_token or ""  # a change without a token must match nothing
-    if change.fence is Fence.RECOVERY:
-        lease = micros(before.lease_until) or 0
-    return (before.id, state, before.revision, token, lease, micros(now))
+    return (*fence_of(change, micros), micros(now))
 
 
 def _change_row(change: Change, now: datetime) -> Row:
