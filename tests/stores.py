@@ -7,15 +7,35 @@ from uuid import uuid4
 
 import psycopg
 
+import dynamo_servers
 import provision
 from treadle.engines import connect
 
 KINDS = ("sqlite", "postgres")
 SECOND = ("postgres15",)  # an older server, for the conformance suite where its binaries are to be had
+DYNAMO = {"dynamodb" if kind == dynamo_servers.DEFAULT else kind: kind for kind in dynamo_servers.kinds()}
+"""The first is the engine's own; the conformance suite asks the others for a second opinion."""
+
+
+def _fresh_table(server: str) -> Iterator[str]:
+    table = f"t{uuid4().hex[:20]}"
+    url = f"dynamodb://{table}?endpoint={dynamo_servers.shared_dynamodb(server)}&region=us-east-1&spread=4&skew=0"
+    engine = connect(url)
+    engine.migrate()
+    try:
+        yield url
+    finally:
+        engine.client.call("DeleteTable", {"TableName": table})
+        engine.close()
 
 
 def emptied(url: str) -> str:
     """The same store with nothing in it; quicker than a fresh one."""
+    if url.startswith("dynamodb"):
+        engine = connect(url)
+        engine.client.call("DeleteTable", {"TableName": engine.client.table})
+        engine.migrate()
+        engine.close()
     server, _, schema = url.partition("?schema=")
     if schema:
         with psycopg.connect(server, autocommit=True) as connection:
@@ -28,6 +48,9 @@ def fresh_store(kind: str, folder: Path) -> Iterator[str]:
     """The URL of a store of this kind, migrated; on a server it is gone afterwards."""
     if kind == "sqlite":
         yield f"sqlite:///{folder}/treadle.db"
+        return
+    if kind in DYNAMO:
+        yield from _fresh_table(DYNAMO[kind])
         return
     server, schema = provision.shared_postgres(kind.removeprefix("postgres") or "18"), f"t{uuid4().hex[:20]}"
     url = f"{server}?schema={schema}"

@@ -8,7 +8,7 @@ clock of its own, no speed to speak of. Where the contract leaves something open
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from treadle.engines.base import Claim, Held, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
+from treadle.engines.base import LISTED, Claim, Held, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
 from treadle.model import Change, Event, Fence, Job, Scope, State, What
 
 Key = tuple[str, str, str]  # tenant, task, key
@@ -166,9 +166,9 @@ class ReferenceEngine:
         return [self.jobs.get(id_) for id_ in ids]
 
     def find(self, where: Where) -> list[Job]:
-        """All that match, newest first: by id, which is made to rise, or by the time they finished."""
+        """All that match, newest first: by id, which is made to rise, or by the time they ended."""
         found = [job for job in self.jobs.values() if _matches(job, where)]
-        if where.state is not None and where.state.final:
+        if where.state in LISTED:
             return sorted(found, key=lambda job: (job.finished_at, job.id), reverse=True)
         return sorted(found, key=lambda job: job.id, reverse=True)
 

@@ -142,24 +142,37 @@ def test_paging_with_a_filter_covers_what_matches_exactly_once(engine, limit):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10])
-def test_jobs_of_a_final_state_come_by_the_time_they_finished_latest_first(engine, clock, limit):
+def test_failed_jobs_come_by_the_time_they_ended_latest_first(engine, clock, limit):
     held = claim_all(engine, [enqueued(engine) for _ in range(6)])
     order = [3, 0, 5, 1, 4, 2]
     for number in order:
+        settle(engine, held[number], Refused(Reason.PERMANENT, an_error(clock.now())))
+        clock.advance(seconds=1)
+
+    found = pages(engine, Where(state=State.FAILED), limit)
+
+    assert ids(found) == [held[number].id for number in reversed(order)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 10])
+def test_jobs_that_succeeded_come_newest_first_whenever_they_ended(engine, clock, limit):
+    held = claim_all(engine, [enqueued(engine) for _ in range(6)])
+    for number in [3, 0, 5, 1, 4, 2]:
         settle(engine, held[number], Succeeded())
         clock.advance(seconds=1)
 
     found = pages(engine, Where(state=State.SUCCEEDED), limit)
 
-    assert ids(found) == [held[number].id for number in reversed(order)]
+    assert ids(found) == ids(reversed(held))
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4, 10])
 def test_jobs_that_finished_in_one_instant_are_paged_exactly_once(engine, clock, limit):
     held = claim_all(engine, [enqueued(engine) for _ in range(9)])
-    engine.turn([lifecycle.settle(job, Succeeded(), clock.now()) for job in held])
+    outcome = Refused(Reason.PERMANENT, an_error(clock.now()))
+    engine.turn([lifecycle.settle(job, outcome, clock.now()) for job in held])
 
-    found = pages(engine, Where(state=State.SUCCEEDED), limit)
+    found = pages(engine, Where(state=State.FAILED), limit)
 
     assert ids(found) == sorted(ids(held), reverse=True)
 

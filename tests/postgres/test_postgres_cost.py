@@ -151,7 +151,7 @@ def test_recovery_looks_at_running_and_expiring_jobs_only(crowded):
     ("where", "index"),
     [
         (Where(state=State.FAILED), {"finished_state"}),
-        (Where(state=State.SUCCEEDED, task="greet"), {"finished_state"}),
+        (Where(state=State.SUCCEEDED, task="greet"), {"finished_pkey"}),
         (Where(), {"jobs_pkey", "finished_pkey"}),
         (Where(queue="default"), {"jobs_pkey", "finished_pkey"}),
     ],

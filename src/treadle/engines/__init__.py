@@ -3,10 +3,13 @@
 import re
 from collections.abc import Callable
 from datetime import datetime
+from typing import TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from treadle.engines.base import Engine
 from treadle.errors import ConfigError
+
+N = TypeVar("N", int, float)
 
 SYNCHRONOUS = ("full", "normal")
 
@@ -32,10 +35,12 @@ def connect(
             return _sqlite(url, clock, everything)
         case "postgresql" | "postgres":
             return _postgres(url, clock, everything, auto_migrate, listen_url)
+        case "dynamodb":
+            return _dynamodb(url, clock, everything, auto_migrate)
         case "":
             raise ConfigError(f"url: {url!r} has no scheme; write sqlite:///{url or 'treadle.db'}")
         case other:
-            known = "sqlite:///file.db and postgresql://user:password@host/database"
+            known = "sqlite:///file.db, postgresql://user:password@host/database and dynamodb://table"
             raise ConfigError(f"url: no engine for {other!r}; this version of treadle speaks {known}")
 
 
@@ -63,6 +68,48 @@ def _postgres(
         clock=clock,
         everything=everything,
     )
+
+
+def _dynamodb(url: str, clock: Callable[[], datetime] | None, everything: bool, auto_migrate: bool) -> Engine:
+    try:
+        from treadle.engines.dynamodb.engine import DynamoEngine
+    except ImportError as error:
+        if error.name and error.name.partition(".")[0] not in ("botocore", "urllib3"):
+            raise
+        raise ConfigError("url: DynamoDB needs its library; run: pip install 'treadle[dynamodb]'") from error
+
+    parts = urlsplit(url)
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", parts.netloc) or parts.path not in ("", "/"):
+        raise ConfigError(f"url: {url!r} names no table; write dynamodb://table?region=eu-central-1")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    known = {"region", "endpoint", "shards", "spread", "skew"}
+    if options.keys() - known:
+        strange = ", ".join(sorted(options.keys() - known))
+        raise ConfigError(f"url: unknown option {strange}; dynamodb knows {', '.join(sorted(known))}")
+    return DynamoEngine(
+        parts.netloc,
+        region=options.get("region"),
+        endpoint=options.get("endpoint"),
+        shards=_number(options, "shards", 1, 256, 1),
+        spread=_number(options, "spread", 1, 256, 64),
+        skew=_number(options, "skew", 0, 60, 0.5),
+        auto_migrate=auto_migrate,
+        clock=clock,
+        everything=everything,
+    )
+
+
+def _number(options: dict[str, str], name: str, least: int, most: int, default: N) -> N:
+    text = options.get(name)
+    if text is None:
+        return default
+    try:
+        value = type(default)(text)
+    except ValueError:
+        value = type(default)(least - 1)
+    if not least <= value <= most:
+        raise ConfigError(f"url: {name}={text!r} must be a number from {least} to {most}")
+    return value
 
 
 def _libpq(url: str, setting: str) -> tuple[str, dict[str, str]]:

@@ -214,7 +214,7 @@ class Engine(Protocol):
         ...
 
     def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
-        """Jobs that match, newest first (of a final state: the latest to finish first)."""
+        """Jobs that match, newest first; of failed and of cancelled ones, the latest to end first."""
         ...
 
     def count(self, where: Where) -> dict[State, int]:
@@ -239,6 +239,10 @@ class Engine(Protocol):
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         """The statements that write one change, for the caller's own transaction."""
         ...
+
+
+LISTED = (State.FAILED, State.CANCELLED)
+"""The states whose jobs `find` lists by the time they ended: what an operator looks for."""
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from treadle.engines.base import Page, Where
+from treadle.engines.base import LISTED, Page, Where
 from treadle.engines.postgres.rows import JOB, job_from
 from treadle.engines.rows import COLUMNS
 from treadle.model import UUID, Job, State
@@ -17,9 +17,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def find(where: Where, limit: int, cursor: str | None) -> tuple[str, list[Any]]:
-    """The query for a page: newest first; of a final state, the latest to finish first."""
+    """The query for a page: newest first; of failed and of cancelled jobs, the latest to end first."""
     conditions, values = _conditions(where)
-    by_end = where.state is not None and where.state.final
+    by_end = where.state in LISTED
     order = "finished_at desc, id desc" if by_end else "id desc"
     if cursor and by_end:
         micros, id_ = cursor.split(":")
@@ -61,7 +61,7 @@ def _check(id_: str) -> None:
 
 
 def _cursor(last: Job, where: Where) -> str:
-    if where.state is not None and where.state.final and last.finished_at is not None:
+    if where.state in LISTED and last.finished_at is not None:
         return f"{(last.finished_at - _EPOCH) // timedelta(microseconds=1)}:{last.id}"
     return last.id
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from treadle.clock import SystemClock
 from treadle.engines.base import (
+    LISTED,
     Claim,
     Finding,
     Half,
@@ -290,7 +291,7 @@ class SqliteEngine:
 
     def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
         conditions, values = _conditions(where)
-        if where.state is not None and where.state.final:
+        if where.state in LISTED:
             place, order = "(finished_at, id)", "finished_at desc, id desc"
             after = [int(cursor.split(":")[0]), _id(cursor.split(":")[1])] if cursor else []
             marks = "(?, ?)"

@@ -1,0 +1,146 @@
+"""Which jobs a claim tries, slot by slot in order, stepping over what it may not take.
+
+Lanes take turns; within a lane the most urgent priority comes first, within that a shard at random, within the shard
+the longest due. What a claim does not know is filed by task and version, so that claims meet it once.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from heapq import merge
+from itertools import groupby, islice
+from typing import NamedTuple
+
+from treadle.engines.base import Claim
+from treadle.engines.dynamodb.client import Client
+from treadle.engines.dynamodb.items import Item, Slot, plain, text_of
+from treadle.engines.dynamodb.slots import Range
+
+PAGE = 25
+SPARE = 100  # jobs of strangers that one look at a range may meet
+HEAD = 25  # running jobs at the head of a range that are walked over each time
+MARGIN = 2.0  # seconds: clocks differ, so a cursor stays that far behind
+
+
+class Cursor(NamedTuple):
+    """Up to this sort key everything was running when we looked, and until when that is believed."""
+
+    sk: str
+    until: float
+
+
+class Cursors:
+    """Where claims begin in each range, instead of walking over everything that runs."""
+
+    def __init__(self) -> None:
+        self._cursors: dict[str, Cursor] = {}
+        self._lock = threading.Lock()
+
+    def start(self, pk: str) -> str:
+        cursor = self._cursors.get(pk)
+        return cursor.sk if cursor is not None and time.monotonic() < cursor.until else "scheduled#"
+
+    def advance(self, pk: str, sk: str, seconds: float) -> None:
+        with self._lock:
+            if self.start(pk) == "scheduled#":
+                self._cursors[pk] = Cursor(sk, time.monotonic() + seconds)
+            else:
+                self._cursors[pk] = self._cursors[pk]._replace(sk=sk)
+
+    def back(self, pk: str, sk: str) -> None:
+        """A job was put at this place: look there again."""
+        with self._lock:
+            if pk in self._cursors and self._cursors[pk].sk >= sk:
+                del self._cursors[pk]
+
+
+Lane = tuple[str, bool, str]
+
+
+def _lane(range_: Range) -> Lane:
+    return range_.slot.queue, range_.slot.hashed, range_.slot.lane
+
+
+class Look:
+    """One claim's way through the ranges."""
+
+    def __init__(self, client: Client, cursors: Cursors, claim: Claim, now: datetime) -> None:
+        self.first: Lane | None = None  # the lane that the first job came from
+        self.strangers: list[Item] = []
+        self.cut_short = False  # there were more strangers than one look may meet
+        self._client = client
+        self._cursors = cursors
+        self._claim = claim
+        self._now = text_of(now)
+        self._behind = text_of(now.fromtimestamp(now.timestamp() - MARGIN, now.tzinfo))
+
+    def sources(self, ranges: Sequence[Range], last: Lane | None) -> list[Iterator[Item]]:
+        """One stream of jobs a lane, beginning after the lane that came first the last time."""
+        lanes = {lane: list(group) for lane, group in groupby(sorted(ranges, key=_lane), _lane)}
+        later = [lane for lane in lanes if last is None or lane > last]
+        earlier = [lane for lane in lanes if lane not in later]
+        return [self._jobs(lane, lanes[lane]) for lane in (*later, *earlier)]
+
+    def _jobs(self, lane: Lane, ranges: list[Range]) -> Iterator[Item]:
+        """What of a lane may be claimed now: from priority to priority, within each from shard to shard."""
+        ranges = [range_ for range_ in ranges if not range_.slot.task or self._knows_slot(range_.slot)]
+        for priority in sorted({range_.slot.priority for range_ in ranges}, reverse=True):
+            same = [range_ for range_ in ranges if range_.slot.priority == priority]
+            shards = max(range_.shards for range_ in same)
+            start = random.randrange(shards)  # noqa: S311 - spreads the workers
+            for shard in (*range(start, shards), *range(start)):
+                streams = [self._due(range_.slot.partition(shard)) for range_ in same if shard < range_.shards]
+                for item in merge(*streams, key=lambda item: str(item["SK"]["S"])):
+                    self.first = self.first or lane
+                    yield item
+
+    def _due(self, pk: str) -> Iterator[Item]:
+        """What of a range may be claimed now, in order."""
+        low, met, running = self._cursors.start(pk), 0, 0
+        head = True
+        for page in self._client.pages(
+            pk, low=low, high=f"scheduled#{self._now}#~", limit=max(PAGE, self._claim.limit)
+        ):
+            for item in page:
+                at = plain(item)
+                if at["status"] == "running":
+                    running += 1
+                    if head and running > HEAD and at["SK"][10:] < self._behind:
+                        self._cursors.advance(pk, at["SK"], self._claim.lease / 3)
+                    continue
+                head = False
+                if at["status"] != "pending" or ("expires_at" in at and at["expires_at"] <= self._now):
+                    continue
+                if self._claim.lanes is not None and at.get("lane", "") not in self._claim.lanes:
+                    continue
+                if self._knows(at["job_type"], int(at.get("task_version", 1))):
+                    yield item
+                    continue
+                met += 1
+                self.strangers.append(item)
+                if met >= SPARE:
+                    self.cut_short = True
+                    return
+
+    def _knows(self, task: str, version: int) -> bool:
+        claim = self._claim
+        return (claim.tasks is None or task in claim.tasks) and version <= claim.versions.get(task, version)
+
+    def _knows_slot(self, slot: Slot) -> bool:
+        return self._knows(slot.task, slot.version)
+
+
+def by_turns(sources: list[Iterator[Item]], wanted: int) -> list[Item]:
+    """Up to `wanted` items, from each source its share; exhausted sources are taken off the list."""
+    taken: list[Item] = []
+    while sources and len(taken) < wanted:
+        share = max(1, (wanted - len(taken)) // len(sources))
+        for source in list(sources):
+            asked = min(share, wanted - len(taken))
+            got = list(islice(source, asked))
+            taken += got
+            if len(got) < asked:
+                sources.remove(source)
+    return taken

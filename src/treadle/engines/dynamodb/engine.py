@@ -1,0 +1,486 @@
+"""The DynamoDB engine: one table, no index, every decision by a condition of the write that makes it.
+
+See docs/dynamodb.md for the layout and what each operation costs. A turn is a series of atoms: each change and each
+claim is one of its own, so a part of a turn may be applied when the rest was not, and repeating it is safe.
+"""
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, TypeVar
+
+from treadle.clock import SystemClock
+from treadle.engines.base import (
+    Claim,
+    Finding,
+    Half,
+    Held,
+    Hold,
+    Page,
+    Receipt,
+    Renewal,
+    Ruling,
+    Script,
+    Turn,
+    Verdict,
+    Where,
+    in_order,
+    judge,
+)
+from treadle.engines.dynamodb import claims, table, writes
+from treadle.engines.dynamodb.client import BATCH, Client, Crowded, Failed, Refused
+from treadle.engines.dynamodb.items import (
+    Item,
+    Place,
+    Slot,
+    Value,
+    due_place,
+    id_place,
+    job_from,
+    place_of,
+    value_of,
+)
+from treadle.engines.dynamodb.keeping import Keeper, Recovery
+from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.dynamodb.slots import Slots
+from treadle.engines.dynamodb.writes import ID, KEY, Part, Table
+from treadle.engines.rows import renewal_of
+from treadle.errors import SchemaError
+from treadle.model import UUID, Change, Event, Fence, Job, Scope, State
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 16  # calls in flight for one operation on many jobs
+TOGETHER = 25  # jobs in one transaction of a bulk enqueue
+TRIES = 20
+SETTLING = 2.0  # seconds to go on trying a change that meets others' writes, before it counts as busy
+REMEMBERED = 100_000  # places of jobs, and tokens of claims
+FRESH = 1.0  # seconds
+ROUNDS = 20  # looks of one claim that keeps meeting strangers
+FILED = 25  # strangers that a claim steps over each time before it files them away
+
+
+class DynamoEngine:
+    """One table of DynamoDB."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        region: str | None = None,
+        endpoint: str | None = None,
+        shards: int = 1,
+        spread: int = table.SPREAD,
+        skew: float = 0.5,
+        auto_migrate: bool = False,
+        clock: Callable[[], datetime] | None = None,
+        everything: bool = False,
+    ) -> None:
+        self.client = Client(name, region=region, endpoint=endpoint)
+        self._given = clock is not None
+        self._clock = clock or SystemClock().now
+        self._spread = spread
+        self._everything = everything
+        self._auto_migrate = auto_migrate
+        self._slots = Slots(self.client, shards)
+        self._cursors = claims.Cursors()
+        self._recovery = Recovery(self.client, self._slots, skew)
+        self._places: OrderedDict[str, Place] = OrderedDict()  # of jobs that this process holds
+        self._tokens: OrderedDict[str, None] = OrderedDict()  # of claims that this process has begun
+        self._first: claims.Lane | None = None  # the lane that the last claim began with
+        self._waiting: set[threading.Event] = set()
+        self._lock = threading.Lock()
+        self._ready = False
+        self._pool: ThreadPoolExecutor | None = None
+        self._process = 0
+
+    # ------------------------------------------------------------------------------------ the table
+
+    def open(self) -> None:
+        try:
+            spread = table.spread_of(self.client)
+        except SchemaError:
+            if not self._auto_migrate:
+                raise
+            self.migrate()
+            spread = table.spread_of(self.client)
+        self._table = Table(self.client.table, spread, self._everything)
+        self._reader = Reader(self.client, self._slots, spread)
+        self._keeper = Keeper(self.client, self._reader, self._table, self._each)
+        self._ready = True
+
+    def migrate(self, half: Half | None = None) -> list[str]:
+        if half == "post":
+            return []
+        return [table.MIGRATION] if table.create(self.client, self._spread) else []
+
+    def check(self, *, quick: bool = False) -> list[str]:
+        return table.differences(self.client, quick=quick)
+
+    def schema_sql(self, half: Half | None = None) -> str:
+        return "" if half == "post" else table.as_text(self.client.table)
+
+    def doctor(self) -> list[Finding]:
+        live = table.describe(self.client)
+        if live is None:
+            return [Finding("error", f"{self.client.where} is not there: run `treadle migrate`")]
+        found = [Finding("ok", f"{self.client.where} is {live['TableStatus'].lower()}")]
+        found += [Finding("error", line) for line in table.differences(self.client, quick=False)]
+        drift = self.client.drift
+        if drift is not None:
+            level = "warning" if abs(drift) > 1.5 else "ok"  # the server tells whole seconds
+            found.append(Finding(level, f"this machine's clock and the server's differ by about {abs(drift):.0f} s"))
+        found.append(Finding("ok", "there are no notifications here: workers find jobs by polling"))
+        return found
+
+    def close(self) -> None:
+        if self._pool is not None and self._process == os.getpid():
+            self._pool.shutdown(wait=False)
+        self._pool = None
+        self.client.close()
+
+    def now(self) -> datetime:
+        return self._clock()
+
+    def _opened(self) -> None:
+        if not self._ready:
+            self.open()
+
+    def _each(self, work: Callable[[T], R], things: Sequence[T]) -> list[R]:
+        """Do it for each of them, several at once; the first error is raised when all have ended."""
+        if len(things) <= 1:
+            return [work(thing) for thing in things]
+        with self._lock:
+            if self._pool is None or self._process != os.getpid():
+                self._pool, self._process = ThreadPoolExecutor(AT_ONCE, "treadle-dynamodb"), os.getpid()
+            futures = [self._pool.submit(work, thing) for thing in things]
+        errors = [error for future in futures if (error := future.exception())]
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
+
+    # -------------------------------------------------------------------------------------- enqueue
+
+    def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> list[Receipt]:
+        self._opened()
+        now = now or self._clock()
+        fresh: dict[str, Job] = {}
+        for job in jobs:
+            due_at = job.due_at if job.due_at > job.created_at else now
+            fresh.setdefault(job.id, job.evolve(created_at=now, due_at=due_at))
+        # Jobs with a key go one after the other: of two with the same key the first is first.
+        keyed = [[job] for job in fresh.values() if job.key is not None]
+        plain = [job for job in fresh.values() if job.key is None]
+        groups = [plain[start : start + TOGETHER] for start in range(0, len(plain), TOGETHER)]
+        answers = self._each(lambda group: self._store(group, now), groups)
+        answers += [self._store(group, now) for group in keyed]
+        receipts = {}
+        for receipt_of in answers:
+            receipts.update(receipt_of)
+        self._stir()
+        told: list[Receipt] = []
+        for job in jobs:
+            told.append(receipts[job.id])
+            receipts[job.id] = receipts[job.id]._replace(created=False)  # a second one of the same id finds the first
+        return told
+
+    def _store(self, jobs: Sequence[Job], now: datetime) -> dict[str, Receipt]:
+        """Store these jobs in one transaction; if that is refused, each on its own."""
+        if len(jobs) == 1:
+            return {jobs[0].id: self._store_one(jobs[0], now)}
+        try:
+            parts = [part for job in jobs for part in self._new(job, now)]
+            if len(parts) <= BATCH:
+                self.client.write(parts, patience=SETTLING)
+                return {job.id: Receipt(job, created=True) for job in jobs}
+        except (Failed, Refused, ValueError, Crowded):
+            pass
+        half = len(jobs) // 2
+        return self._store(jobs[:half], now) | self._store(jobs[half:], now)
+
+    def _store_one(self, job: Job, now: datetime) -> Receipt:
+        dead: str | None = None
+        try:
+            for _ in range(TRIES):
+                try:
+                    self.client.write(self._new(job, now, dead))
+                    return Receipt(job, created=True)
+                except Failed as failed:
+                    holder = job.id if ID in failed.which else _holder(failed.which[KEY])
+                    [first] = self._reader.get([holder]) if holder else [None]
+                    if first is not None:
+                        return Receipt(first, created=False)
+                    if holder and ID not in failed.which and _scope(failed.which[KEY]) is not Scope.WINDOW:
+                        return Receipt(job, created=False)
+                    dead = holder  # a window whose job is gone: not trusted
+        except ValueError as error:
+            return Receipt(job, created=False, refused=str(error))
+        raise Crowded(f"{self.client.where}: job {job.id} or its key keeps changing; repeating is safe")
+
+    def _new(self, job: Job, now: datetime, dead: str | None = None) -> list[Part]:
+        place = self._due_place(job)
+        if job.expires_at is not None:
+            self._recovery.expect(job.expires_at)
+        return writes.enqueue(self._table, job, place, now, dead)
+
+    def _due_place(self, job: Job, slot: Slot | None = None) -> Place:
+        slot = self._slots.for_job(self._table, job) if slot is None else self._slots.register(self._table, slot)
+        place = due_place(job, slot, self._slots.shards)
+        self._cursors.back(place.pk, place.sk)
+        return place
+
+    # ----------------------------------------------------------------------------------------- turn
+
+    def turn(self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime | None = None) -> Turn:
+        if len({change.before.id for change in changes}) != len(changes):
+            raise ValueError("a turn takes at most one change a job")
+        self._opened()
+        now = now or self._clock()
+        free = [change for change in changes if not change.takes_key]
+        verdicts = self._each(lambda change: self._settle(change, now), free)
+        found = {change.before.id: verdict for change, verdict in zip(free, verdicts, strict=True)}
+        for change in changes:
+            if change.takes_key:  # one after the other: of two that want one key the first gets it
+                found[change.before.id] = self._settle(change, now)
+        if changes:
+            self._stir()
+        jobs = self._claim(claim, now) if claim is not None else []
+        return Turn([found[change.before.id] for change in changes], jobs, now)
+
+    def _settle(self, change: Change, now: datetime) -> Verdict:
+        """Write one change, or say why not."""
+        dead, id_ = None, change.before.id
+        place = self._places.get(id_) or self._where(change)
+        try:
+            for _ in range(TRIES):
+                if place is None or not _ripe(change, now):
+                    return judge(change, self._reader.get([id_])[0])
+                try:
+                    self._change(change, place, now, dead)
+                    return Verdict(Ruling.APPLIED)
+                except Failed as failed:
+                    if 0 not in failed.which:  # its key is another's
+                        holder = next((_holder(item) for item in failed.which.values() if item), None)
+                        if dead is None and holder and self._reader.get([holder]) == [None]:
+                            dead = holder
+                            continue
+                        why = f"key {change.after.key!r} is taken"
+                        return Verdict(Ruling.REFUSED, holder=holder, why=why)
+                there = self._where(change)
+                if there == place:
+                    [current] = self._reader.get([id_])
+                    if change.fence is not Fence.RUNNING or current is None or current.state is not State.RUNNING:
+                        return judge(change, current)
+                    change = _again(change, current)
+                place = there
+        except Crowded:
+            return Verdict(Ruling.BUSY)
+        except ValueError as error:
+            return Verdict(Ruling.REFUSED, why=str(error))
+        return Verdict(Ruling.BUSY)
+
+    def _where(self, change: Change) -> Place | None:
+        """Where the item is that the change compares."""
+        if change.before.state.final and change.fence is Fence.REVISION:
+            return id_place(change.before.id, self._table.spread)
+        return self._reader.place(change.before.id)
+
+    def _change(self, change: Change, place: Place, now: datetime, dead: str | None) -> None:
+        self.client.write(self._parts(change, place, now, dead), patience=SETTLING)
+        if change.after.state is not State.RUNNING:
+            self._places.pop(change.before.id, None)
+
+    def _parts(self, change: Change, place: Place, now: datetime, dead: str | None) -> list[Part]:
+        before, after = change.before, change.after
+        stays = (before.due_at, before.queue, before.lane, before.priority) == (
+            after.due_at, after.queue, after.lane, after.priority,
+        )  # fmt: skip
+        new = place
+        if not after.state.final and (before.state.final or not stays):
+            new = self._due_place(after)
+        self._cursors.back(new.pk, new.sk)
+        return writes.change_parts(self._table, change, place, new, now, dead).parts
+
+    # ---------------------------------------------------------------------------------------- claim
+
+    def _claim(self, claim: Claim, now: datetime) -> list[Job]:
+        if claim.token in self._tokens or not _just_made(claim.token):
+            held = self._under(claim)
+            if held:  # this turn was here before: give the same answer, claim no more
+                return in_order(self._reader.jobs(held))
+        self._remember(self._tokens, claim.token, None)
+        taken: list[Item] = []
+        for _ in range(ROUNDS):
+            look = claims.Look(self.client, self._cursors, claim, now)
+            sources = look.sources(self._slots.of(claim.queues, claim.lanes), self._first)
+            while len(taken) < claim.limit and (tried := claims.by_turns(sources, claim.limit - len(taken))):
+                taken += [item for item in self._each(lambda item: self._take(item, claim, now), tried) if item]
+            self._first = look.first or self._first
+            if len(look.strangers) > FILED:
+                self._each(self._file, look.strangers)
+            if len(taken) >= claim.limit or not look.cut_short:
+                break
+        if taken:
+            self._recovery.expect(now + timedelta(seconds=claim.lease))
+        return in_order(self._reader.jobs(taken))
+
+    def _take(self, item: Item, claim: Claim, now: datetime) -> Item | None:
+        """Claim this one; None if somebody else was quicker."""
+        place, before = place_of(item), job_from(item)
+        after = writes.claimed(before, claim, now)
+        try:
+            self.client.write(writes.take(self._table, before, after, place, now))
+        except Failed as failed:
+            there = failed.which.get(0)
+            if there is None or there.get("lease_token", {}).get("S") != claim.token:
+                return None  # else it was us, and the answer was lost
+        except Crowded:
+            return None  # others want it too, or the partition gives no more: the next poll finds it
+        self._remember(self._places, before.id, place)
+        kept = {name: value for name, value in item.items() if name not in writes.TAKEN_AWAY}
+        return kept | writes.taking(after)
+
+    def _under(self, claim: Claim) -> list[Item]:
+        """What is held under this token."""
+        return [
+            item
+            for range_ in self._slots.of(claim.queues, None)
+            for shard in range(range_.shards)
+            for page in self.client.pages(range_.slot.partition(shard), low="scheduled#", limit=1000)
+            for item in page
+            if item["status"]["S"] == State.RUNNING and item.get("lease_token", {}).get("S") == claim.token
+        ]
+
+    def _file(self, item: Item) -> None:
+        """Put a job that nobody here knows where only those look who know it."""
+        job, old = job_from(item), place_of(item)
+        filed = Slot(job.queue, job.lane, job.priority, task=job.task, version=job.task_version)
+        new = Place(self._slots.register(self._table, filed).partition(0), old.sk)
+        with suppress(Failed, Crowded):  # somebody took it, or did the same
+            self.client.write(writes.moved(self._table, item, job, old, new))
+
+    # ------------------------------------------------------------------------------------ in between
+
+    def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
+        self._opened()
+        moment = (now or self._clock()) + timedelta(seconds=lease)
+        return self._each(lambda hold: self._extend(hold, moment), holds)
+
+    def _extend(self, hold: Hold, until: datetime) -> Held:
+        _, token, started_at, progress, cost = renewal_of(hold, lambda moment: moment)
+        said = {"started_at": started_at, "progress": progress, "cost_micros": cost, "lock_expires_at": until}
+        sets: dict[str, Value] = {name: value_of(value) for name, value in said.items() if value is not None}
+        place = self._places.get(hold.job_id)
+        for last in (False, True):
+            place = self._reader.place(hold.job_id) if last or place is None else place
+            if place is None:
+                break
+            part = writes.renewal(self._table, place, token, sets)["Update"]
+            with suppress(Failed):  # it is not there any more, or not ours
+                item = self.client.call("UpdateItem", {**part, "ReturnValues": "ALL_NEW"})["Attributes"]
+                return Held(hold.job_id, Renewal.RENEWED, bool(item.get("cancel_requested")))
+        self._places.pop(hold.job_id, None)
+        return Held(hold.job_id, Renewal.LOST)
+
+    def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
+        self._opened()
+        now = now or self._clock()
+        if not self._given and not self._recovery.due(now):
+            return []
+        past = list(islice(self._recovery.past(now), limit))
+        jobs = self._reader.jobs(past)
+        jobs += islice(self._keeper.unstarted(limit, now), limit - len(jobs))
+        if jobs:
+            self._recovery.expect(now)
+        return jobs
+
+    def wait(self, queues: Sequence[str], timeout: float, interrupt: threading.Event | None = None) -> bool:  # noqa: ARG002
+        """Wake at once for a write of this process; others' are found by polling."""
+        woken = interrupt or threading.Event()
+        self._waiting.add(woken)
+        try:
+            return woken.wait(timeout)
+        finally:
+            self._waiting.discard(woken)
+
+    def _stir(self) -> None:
+        for woken in tuple(self._waiting):
+            woken.set()
+
+    def _remember(self, memory: OrderedDict[str, Any], key: str, value: Any) -> None:
+        with self._lock:
+            memory[key] = value
+            while len(memory) > REMEMBERED:
+                memory.popitem(last=False)
+
+    # -------------------------------------------------------------------------------------- looking
+
+    def get(self, ids: Sequence[str]) -> list[Job | None]:
+        self._opened()
+        return self._reader.get(ids)
+
+    def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
+        self._opened()
+        return self._reader.find(where, limit=limit, cursor=cursor)
+
+    def count(self, where: Where) -> dict[State, int]:
+        self._opened()
+        return self._reader.count(where)
+
+    def events(self, job_id: str) -> list[Event]:
+        self._opened()
+        return self._reader.events(job_id)
+
+    def prune(self, keep: Mapping[State, timedelta], *, limit: int, now: datetime | None = None) -> int:
+        self._opened()
+        moment = now or self._clock()
+        # An id tells when it was made, and nothing finished before it was made; under a clock for tests it does not.
+        high = "~" if self._given or now is not None or not keep else _made_before(moment - min(keep.values()))
+        return self._keeper.prune(keep, limit, moment, high=high)
+
+    # ------------------------------------------------------------- for the caller's own transaction
+
+    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
+        raise NotImplementedError
+
+    def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
+        raise NotImplementedError
+
+
+def _ripe(change: Change, now: datetime) -> bool:
+    """Whether a lease that is to be taken is past by the clock."""
+    if change.fence is not Fence.RECOVERY:
+        return True
+    return change.before.lease_until is not None and change.before.lease_until <= now
+
+
+def _again(change: Change, current: Job) -> Change:
+    """A cancel request for the job as it is now: whoever holds it, it is told."""
+    after = current.evolve(cancel_requested=True, revision=current.revision + 1)
+    return change._replace(before=current, after=after)
+
+
+def _just_made(token: str) -> bool:
+    """Whether this token was minted a moment ago, so that no turn but this one can have carried it."""
+    return bool(UUID.fullmatch(token)) and abs(time.time() - int(token[:8] + token[9:13], 16) / 1000) < FRESH
+
+
+def _holder(item: Item | None) -> str | None:
+    return item["job"]["S"] if item and "job" in item else None
+
+
+def _scope(item: Item | None) -> Scope | None:
+    return Scope(item["scope"]["S"]) if item and item.get("scope", {}).get("S") else None
+
+
+def _made_before(moment: datetime) -> str:
+    """The highest id that can have been made by then."""
+    stamp = f"{max(0, int(moment.timestamp() * 1000)):012x}"
+    return f"{stamp[:8]}-{stamp[8:]}-~"

@@ -1,0 +1,178 @@
+"""What keeps the table in order: finding leases that are past, finding jobs to expire, pruning."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from treadle.engines.dynamodb.client import Client, Failed
+from treadle.engines.dynamodb.items import (
+    Item,
+    Place,
+    id_of,
+    key_place,
+    lines,
+    piece_places,
+    place_of,
+    plain,
+    pointed,
+    spilled_names,
+    text_of,
+    time_of,
+)
+from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.dynamodb.slots import Slots
+from treadle.engines.dynamodb.writes import Table, delete, forgotten
+from treadle.model import Job, State
+
+PAGE = 100
+QUIET = 2  # pages without a running job after which a walk from the head ends
+SELDOM = timedelta(seconds=2)  # between two looks when nothing is known to run out earlier
+TRAIL = 80  # events that one transaction takes along
+
+Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+
+
+class Recovery:
+    """Finds running jobs whose lease is past.
+
+    Jobs are claimed from the head of a range, so what runs is near the head: a walk from there ends after two pages in
+    which nothing runs. Beyond, one page a look goes through the rest of the range by and by. Between looks it is known
+    when the earliest lease ends, so there is nothing to look for before.
+    """
+
+    def __init__(self, client: Client, slots: Slots, skew: float) -> None:
+        self._client = client
+        self._slots = slots
+        self._skew = timedelta(seconds=skew)
+        self._deep: dict[str, str] = {}  # how far the slow walk has come in each range
+        self._last: datetime | None = None
+        self._next: datetime | None = None
+
+    def expect(self, moment: datetime) -> None:
+        """Look again at this time, if not earlier."""
+        if self._next is not None:
+            self._next = min(self._next, moment)
+
+    def due(self, now: datetime) -> bool:
+        return self._next is None or self._last is None or now >= self._next or now < self._last
+
+    def past(self, now: datetime) -> Iterator[Item]:
+        """Running jobs whose lease is past; the margin is for clocks that differ."""
+        self._last, self._next = now, now + SELDOM
+        limit = text_of(now - self._skew)
+        for range_ in self._slots.all():
+            for shard in range(range_.shards):
+                for item in self._running(range_.slot.partition(shard), now):
+                    until = plain(item).get("lock_expires_at", "")
+                    if until <= limit:
+                        yield item
+                    else:
+                        self.expect((time_of(until) or now) + self._skew)
+
+    def _running(self, pk: str, now: datetime) -> Iterator[Item]:
+        high, quiet, last = f"scheduled#{text_of(now)}#~", 0, ""
+        for page in self._client.pages(pk, low="scheduled#", high=high, limit=PAGE):
+            running = [item for item in page if item["status"]["S"] == State.RUNNING]
+            yield from running
+            quiet = 0 if running else quiet + 1
+            last = page[-1]["SK"]["S"] if page else last
+            if quiet >= QUIET:
+                break
+        else:
+            return
+        for page in self._client.pages(pk, low=max(last, self._deep.get(pk, "")), high=high, limit=PAGE):
+            yield from (item for item in page if item["status"]["S"] == State.RUNNING and item["SK"]["S"] > last)
+            self._deep[pk] = page[-1]["SK"]["S"] if len(page) == PAGE else ""
+            return
+
+
+class Keeper:
+    """Expiry and pruning."""
+
+    def __init__(self, client: Client, reader: Reader, table: Table, each: Each) -> None:
+        self._client = client
+        self._reader = reader
+        self._table = table
+        self._each = each
+
+    def unstarted(self, limit: int, now: datetime) -> Iterator[Job]:
+        """Pending jobs whose expires_at is past."""
+        for number in range(lines(self._table.spread)):
+            for page in self._client.pages(f"expires#{number:02x}", high=f"{text_of(now)}#~", limit=min(limit, PAGE)):
+                jobs = {job.id: job for job in self._reader.get([id_of(line) for line in page]) if job}
+                for line in page:
+                    job = jobs.get(id_of(line))
+                    if job is None or job.state.final:
+                        self._client.delete([place_of(line)])
+                    elif job.state is State.PENDING and job.expires_at is not None and job.expires_at <= now:
+                        yield job
+
+    def prune(self, keep: Mapping[State, timedelta], limit: int, now: datetime, *, high: str) -> int:
+        ages = {state.value: text_of(_back(now, age)) for state, age in keep.items() if state.final}
+        if not ages:
+            return 0
+        old = [
+            item
+            for part in self._each(lambda n: self._old(n, ages, high, limit), range(self._table.spread))
+            for item in part
+        ]
+        old.sort(key=lambda item: str(item["completed_at"]["S"]))
+        free = (item for item in old if not self._holds_key(item, now))
+        return sum(self._each(self._forget, list(islice(free, limit))))
+
+    def _old(self, number: int, ages: Mapping[str, str], high: str, limit: int) -> list[Item]:
+        """Records of one partition that may go."""
+        found: list[Item] = []
+        for page in self._client.pages(f"id#{number:02x}", high=high, limit=PAGE):
+            found += [item for item in page if pointed(item) is None and _is_old(item, ages)]
+            if len(found) >= limit:
+                break
+        return found
+
+    def _holds_key(self, item: Item, now: datetime) -> bool:
+        place = _key(item)
+        if place is None:
+            return False
+        held = self._client.get([place]).get(place)
+        if held is None or held["job"]["S"] != id_of(item):
+            return False
+        return "until" not in held or held["until"]["S"] > text_of(now)
+
+    def _forget(self, item: Item) -> int:
+        """Delete a finished job with all that belongs to it; how many jobs that was."""
+        [job] = self._reader.jobs([item])
+        trail = [place_of(line) for page in self._client.pages(f"events#{job.id}", limit=1000) for line in page]
+        self._client.delete(trail[:-TRAIL])
+        parts = forgotten(self._table, job)
+        parts += [delete(self._table, place) for place in trail[-TRAIL:]]
+        parts += [
+            delete(self._table, place) for name in spilled_names(item) for place in piece_places(job.id, item, name)
+        ]
+        try:
+            self._client.write(parts)
+        except Failed:  # somebody retried it
+            return 0
+        key = _key(item)
+        if key is not None:  # of a window that is over; TTL would tidy it up too
+            with suppress(Failed):
+                self._client.write([delete(self._table, key, [("job", "=", {"S": job.id})])])
+        return 1
+
+
+def _key(item: Item) -> Place | None:
+    at = plain(item)
+    return key_place(at.get("tenant", "default"), at["job_type"], at["key"]) if "key" in at else None
+
+
+def _is_old(item: Item, ages: Mapping[str, str]) -> bool:
+    at = plain(item)
+    return at["status"] in ages and at.get("completed_at", "") < ages[at["status"]]
+
+
+def _back(now: datetime, age: timedelta) -> datetime:
+    try:
+        return now - age
+    except OverflowError:
+        return datetime.min.replace(tzinfo=now.tzinfo)

@@ -1,0 +1,173 @@
+"""Reading jobs: by id, in lists, in numbers, with their trail. No index stands behind it, so nothing here is stale."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from treadle.engines.base import LISTED, Page, Where
+from treadle.engines.dynamodb.client import Client
+from treadle.engines.dynamodb.items import (
+    Item,
+    Place,
+    event_from,
+    id_of,
+    id_place,
+    job_from,
+    joined,
+    lines,
+    piece_places,
+    pointed,
+    spilled_names,
+)
+from treadle.engines.dynamodb.slots import Slots
+from treadle.model import UUID, Event, Job, State
+
+TRIES = 20
+_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z#" + UUID.pattern)
+
+
+class Reader:
+    """Reads one table."""
+
+    def __init__(self, client: Client, slots: Slots, spread: int) -> None:
+        self._client = client
+        self._slots = slots
+        self._spread = spread
+
+    # -------------------------------------------------------------------------------------- by id
+
+    def get(self, ids: Sequence[str]) -> list[Job | None]:
+        wanted = [id_ for id_ in dict.fromkeys(ids) if UUID.fullmatch(id_)]
+        found = {id_of(item): item for item in self.items(wanted)}
+        jobs = dict(zip(found, self.jobs(list(found.values())), strict=True))
+        return [jobs.get(id_) for id_ in ids]
+
+    def items(self, ids: Sequence[str]) -> list[Item]:
+        """The due items or records of these jobs."""
+        found: list[Item] = []
+        for _ in range(TRIES):
+            homes = self._client.get([id_place(id_, self._spread) for id_ in ids])
+            found += [home for home in homes.values() if pointed(home) is None]
+            due = self._client.get([place for home in homes.values() if (place := pointed(home))])
+            found += due.values()
+            # Whose due item is not where it was said to be has moved meanwhile: ask again.
+            ids = [id_of(home) for home in homes.values() if (place := pointed(home)) and place not in due]
+            if not ids:
+                break
+        return found
+
+    def place(self, job_id: str) -> Place | None:
+        """Where the due item of a job is; None if it has none."""
+        if not UUID.fullmatch(job_id):
+            return None
+        home = id_place(job_id, self._spread)
+        item = self._client.get([home]).get(home)
+        return None if item is None else pointed(item)
+
+    def jobs(self, items: Sequence[Item]) -> list[Job]:
+        """The jobs in these items, with what was too large for them."""
+        wanted = {
+            (id_of(item), name): piece_places(id_of(item), item, name) for item in items for name in spilled_names(item)
+        }
+        pieces = self._client.get([place for places in wanted.values() for place in places]) if wanted else {}
+        texts: dict[str, dict[str, str]] = {}
+        for (job_id, name), places in wanted.items():
+            if all(place in pieces for place in places):  # not while it is being pruned
+                texts.setdefault(job_id, {})[name] = joined([pieces[place] for place in places])
+        return [job_from(item, texts.get(id_of(item))) for item in items]
+
+    # -------------------------------------------------------------------------------------- lists
+
+    def find(self, where: Where, *, limit: int, cursor: str | None) -> Page:
+        if where.state in LISTED:
+            return self._find_ended(where, limit, cursor)
+        if cursor is not None and not UUID.fullmatch(cursor):
+            raise ValueError(f"{cursor!r} is no cursor")
+        if where.state in (State.PENDING, State.RUNNING):
+            found = sorted(self._active(where), key=id_of, reverse=True)
+            jobs = self.jobs([item for item in found if cursor is None or id_of(item) < cursor][:limit])
+        else:
+            jobs = self._newest(where, limit, cursor)
+        return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
+
+    def _newest(self, where: Where, limit: int, cursor: str | None) -> list[Job]:
+        partitions = [f"id#{number:02x}" for number in range(self._spread)]
+        homes = self._merged(partitions, limit, cursor or "~", cursor)
+        jobs: list[Job] = []
+        while len(jobs) < limit:
+            some = list(islice(homes, limit))
+            if not some:
+                break
+            records = {id_of(home): home for home in some if pointed(home) is None}
+            due = {id_of(item): item for item in self.items([id_of(home) for home in some if pointed(home)])}
+            items = [item for home in some if (item := records.get(id_of(home)) or due.get(id_of(home)))]
+            jobs += self.jobs([item for item in items if _matches(item, where)])
+        return jobs[:limit]
+
+    def _find_ended(self, where: Where, limit: int, cursor: str | None) -> Page:
+        if cursor is not None and not _LINE.fullmatch(cursor):
+            raise ValueError(f"{cursor!r} is no cursor")
+        partitions = [f"{where.state}#{number:02x}" for number in range(lines(self._spread))]
+        ended = self._merged(partitions, limit, cursor or "~", cursor)
+        jobs: list[Job] = []
+        last = None
+        while len(jobs) < limit and (some := list(islice(ended, limit - len(jobs)))):
+            items = {id_of(item): item for item in self.items([id_of(line) for line in some])}
+            there = [(line, items[id_of(line)]) for line in some if id_of(line) in items]
+            # A job that was retried has left the list, or will have.
+            kept = [(line, item) for line, item in there if _matches(item, where)]
+            jobs += self.jobs([item for _, item in kept])
+            last = some[-1]["SK"]["S"]
+        return Page(jobs, last if len(jobs) == limit else None)
+
+    def _merged(self, partitions: Iterable[str], limit: int, high: str, beyond: str | None) -> Iterator[Item]:
+        """The items of these partitions as one stream, the highest sort key first, those below `beyond`."""
+
+        def stream(pk: str) -> Iterator[Item]:
+            size = max(5, limit // self._spread * 2)
+            for page in self._client.pages(pk, high=high, limit=size, backward=True):
+                yield from page
+
+        found = merge(*map(stream, partitions), key=lambda item: str(item["SK"]["S"]), reverse=True)
+        return (item for item in found if item["SK"]["S"] != beyond)
+
+    def _active(self, where: Where) -> Iterator[Item]:
+        for range_ in self._slots.all():
+            if where.queue in (None, range_.slot.queue):
+                for shard in range(range_.shards):
+                    for page in self._client.pages(range_.slot.partition(shard), low="scheduled#", limit=1000):
+                        yield from (item for item in page if _matches(item, where))
+
+    # ------------------------------------------------------------------------------------- numbers
+
+    def count(self, where: Where) -> dict[State, int]:
+        counts: dict[State, int] = {}
+        if where.state is None or not where.state.final:
+            for item in self._active(where):
+                state = State(item["status"]["S"])
+                counts[state] = counts.get(state, 0) + 1
+        if where.state is None or where.state.final:
+            for number in range(self._spread):
+                for page in self._client.pages(f"id#{number:02x}", limit=1000):
+                    for item in page:
+                        if pointed(item) is None and _matches(item, where):
+                            state = State(item["status"]["S"])
+                            counts[state] = counts.get(state, 0) + 1
+        return counts
+
+    def events(self, job_id: str) -> list[Event]:
+        pages = self._client.pages(f"events#{job_id}", limit=1000) if UUID.fullmatch(job_id) else ()
+        return [event_from(job_id, item) for page in pages for item in page]
+
+
+_DEFAULTS = {"tenant": "default", "queue": "default"}
+_ATTRIBUTES = {"state": "status", "task": "job_type"}
+
+
+def _matches(item: Item, where: Where) -> bool:
+    def value(field: str) -> Any:
+        return item.get(_ATTRIBUTES.get(field, field), {}).get("S", _DEFAULTS.get(field))
+
+    return all(value(field) == wanted for field, wanted in where._asdict().items() if wanted is not None)

@@ -1,0 +1,99 @@
+"""The table itself: made, checked, described."""
+
+import json
+import time
+from typing import Any
+
+from treadle.engines.dynamodb.client import Client, Crowded, Failed
+from treadle.engines.dynamodb.items import Place
+from treadle.errors import EngineUnavailable, SchemaError
+from treadle.model import new_id
+
+VERSION = 1
+META = Place("meta", "meta")
+SPREAD = 64  # partitions of id items: each carries about 250 jobs a second, and a list asks each of them
+MIGRATION = "0001_table"
+CREATION = 60.0  # seconds a new table may take
+
+_KEYS = {"PK": "HASH", "SK": "RANGE"}
+
+
+def creation(name: str) -> dict[str, Any]:
+    """What CreateTable is asked for."""
+    return {
+        "TableName": name,
+        "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "S"} for key in _KEYS],
+        "KeySchema": [{"AttributeName": key, "KeyType": kind} for key, kind in _KEYS.items()],
+        "BillingMode": "PAY_PER_REQUEST",
+    }
+
+
+def create(client: Client, spread: int) -> bool:
+    """Make the table and its first item; whether this call did it."""
+    made = False
+    if describe(client) is None:
+        try:
+            client.call("CreateTable", creation(client.table), patience=0)
+            made = True
+        except Crowded:  # somebody else makes it
+            pass
+    deadline = time.monotonic() + CREATION
+    while (describe(client) or {}).get("TableStatus") != "ACTIVE":
+        if time.monotonic() > deadline:
+            raise EngineUnavailable(f"{client.where} is still being made after {CREATION:g} s; repeating is safe")
+        time.sleep(0.2)
+    item = {**META.key, "version": {"N": str(VERSION)}, "spread": {"N": str(spread)}, "table": {"S": new_id()}}
+    put = {"TableName": client.table, "Item": item, "ConditionExpression": "attribute_not_exists(PK)"}
+    try:
+        client.write([{"Put": put}])
+    except Failed:
+        return made
+    client.call(
+        "UpdateTimeToLive",
+        {"TableName": client.table, "TimeToLiveSpecification": {"Enabled": True, "AttributeName": "ttl"}},
+    )
+    return True
+
+
+def describe(client: Client) -> dict[str, Any] | None:
+    try:
+        return client.call("DescribeTable", {"TableName": client.table})["Table"]  # type: ignore[no-any-return]
+    except SchemaError:
+        return None
+
+
+def spread_of(client: Client) -> int:
+    """Over how many partitions the id items lie; SchemaError if the table is not ours or is newer."""
+    item = client.get([META]).get(META)
+    if item is None:
+        raise SchemaError(f"{client.where} has no treadle in it; run `treadle migrate` (or set auto_migrate) first")
+    version = int(item["version"]["N"])
+    if version > VERSION:
+        raise SchemaError(f"{client.where} was made by a newer treadle (layout {version}, this one knows {VERSION})")
+    return int(item["spread"]["N"])
+
+
+def differences(client: Client, *, quick: bool) -> list[str]:
+    """Every difference between the live table and the expected one."""
+    live = describe(client)
+    if live is None:
+        return [f"{client.where} is not there"]
+    found = []
+    keys = {key["AttributeName"]: key["KeyType"] for key in live["KeySchema"]}
+    if keys != _KEYS:
+        found.append(f"the keys are {keys}, expected {_KEYS}")
+    kinds = {one["AttributeName"]: one["AttributeType"] for one in live["AttributeDefinitions"]}
+    found += [f"the key {key} is of type {kinds.get(key)}, expected S" for key in _KEYS if kinds.get(key) != "S"]
+    try:
+        spread_of(client)
+    except SchemaError as error:
+        found.append(str(error))
+    if not quick:
+        billing = live.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
+        if billing != "PAY_PER_REQUEST":
+            found.append(f"billing is {billing}, expected PAY_PER_REQUEST (on demand)")
+    return found
+
+
+def as_text(name: str) -> str:
+    return json.dumps(creation(name), indent=2) + "\n"

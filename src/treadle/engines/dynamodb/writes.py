@@ -1,0 +1,303 @@
+"""What an enqueue, a claim and a change write: the parts of one transaction each, with the conditions they stand on.
+
+The first part carries the fence of a change, so that whoever reads a refusal knows where to look.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from treadle.engines.base import LISTED, Claim
+from treadle.engines.dynamodb.items import (
+    INLINE,
+    Item,
+    Place,
+    Value,
+    attributes_of,
+    ended_place,
+    event_item,
+    expiry_place,
+    id_place,
+    key_place,
+    pieces_of,
+    spilling,
+    text_of,
+    value_of,
+)
+from treadle.model import Change, Event, Fence, Job, Scope, State, What
+
+Part = dict[str, Any]
+Test = tuple[str, str, Value | None]
+"""An attribute, how it is compared (= or <=), and with what; None: it must not be there."""
+
+
+class Table(NamedTuple):
+    """What must be known of the table to write into it."""
+
+    name: str
+    spread: int  # over how many partitions the id items are spread; fixed when the table is made
+    everything: bool  # routine events are audited too
+
+
+# --------------------------------------------------------------------------------------------- parts
+
+
+def put(table: Table, place: Place, item: Item, *when: Sequence[Test]) -> Part:
+    return {"Put": {"TableName": table.name, "Item": {**item, **place.key}, **_condition(when)}}
+
+
+def delete(table: Table, place: Place, *when: Sequence[Test]) -> Part:
+    return {"Delete": {"TableName": table.name, "Key": place.key, **_condition(when)}}
+
+
+def update(
+    table: Table, place: Place, sets: Mapping[str, Value], removes: Iterable[str] = (), *when: Sequence[Test]
+) -> Part:
+    part = _condition(when)
+    names, values = part.setdefault("ExpressionAttributeNames", {}), part.setdefault("ExpressionAttributeValues", {})
+    names.update({f"#{name}": name for name in (*sets, *removes)})
+    values.update({f":new_{name}": value for name, value in sets.items()})
+    expression = f"SET {', '.join(f'#{name} = :new_{name}' for name in sets)}"
+    gone = ", ".join(f"#{name}" for name in removes)
+    expression += f" REMOVE {gone}" if gone else ""
+    return {"Update": {"TableName": table.name, "Key": place.key, "UpdateExpression": expression, **part}}
+
+
+def _condition(when: Sequence[Sequence[Test]]) -> dict[str, Any]:
+    """A condition: all tests of one of the groups hold."""
+    names: dict[str, str] = {}
+    values: dict[str, Value] = {}
+    groups = []
+    for group in when:
+        tests = []
+        for name, compared, value in group:
+            names[f"#{name}"] = name
+            if value is None:
+                tests.append(f"attribute_not_exists(#{name})")
+            else:
+                mark = f":was_{len(values)}"
+                values[mark] = value
+                tests.append(f"#{name} {compared} {mark}")
+        groups.append(" and ".join(tests))
+    if not groups:
+        return {}
+    said: dict[str, Any] = {"ConditionExpression": " or ".join(f"({group})" for group in groups)}
+    said["ExpressionAttributeNames"] = names
+    if values:
+        said["ExpressionAttributeValues"] = values
+    return said
+
+
+ABSENT: Test = ("PK", "=", None)
+
+
+def _revision(revision: int) -> Test:
+    return ("revision", "=", value_of(revision) if revision else None)
+
+
+def _status(state: State) -> Test:
+    return ("status", "=", {"S": state.value})
+
+
+# ------------------------------------------------------------------------------------------- enqueue
+
+ID, KEY = 0, 2  # where an enqueue's parts stand that may be refused
+
+
+def enqueue(table: Table, job: Job, place: Place, now: datetime, dead: str | None = None) -> list[Part]:
+    """A new job: the id item that proves it, the due item, and what goes with them."""
+    parts = [
+        put(table, id_place(job.id, table.spread), pointer(place), [ABSENT]),
+        put(table, place, attributes_of(job)),
+    ]
+    if job.key is not None:
+        parts.append(take_key(table, job, now, dead))
+    if job.expires_at is not None:
+        parts.append(put(table, expiry_place(job, table.spread), {}))
+    if table.everything:
+        parts.append(event(table, Event(job.id, 0, now, What.ENQUEUED, "enqueue", "", job.tenant)))
+    return [*parts, *_pieces(table, job, ("payload",))]
+
+
+def pointer(place: Place) -> Item:
+    return {"job_pk": {"S": place.pk}, "job_sk": {"S": place.sk}}
+
+
+def take_key(table: Table, job: Job, now: datetime, dead: str | None = None) -> Part:
+    """The job gets its key: if nobody has it, if its window is over, or if the job that has it (`dead`) is gone."""
+    home = id_place(job.id, table.spread)
+    item: Item = {"job": {"S": job.id}, "scope": {"S": job.key_scope or ""}, **pointer(home)}
+    if job.key_until is not None:
+        item["until"] = value_of(job.key_until)
+        item["ttl"] = {"N": str(int(job.key_until.timestamp()) + 86_400)}
+    tests: list[list[Test]] = [[ABSENT], [("until", "<=", value_of(now))], [("job", "=", {"S": job.id})]]
+    if dead is not None:
+        tests.append([("job", "=", {"S": dead})])
+    return put(table, _key(job), item, *tests)
+
+
+def _free_key(table: Table, job: Job) -> Part:
+    return delete(table, _key(job), [ABSENT], [("job", "=", {"S": job.id})])
+
+
+def _key(job: Job) -> Place:
+    return key_place(job.tenant, job.task, job.key or "")
+
+
+def event(table: Table, line: Event) -> Part:
+    item = event_item(line)
+    return put(table, Place(item["PK"]["S"], item["SK"]["S"]), item)
+
+
+def _pieces(table: Table, job: Job, names: Sequence[str]) -> Iterator[Part]:
+    for name, text in spilling(job).items():
+        if name in names and len(text) > INLINE:
+            for piece in pieces_of(job.id, name, text):
+                yield put(table, Place(piece["PK"]["S"], piece["SK"]["S"]), piece)
+
+
+# --------------------------------------------------------------------------------------------- claim
+
+
+TAKEN_AWAY = ("started_at", "progress")  # by a claim: they told of the attempt before
+
+
+def claimed(job: Job, claim: Claim, now: datetime) -> Job:
+    """The job as the claim leaves it."""
+    return job.evolve(
+        state=State.RUNNING,
+        attempt=job.attempt + 1,
+        revision=job.revision + 1,
+        claimed_at=now,
+        started_at=None,
+        progress=None,
+        lease_until=now + timedelta(seconds=claim.lease),
+        lease_token=claim.token,
+        worker=claim.worker,
+    )
+
+
+def taking(after: Job) -> Item:
+    """What a claim sets in the due item."""
+    said = {
+        "status": after.state,
+        "claims": after.attempt,
+        "revision": after.revision,
+        "claimed_at": after.claimed_at,
+        "lock_expires_at": after.lease_until,
+        "lease_token": after.lease_token,
+        "locked_by": after.worker,
+    }
+    return {name: value_of(value) for name, value in said.items()}
+
+
+def take(table: Table, before: Job, after: Job, place: Place, now: datetime) -> list[Part]:
+    """A claim of one job."""
+    tests = [_status(State.PENDING), _revision(before.revision)]
+    parts = [update(table, place, taking(after), TAKEN_AWAY, tests)]
+    if before.key_scope is Scope.PENDING:
+        parts.append(_free_key(table, before))
+    if table.everything:
+        line = Event(after.id, after.revision, now, What.CLAIMED, after.worker or "", "", after.tenant)
+        parts.append(event(table, line))
+    return parts
+
+
+# ------------------------------------------------------------------------------------------- changes
+
+
+class Written(NamedTuple):
+    """The parts of a change; `key` is where among them it takes its key, if it does."""
+
+    parts: list[Part]
+    key: int | None
+
+
+def fence(change: Change) -> list[Test]:
+    """What the item must still be like. The whole fence, in one place: see the compare table of the design.
+
+    Without the token a zombie settles a job that was claimed again; without the revision a retry buries a cancel
+    request; without the lease a reaper takes a job whose lease was renewed since it looked.
+    """
+    before = change.before
+    if change.fence in (Fence.REVISION, Fence.RUNNING):
+        return [_status(before.state), _revision(before.revision)]
+    tests = [_status(State.RUNNING), _revision(before.revision)]
+    tests.append(("lease_token", "=", {"S": before.lease_token or ""}))
+    if change.fence is Fence.RECOVERY:
+        tests.append(("lock_expires_at", "=", {"S": text_of(before.lease_until)}))
+    return tests
+
+
+def change_parts(
+    table: Table, change: Change, old: Place, new: Place, now: datetime, dead: str | None = None
+) -> Written:
+    """A change: `old` is where its item is, `new` where its due item will be (the same if it stays)."""
+    before, after = change.before, change.after
+    home, tests = id_place(before.id, table.spread), fence(change)
+    key: int | None = None
+    parts: list[Part]
+    if after.state.final:
+        parts = [delete(table, old, tests), put(table, home, attributes_of(after))]
+    elif before.state.final:
+        parts = [put(table, home, pointer(new), tests), put(table, new, attributes_of(after))]
+    elif old != new:
+        parts = [delete(table, old, tests), put(table, new, attributes_of(after))]
+        parts.append(update(table, home, pointer(new)))
+    elif change.fence is Fence.RUNNING:
+        sets = {"cancel_requested": value_of(True), "revision": value_of(after.revision)}
+        parts = [update(table, old, sets, (), tests)]
+    else:
+        parts = [put(table, old, attributes_of(after), tests)]
+    if change.takes_key:
+        key = len(parts)
+        parts.append(take_key(table, after, now, dead))
+    elif change.frees_key:
+        parts.append(_free_key(table, before))
+    if table.everything or change.what.noteworthy:
+        line = Event(before.id, after.revision, change.at, change.what, change.actor, change.note, before.tenant)
+        parts.append(event(table, line))
+    parts += _lists(table, before, after)
+    changed = [
+        name
+        for name, is_same in (
+            ("payload", before.payload_json == after.payload_json),
+            ("result", before.result_json == after.result_json),
+            ("last_error", before.error == after.error),
+        )
+        if not is_same
+    ]
+    parts += _pieces(table, after, changed)
+    return Written(parts, key)
+
+
+def _lists(table: Table, before: Job, after: Job) -> Iterator[Part]:
+    """The lines of a job in the lists of failed and cancelled jobs and of those that expire."""
+    if before.state in LISTED:
+        yield delete(table, ended_place(before, table.spread))
+    if after.state in LISTED:
+        yield put(table, ended_place(after, table.spread), {})
+    had = before.expires_at if not before.state.final else None
+    has = after.expires_at if not after.state.final else None
+    if had != has and had is not None:
+        yield delete(table, expiry_place(before, table.spread))
+    if had != has and has is not None:
+        yield put(table, expiry_place(after, table.spread), {})
+
+
+def renewal(table: Table, place: Place, token: str, sets: Mapping[str, Value]) -> Part:
+    """A lease, renewed by its holder."""
+    return update(table, place, sets, (), [_status(State.RUNNING), ("lease_token", "=", {"S": token})])
+
+
+def moved(table: Table, item: Item, job: Job, old: Place, new: Place) -> list[Part]:
+    """A pending job in another slot; nothing else changes."""
+    tests = [_status(State.PENDING), _revision(job.revision)]
+    home = update(table, id_place(job.id, table.spread), pointer(new))
+    return [delete(table, old, tests), put(table, new, item), home]
+
+
+def forgotten(table: Table, job: Job) -> list[Part]:
+    """A finished job, deleted unless it has changed since it was read."""
+    parts = [delete(table, id_place(job.id, table.spread), [_status(job.state), _revision(job.revision)])]
+    return [*parts, *_lists(table, job, job.evolve(state=State.SUCCEEDED))]
