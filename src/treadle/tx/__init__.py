@@ -15,6 +15,7 @@ from treadle.context import Attempt
 from treadle.engines.base import Engine, Ruling
 from treadle.errors import EngineUnavailable, LeaseLost
 from treadle.model import State, json_text
+from treadle.tx.dynamodb import Collected
 from treadle.tx.families import family_of, refuse_colour
 from treadle.tx.joined import Joined, Rows, Step, Steps, inside, meaning
 
@@ -27,6 +28,11 @@ def run_in(tx: Any, steps: Steps[T]) -> T:
     """Run statements on the caller's connection, all of them or none; what they return."""
     family = family_of(tx)
     refuse_colour(tx, family, wanted_async=False)
+    if family.name == "dynamodb":
+        collected: Collected = family.module().Collected(tx)
+        result = _drive(steps, collected.answer)
+        collected.commit()
+        return result
     with meaning():
         joined: Joined = family.module().join(tx)
 

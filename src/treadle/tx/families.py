@@ -32,6 +32,7 @@ _FAMILIES = {
     ("sqlalchemy", "AsyncConnection"): Family("sqlalchemy", asynchronous=True),
     ("django", "BaseDatabaseWrapper"): Family("django"),
     ("django", "ConnectionProxy"): Family("django"),
+    ("builtins", "list"): Family("dynamodb"),
 }
 
 
@@ -45,7 +46,7 @@ def family_of(tx: Any) -> Family:
         return Family("django")
     raise ConfigError(
         f"tx: {name_of(tx)} is not supported; pass a connection of sqlite3, psycopg or asyncpg, a session or a "
-        "connection of SQLAlchemy, or (with Django) the alias of a database such as 'default'"
+        "connection of SQLAlchemy, (with Django) the alias of a database such as 'default', or (for DynamoDB) a list"
     )
 
 

@@ -14,8 +14,10 @@ Step = tuple[str, str | None] | float
 """A statement with its one text parameter, if it has one; or a pause in seconds."""
 Steps = Generator[Step, Rows, T]
 
-POSTGRES, SQLITE = "PostgreSQL", "SQLite"
+POSTGRES, SQLITE, DYNAMODB = "PostgreSQL", "SQLite", "DynamoDB"
 _PLACEHOLDERS = {POSTGRES: "$1", SQLITE: "?"}
+_CONNECTION = "pass a connection to the database that the app's url names"
+_WANTED = {DYNAMODB: "pass a list, and commit the items that it collects"}
 _BEGIN, _SAVEPOINT = ("begin immediate", None), ("savepoint treadle_tx", None)
 _ROLLBACK, _RELEASE = ("rollback to treadle_tx", None), ("release treadle_tx", None)
 
@@ -81,11 +83,11 @@ def meaning(advice: str = "") -> Iterator[None]:
 def _refuse_another_store(joined: Joined, step: Step) -> None:
     """A statement's placeholder tells which store it is for."""
     sql = step[0] if isinstance(step, tuple) else ""
-    store = next(store for store, placeholder in _PLACEHOLDERS.items() if placeholder in sql)
+    store = next((store for store, placeholder in _PLACEHOLDERS.items() if placeholder in sql), DYNAMODB)
     if joined.store != store:
         raise ConfigError(
             f"tx: {joined.called} leads to {joined.store}, but the jobs of this app are in {store}: "
-            "pass a connection to the database that the app's url names"
+            f"{_WANTED.get(store, _CONNECTION)}"
         )
 
 

@@ -46,8 +46,9 @@ from treadle.engines.dynamodb.items import (
     place_of,
     value_of,
 )
-from treadle.engines.dynamodb.keeping import Keeper, Recovery
+from treadle.engines.dynamodb.keeping import Keeper, Recovery, back
 from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.dynamodb.scripts import Scripts
 from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.writes import ID, KEY, Part, Table
 from treadle.engines.rows import renewal_of
@@ -113,6 +114,7 @@ class DynamoEngine:
             spread = table.spread_of(self.client)
         self._table = Table(self.client.table, spread, self._everything)
         self._reader = Reader(self.client, self._slots, spread)
+        self._scripts = Scripts(self._reader, self._new, self._parts)
         self._keeper = Keeper(self.client, self._reader, self._table, self._each)
         self._ready = True
 
@@ -336,7 +338,7 @@ class DynamoEngine:
         place, before = place_of(item), job_from(item)
         after = writes.claimed(before, claim, now)
         try:
-            self.client.write(writes.take(self._table, before, after, place, now))
+            self.client.write(writes.take(self._table, before, after, place, now), patience=SETTLING)
         except Failed as failed:
             there = failed.which.get(0)
             if there is None or there.get("lease_token", {}).get("S") != claim.token:
@@ -442,16 +444,18 @@ class DynamoEngine:
         self._opened()
         moment = now or self._clock()
         # An id tells when it was made, and nothing finished before it was made; under a clock for tests it does not.
-        high = "~" if self._given or now is not None or not keep else _made_before(moment - min(keep.values()))
+        high = "~" if self._given or now is not None or not keep else _made_before(back(moment, min(keep.values())))
         return self._keeper.prune(keep, limit, moment, high=high)
 
     # ------------------------------------------------------------- for the caller's own transaction
 
     def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
-        raise NotImplementedError
+        self._opened()
+        return (yield from self._scripts.enqueue(jobs, now or self._clock()))
 
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
-        raise NotImplementedError
+        self._opened()
+        return (yield from self._scripts.settle(change, self._where(change), now or self._clock()))
 
 
 def _ripe(change: Change, now: datetime) -> bool:

@@ -13,11 +13,9 @@ from treadle.engines.dynamodb.items import (
     id_of,
     key_place,
     lines,
-    piece_places,
     place_of,
     plain,
     pointed,
-    spilled_names,
     text_of,
     time_of,
 )
@@ -29,7 +27,7 @@ from treadle.model import Job, State
 PAGE = 100
 QUIET = 2  # pages without a running job after which a walk from the head ends
 SELDOM = timedelta(seconds=2)  # between two looks when nothing is known to run out earlier
-TRAIL = 80  # events that one transaction takes along
+TRAIL = 80  # events and pieces that one transaction takes along
 
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
@@ -110,7 +108,7 @@ class Keeper:
                         yield job
 
     def prune(self, keep: Mapping[State, timedelta], limit: int, now: datetime, *, high: str) -> int:
-        ages = {state.value: text_of(_back(now, age)) for state, age in keep.items() if state.final}
+        ages = {state.value: text_of(back(now, age)) for state, age in keep.items() if state.final}
         if not ages:
             return 0
         old = [
@@ -143,13 +141,15 @@ class Keeper:
     def _forget(self, item: Item) -> int:
         """Delete a finished job with all that belongs to it; how many jobs that was."""
         [job] = self._reader.jobs([item])
-        trail = [place_of(line) for page in self._client.pages(f"events#{job.id}", limit=1000) for line in page]
-        self._client.delete(trail[:-TRAIL])
-        parts = forgotten(self._table, job)
-        parts += [delete(self._table, place) for place in trail[-TRAIL:]]
-        parts += [
-            delete(self._table, place) for name in spilled_names(item) for place in piece_places(job.id, item, name)
+        belongings = [
+            place_of(one)
+            for pk in (f"events#{job.id}", f"large#{job.id}")
+            for page in self._client.pages(pk, limit=1000)
+            for one in page
         ]
+        self._client.delete(belongings[:-TRAIL])
+        parts = forgotten(self._table, job)
+        parts += [delete(self._table, place) for place in belongings[-TRAIL:]]
         try:
             self._client.write(parts)
         except Failed:  # somebody retried it
@@ -171,7 +171,7 @@ def _is_old(item: Item, ages: Mapping[str, str]) -> bool:
     return at["status"] in ages and at.get("completed_at", "") < ages[at["status"]]
 
 
-def _back(now: datetime, age: timedelta) -> datetime:
+def back(now: datetime, age: timedelta) -> datetime:
     try:
         return now - age
     except OverflowError:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -20,6 +21,7 @@ from treadle.engines.dynamodb.items import (
     piece_places,
     pointed,
     spilled_names,
+    text_of,
 )
 from treadle.engines.dynamodb.slots import Slots
 from treadle.model import UUID, Event, Job, State
@@ -65,6 +67,14 @@ class Reader:
         home = id_place(job_id, self._spread)
         item = self._client.get([home]).get(home)
         return None if item is None else pointed(item)
+
+    def holder(self, key: Place, now: datetime) -> tuple[Job | None, str | None]:
+        """The job that has this key, or else, if the job is gone that it was for, the id of that one."""
+        item = self._client.get([key]).get(key)
+        if item is None or ("until" in item and item["until"]["S"] <= text_of(now)):
+            return None, None
+        [job] = self.get([item["job"]["S"]])
+        return job, item["job"]["S"] if job is None else None
 
     def jobs(self, items: Sequence[Item]) -> list[Job]:
         """The jobs in these items, with what was too large for them."""

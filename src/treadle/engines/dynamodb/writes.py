@@ -133,14 +133,14 @@ def take_key(table: Table, job: Job, now: datetime, dead: str | None = None) -> 
     tests: list[list[Test]] = [[ABSENT], [("until", "<=", value_of(now))], [("job", "=", {"S": job.id})]]
     if dead is not None:
         tests.append([("job", "=", {"S": dead})])
-    return put(table, _key(job), item, *tests)
+    return put(table, key_of(job), item, *tests)
 
 
 def _free_key(table: Table, job: Job) -> Part:
-    return delete(table, _key(job), [ABSENT], [("job", "=", {"S": job.id})])
+    return delete(table, key_of(job), [ABSENT], [("job", "=", {"S": job.id})])
 
 
-def _key(job: Job) -> Place:
+def key_of(job: Job) -> Place:
     return key_place(job.tenant, job.task, job.key or "")
 
 
