@@ -1,5 +1,6 @@
-"""One fixture over the engines: every conformance case runs on each of them, with no skips."""
+"""Nothing set around a test, and one fixture over the engines: a case runs on each of them, with no skips."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,15 @@ from treadle.testing import FakeClock
 pytest_plugins = ["covers"]
 
 ENGINES = stores.KINDS
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Settings come from the test alone: an empty working directory and no TREADLE_ variable but provision's own."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.upper().startswith("TREADLE_") and not name.upper().startswith("TREADLE_TEST_"):
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture(params=ENGINES)

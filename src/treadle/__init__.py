@@ -22,6 +22,7 @@ from treadle.errors import (
     UnknownTask,
 )  # fmt: skip
 from treadle.model import Event, Job, JobError, Progress, Reason, Scope, State, What
+from treadle.profile import Profile
 from treadle.retry import Retry
 from treadle.task import Task, Unique
 
@@ -30,6 +31,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Cancelled", "ConfigError", "Context", "EngineError", "EngineUnavailable", "Event", "Finding", "GiveUp",
     "InvalidJob", "InvalidPayload", "Job", "JobError", "JobNotFound", "KeyTaken", "LeaseLost", "NotPossible", "Page",
-    "Progress", "Reason", "Receipt", "Retry", "RetryLater", "SchemaError", "Scope", "Snooze", "State", "Task",
-    "Treadle", "TreadleError", "Unique", "UnknownTask", "What",
+    "Profile", "Progress", "Reason", "Receipt", "Retry", "RetryLater", "SchemaError", "Scope", "Snooze", "State",
+    "Task", "Treadle", "TreadleError", "Unique", "UnknownTask", "What",
 ]  # fmt: skip

@@ -1,23 +1,24 @@
 """Treadle: the object an application holds. It registers tasks, stores jobs, looks at them and runs workers."""
 
-import os
-import socket
-import time
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from treadle import lifecycle
+from treadle import lifecycle, looking
 from treadle.clock import Clock, Duration, seconds
 from treadle.context import Context
 from treadle.engines import connect
 from treadle.engines.base import Engine, Finding, Half, Page, Receipt, Ruling, Verdict, Where
-from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, JobNotFound, KeyTaken, NotPossible, UnknownTask
+from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, UnknownTask
 from treadle.model import MESSAGE_CAP, Change, Event, Job, State, check_name, clean
+from treadle.operating import operate
+from treadle.profile import LABELS, Profile, checked
 from treadle.retry import Retry
 from treadle.task import OnConflict, Options, Task, Unique, on_conflict
 from treadle.tx import Steps, arun_in, pauses, run, run_in
+from treadle.upkeep import recover_leases
 
 if TYPE_CHECKING:
     from treadle.settings import Settings
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-ROUNDS = 20  # tries at a job that others keep changing under us
-PAGE = 500
 
 
 class Decorator(Protocol):
@@ -50,9 +48,22 @@ class Treadle:
     'pending'
     """
 
-    def __init__(self, url: str | None = None, *, clock: Clock | None = None, **settings: Any) -> None:
-        """`url` and `settings` win over TREADLE_* variables, treadle.toml and [tool.treadle]; nothing is opened yet."""
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        profile: Profile | None = None,
+        logger: logging.Logger | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        """`url` and `settings` win over TREADLE_* variables, treadle.toml and [tool.treadle], these over the `profile`.
+
+        Workers log to `logger` instead of to our own, `treadle.*`. Nothing is opened yet.
+        """
         self.tasks: dict[str, Task[..., Any]] = {}
+        self.profile = checked(profile or Profile())
+        self.logger = logger
         self._clock = clock
         self._given = {"url": url, **settings}
 
@@ -61,7 +72,7 @@ class Treadle:
         """The settings in force, read once, on first use."""
         from treadle.settings import load  # noqa: PLC0415 - Pydantic is loaded on first use, not on import
 
-        return load(**self._given)
+        return load(self.profile.settings, **self._given)
 
     @cached_property
     def engine(self) -> Engine:
@@ -109,6 +120,13 @@ class Treadle:
             raise ConfigError(f"task {name!r}: {handler!r} cannot be called")
         if name in self.tasks and self.tasks[name].handler is not handler:
             raise ConfigError(f"task {name!r} is registered twice; give one of them another name")
+        task: Task[..., Any] = Task(self, name, handler, self._options(name, options))
+        self.tasks[name] = task
+        return task
+
+    def _options(self, name: str, given: Mapping[str, Any]) -> Options:
+        """What a task takes for granted of its jobs: what it was given, else what the profile says of all tasks."""
+        options = {**self.profile.task, **given}
         unknown = options.keys() - {"queue", "lane", "priority", "retry", "timeout", "unique", "version"}
         if unknown:
             raise ConfigError(f"task {name!r}: unknown option {', '.join(sorted(unknown))}")
@@ -116,9 +134,7 @@ class Treadle:
             options["unique"] = Unique(options["unique"])
         if options.get("timeout") is not None:
             options["timeout"] = seconds(options["timeout"], "timeout")
-        task: Task[..., Any] = Task(self, name, handler, Options(**options))
-        self.tasks[name] = task
-        return task
+        return Options(**options)
 
     # -------------------------------------------------------------------------------------- enqueue
 
@@ -131,7 +147,7 @@ class Treadle:
         if task is None:
             if checked:
                 raise UnknownTask(name, self.tasks)
-            task = Task(self, name, _raw, Options())
+            task = Task(self, name, _raw, self._options(name, {}))
         bound = task.using(**using)
         job = bound.job_from_payload({} if payload is None else payload)
         [receipt] = self.submit([job], on_conflict(bound.options.unique), bound.options.tx)
@@ -142,6 +158,14 @@ class Treadle:
     def store_now(self) -> datetime:
         """The store's time."""
         return self.engine.now()
+
+    def tenant_of(self, named: str | None) -> str:
+        """The tenant of a new job; InvalidJob if it must be named and is not."""
+        if named is None and self.settings.tenant_required:
+            raise InvalidJob(
+                "tenant", "is required (the setting tenant_required); say whose job it is: using(tenant=…)"
+            )
+        return "default" if named is None else named
 
     def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any = None) -> list[Receipt]:
         """Store jobs; a receipt each. What `conflict` says is done about keys that are taken."""
@@ -182,20 +206,14 @@ class Treadle:
 
     def _change(self, change: Change, own: bool) -> Steps[Verdict]:
         if own:
-            return self._write(change)
+            return self.engine.turn([change]).verdicts[0]
         return (yield from self.engine.settle_script(change))
-
-    def _write(self, change: Change) -> Verdict:
-        return self.engine.turn([change]).verdicts[0]
 
     # ---------------------------------------------------------------------------------------- looking
 
     def get(self, job_id: str) -> Job:
         """The job of this id, finished ones too."""
-        [job] = self.engine.get([str(job_id).lower()])
-        if job is None:
-            raise JobNotFound(str(job_id))
-        return job
+        return looking.get(self.engine, job_id)
 
     def find(
         self,
@@ -208,23 +226,44 @@ class Treadle:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
-        """Jobs, newest first, up to 500 a page; go on with the page's cursor."""
-        if not 1 <= limit <= PAGE:
-            raise InvalidJob("limit", f"{limit} must be from 1 to {PAGE}; go on with the cursor")
-        where = Where(_state(state), task, queue, tenant, key)
+        """Jobs, newest first, up to 500 a page; go on with the page's cursor.
+
+        `state` is a State, or a word of the profile. A page of a word that means only some jobs of a state may be
+        shorter than `limit`, and the jobs of that state are read until one fits; of a word that means several states,
+        one state comes after the other.
+        """
+        if not 1 <= limit <= looking.PAGE:
+            raise InvalidJob("limit", f"{limit} must be from 1 to {looking.PAGE}; go on with the cursor")
+        where = Where(None, task, queue, tenant, key)
+        meaning = None if state is None else self.profile.meaning(state)
         try:
-            return self.engine.find(where, limit=limit, cursor=cursor)
+            if meaning is None:
+                return self.engine.find(where, limit=limit, cursor=cursor)
+            return looking.find(self.engine, where, meaning, limit=limit, cursor=cursor)
         except (ValueError, IndexError, OverflowError):
             if cursor is None:
                 raise
             raise InvalidJob("cursor", f"{cursor!r} is none of ours; take it from the page before") from None
 
     def count(
-        self, *, task: str | None = None, queue: str | None = None, tenant: str | None = None
+        self,
+        *,
+        state: State | str | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
     ) -> dict[State, int]:
-        """How many jobs there are, by state; every state is named."""
-        counts = self.engine.count(Where(None, task, queue, tenant))
+        """How many jobs there are, by stored state; every state is named.
+
+        `state` as in `find`; what a word means only a part of is counted by reading it.
+        """
+        meaning = LABELS if state is None else self.profile.meaning(state)
+        counts = looking.count(self.engine, Where(None, task, queue, tenant), meaning)
         return {state: counts.get(state, 0) for state in State}
+
+    def view(self, job: Job) -> dict[str, Any]:
+        """The job as the profile prints it, or under our own names; plain data."""
+        return self.profile.view(job, self.engine.now())
 
     def events(self, job_id: str) -> list[Event]:
         """The audit trail of a job, oldest first."""
@@ -233,10 +272,16 @@ class Treadle:
     # ------------------------------------------------------------------------------------- operating
 
     def cancel(self, job_id: str, *, actor: str = "api", reason: str = "") -> Job:
-        """Cancel a pending job, or ask a running one to stop; NotPossible once it has ended."""
-        return self._operate(
-            job_id, lambda job, now: lifecycle.cancel(job, now, actor=actor, note=_note(reason)), actor
-        )
+        """Cancel a pending job, or ask a running one to stop; NotPossible once it has ended.
+
+        With the setting `cancel = "pending"` a running one cannot be cancelled either.
+        """
+        only_pending = self.settings.cancel == "pending"
+
+        def decide(job: Job, now: datetime) -> Change:
+            return lifecycle.cancel(job, now, actor=actor, note=_note(reason), only_pending=only_pending)
+
+        return operate(self.engine, job_id, decide, actor=actor)
 
     def retry(self, job_id: str, *, keep_attempts: bool = False, actor: str = "api", reason: str = "") -> Job:
         """Run a failed or cancelled job again, with a fresh budget, or with `keep_attempts` just once more."""
@@ -244,35 +289,20 @@ class Treadle:
         def decide(job: Job, now: datetime) -> Change:
             return lifecycle.retry(job, now, actor=actor, note=_note(reason), keep_attempts=keep_attempts)
 
-        return self._operate(job_id, decide, actor)
+        return operate(self.engine, job_id, decide, actor=actor)
 
-    def _operate(self, job_id: str, decide: Callable[[Job, datetime], Change], actor: str) -> Job:
-        """Decide on the job as it is, write, and decide again if it has moved on meanwhile."""
+    def recover(self, *, message: str | None = None, actor: str = "api") -> int:
+        """Requeue or end every job whose lease has run out; workers do this by themselves. How many it was.
+
+        `message` is kept as the error, instead of our own words. A job that is locked is left for the next time.
+        """
         check_name("actor", actor)
-        for tries in range(ROUNDS):
-            change = decide(self.get(job_id), self.engine.now())
-            verdict = self._write(change)
-            if verdict.ruling is Ruling.APPLIED:
-                return self.get(job_id)
-            if verdict.ruling is Ruling.REFUSED:
-                holder = verdict.holder or "another job"
-                raise NotPossible(f"job {job_id}: {verdict.why} by job {holder}; wait for it, or cancel it first")
-            if verdict.ruling is Ruling.LOST and self._noted(change):
-                return self.get(job_id)  # by us: the answer was lost and the write repeated
-            if verdict.ruling is Ruling.BUSY:
-                time.sleep(min(0.25, 0.005 * 2**tries))
-        raise NotPossible(f"job {job_id} keeps changing, or an open transaction holds it; try again")
-
-    def _noted(self, change: Change) -> bool:
-        """Whether the audit trail has this very change."""
-        lines = self.engine.events(change.before.id)
-        ours = (change.after.revision, change.what, change.actor, change.at)
-        return any((line.revision, line.what, line.actor, line.at) == ours for line in lines)
+        return recover_leases(self.engine, actor=actor, message=_note(message or ""), logger=self.logger)
 
     def prune(self) -> int:
         """Delete finished jobs older than their retention; workers do this by themselves. How many were deleted."""
         total = 0
-        while batch := self.engine.prune(self._keep(), limit=1000):
+        while batch := self.engine.prune(self.settings.keep, limit=1000):
             total += batch
         return total
 
@@ -318,37 +348,23 @@ class Treadle:
         name: str | None = None,
     ) -> "Worker":
         """A worker for this app's tasks, not started: `async with app.worker():` in a web app's lifespan."""
-        from treadle.worker import Plan, Worker  # noqa: PLC0415 - a process that only enqueues does not need it
+        from treadle.plan import plan_from  # noqa: PLC0415 - a process that only enqueues does not need them
+        from treadle.worker import Worker  # noqa: PLC0415
 
-        settings = self.settings
-        wanted = settings.lanes if lanes is None else lanes
-        plan = Plan(
-            name=_name("name", f"{socket.gethostname()}:{os.getpid()}" if name is None else name),
-            queues=_names("queues", settings.queues if queues is None else queues),
-            lanes=None if wanted is None else _names("lanes", wanted, empty_allowed=True),
-            concurrency=settings.concurrency if concurrency is None else concurrency,
-            lease=_span("lease", lease, settings.lease, least=0.5),
-            grace=_span("grace", grace, settings.grace),
-            poll=_span("poll", poll, settings.poll, least=0.01),
-            fail_unknown=settings.unknown_tasks == "fail",
-            keep=self._keep(),
-        )
-        if not 1 <= plan.concurrency <= 1000:
-            raise ConfigError(f"concurrency: {plan.concurrency} must be from 1 to 1,000")
-        return Worker(self.engine, self.tasks, plan)
+        given = {
+            "queues": queues,
+            "lanes": lanes,
+            "concurrency": concurrency,
+            "lease": lease,
+            "grace": grace,
+            "poll": poll,
+            "name": name,
+        }
+        return Worker(self.engine, self.tasks, plan_from(self.settings, given), self.logger)
 
     def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
         """Run a worker in this thread until it is stopped (SIGTERM, SIGINT); options as in `worker`."""
         self.worker(**options).run(until_idle=until_idle)
-
-    def _keep(self) -> Mapping[State, timedelta]:
-        settings = self.settings
-        ages = {
-            State.SUCCEEDED: settings.keep_succeeded,
-            State.CANCELLED: settings.keep_cancelled,
-            State.FAILED: settings.keep_failed,
-        }
-        return {state: timedelta(seconds=float(age)) for state, age in ages.items() if age is not None}
 
 
 def _conflicts(jobs: list[Job], receipts: list[Receipt]) -> Iterator[tuple[int, Job, Receipt]]:
@@ -371,30 +387,5 @@ def _raw(payload: Any) -> None:
     """Stands for the handler of a task that is not known here."""
 
 
-def _state(state: State | str | None) -> State | None:
-    try:
-        return None if state is None else State(state)
-    except ValueError:
-        raise InvalidJob("state", f"{state!r} must be one of {', '.join(State)}") from None
-
-
-def _names(field: str, names: Sequence[str], *, empty_allowed: bool = False) -> tuple[str, ...]:
-    if isinstance(names, str) or not names:
-        raise ConfigError(f"{field}: {names!r} must be a list of at least one name")
-    return tuple(name if empty_allowed and name == "" else _name(field, name) for name in names)
-
-
-def _name(field: str, name: str) -> str:
-    check_name(field, name)
-    return name
-
-
 def _note(reason: str) -> str:
     return clean(reason, MESSAGE_CAP)
-
-
-def _span(what: str, given: Duration | None, default: float | str, least: float = 0.0) -> float:
-    value = seconds(default if given is None else given, what)
-    if value < least:
-        raise ConfigError(f"{what}: {value:g} s is too short; the least is {least:g} s")
-    return value

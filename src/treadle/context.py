@@ -69,8 +69,10 @@ class Context:
         attempt: Attempt,
         settle: Callable[[Attempt, Any, Any], None],
         asettle: Callable[[Attempt, Any, Any], Awaitable[None]] | None = None,
+        logger: logging.Logger | None = None,
     ) -> None:
         self._attempt = attempt
+        self._logger = logger or logging.getLogger("treadle.task")
         self._settle = settle
         self._asettle = asettle
 
@@ -93,7 +95,7 @@ class Context:
     def log(self) -> "logging.LoggerAdapter[logging.Logger]":
         """A logger that carries the job's id and task."""
         extra = {"job_id": self.job.id, "task": self.job.task}
-        return logging.LoggerAdapter(logging.getLogger("treadle.task"), extra)
+        return logging.LoggerAdapter(self._logger, extra)
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Tell how far the work is, from 0 to 1; written with the next heartbeat."""

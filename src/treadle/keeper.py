@@ -28,12 +28,14 @@ class Keeper:
         held: Callable[[], Sequence[Attempt]],
         tell: Callable[[Attempt, Told], None],
         heard: Callable[[float], None],
+        logger: logging.Logger | None = None,
     ) -> None:
         self._engine = engine
         self._lease = lease
         self._held = held
         self._tell = tell
         self._heard = heard
+        self._log = logger or log
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._keep, name="treadle-keeper", daemon=True),
@@ -55,7 +57,7 @@ class Keeper:
             try:
                 self.give_up_unrenewed(self._held())
             except Exception:
-                log.exception("leases not watched")
+                self._log.exception("leases not watched")
 
     def _keep(self) -> None:
         wait = self._lease / 3
@@ -65,10 +67,10 @@ class Keeper:
                 if not self.renew(self._held()):
                     wait = min(0.1, self._lease / 10)  # as soon as it is free, before a recoverer looks
             except EngineError as error:
-                log.warning("leases not renewed: %s", error)
+                self._log.warning("leases not renewed: %s", error)
                 wait = min(1.0, self._lease / 10)
             except Exception:
-                log.exception("leases not renewed")
+                self._log.exception("leases not renewed")
 
     def renew(self, attempts: Sequence[Attempt]) -> bool:
         """Renew these leases once, and pass on what the store says of them; False if it was too busy for some."""
@@ -103,5 +105,5 @@ class Keeper:
         limit = time.monotonic() + self._lease * MARGIN
         for attempt in attempts:
             if attempt.lease_ends < limit and attempt.told is not Told.LOST and not attempt.ended:
-                log.error("job %s: its lease could not be renewed, the attempt is given up", attempt.job.id)
+                self._log.error("job %s: its lease could not be renewed, the attempt is given up", attempt.job.id)
                 self._tell(attempt, Told.LOST)

@@ -85,11 +85,11 @@ def settle(job: Job, outcome: Outcome, now: datetime, *, noise: float = 0.0) -> 
             return _requeue(job, What.RELEASED, now, actor)
 
 
-def crash(job: Job, now: datetime, *, actor: str) -> Change:
+def crash(job: Job, now: datetime, *, actor: str, message: str = "") -> Change:
     """The lease ran out. The first crash is free; a started suspect pays, so poison ends and neighbours do not pay."""
     spent = 1 if job.suspect and job.started_at is not None else 0
     failures = job.failures + spent
-    message = f"the lease of worker {job.worker} ran out on attempt {job.attempt}"
+    message = message or f"the lease of worker {job.worker} ran out on attempt {job.attempt}"
     error = JobError("Crashed", message, "", job.attempt, now.isoformat())
     counted = {"crashes": job.crashes + 1, "failures": failures, "error": error, "lease_token": None}
     if spent and failures >= job.max_attempts and not job.cancel_requested:
@@ -104,12 +104,17 @@ def expire(job: Job, now: datetime, *, actor: str) -> Change:
     return _finish(job, State.CANCELLED, Reason.EXPIRED, What.EXPIRED, now, actor)._replace(fence=Fence.REVISION)
 
 
-def cancel(job: Job, now: datetime, *, actor: str, note: str = "") -> Change:
-    """Pending: cancelled at once. Running: asked to stop, and no retry afterwards. Final: not possible."""
+def cancel(job: Job, now: datetime, *, actor: str, note: str = "", only_pending: bool = False) -> Change:
+    """Pending: cancelled at once. Running: asked to stop, if that is allowed. Final: not possible."""
     match job.state:
         case State.PENDING:
             change = _finish(job, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor, note)
             return change._replace(fence=Fence.REVISION)
+        case State.RUNNING if only_pending:
+            raise NotPossible(
+                f"job {job.id} is running, and only pending jobs can be cancelled here (the setting cancel); it will "
+                "finish or time out"
+            )
         case State.RUNNING:
             after = job.evolve(cancel_requested=True, revision=job.revision + 1)
             return Change(job, after, What.CANCEL_REQUESTED, Fence.RUNNING, now, actor, note)

@@ -1,7 +1,9 @@
-"""Settings: arguments, then TREADLE_* variables, then treadle.toml, then [tool.treadle]; the only reader of them."""
+"""Settings: arguments, then TREADLE_* variables, treadle.toml, [tool.treadle], the profile; the only reader of them."""
 
 import os
 import tomllib
+from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +19,7 @@ from pydantic_settings import (
 
 from treadle.clock import seconds
 from treadle.errors import ConfigError
+from treadle.model import State
 
 TOML = Path("treadle.toml")
 
@@ -54,15 +57,31 @@ class Settings(BaseSettings):
     queues: list[str] = Field(default=["default"], min_length=1)
     lanes: list[str] | None = None
     concurrency: int = Field(default=10, ge=1, le=1000)
+    batch: int | None = Field(default=None, ge=1)
     lease: Seconds = 30.0
     grace: Seconds = 30.0
     poll: Seconds = 1.0
+    sweep: Seconds = 1.0
+    start: Literal["with_next_write", "first"] = "with_next_write"
     unknown_tasks: Literal["leave", "fail"] = "leave"
+    expired_jobs: Literal["cancel", "leave"] = "cancel"
+    cancel: Literal["any", "pending"] = "any"
+    tenant_required: bool = False
     enqueue_allow: list[Literal["cli"]] = ["cli"]
     audit: Literal["failures", "everything"] = "failures"
     keep_succeeded: Age = "7d"
     keep_cancelled: Age = "7d"
     keep_failed: Age = "30d"
+
+    @property
+    def keep(self) -> Mapping[State, timedelta]:
+        """How long a finished job is kept; a state not named is kept for ever."""
+        ages = {
+            State.SUCCEEDED: self.keep_succeeded,
+            State.CANCELLED: self.keep_cancelled,
+            State.FAILED: self.keep_failed,
+        }
+        return {state: timedelta(seconds=float(age)) for state, age in ages.items() if age is not None}
 
     @classmethod
     def settings_customise_sources(
@@ -81,17 +100,22 @@ class Settings(BaseSettings):
         )
 
 
-def load(**given: Any) -> Settings:
-    """The settings in force; `given` wins over everything. ConfigError names what is wrong and where it may be set."""
+def load(defaults: Mapping[str, Any] | None = None, /, **given: Any) -> Settings:
+    """The settings in force; `given` wins over everything, all over `defaults`. ConfigError says what is wrong."""
+    said = {name: value for name, value in given.items() if value is not None}
     try:
-        settings = Settings(**{name: value for name, value in given.items() if value is not None})
+        settings = Settings(**said)
+        if left := {name: value for name, value in (defaults or {}).items() if name not in settings.model_fields_set}:
+            settings = Settings(**said, **left)
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(str(part) for part in item['loc'])}: {item['msg'].removeprefix('Value error, ')}"
             f"{_meant(item['loc'][0]) if item['type'] == 'extra_forbidden' else ''}"
             for item in error.errors(include_url=False)
         )
-        raise ConfigError(f"settings: {problems} (arguments, TREADLE_*, treadle.toml, [tool.treadle])") from None
+        raise ConfigError(
+            f"settings: {problems} (arguments, TREADLE_*, treadle.toml, [tool.treadle], profile)"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"settings: treadle.toml or pyproject.toml is no valid TOML: {error}") from None
     except SettingsError as error:  # pydantic-settings' own error for a variable that should hold a list

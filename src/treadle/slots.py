@@ -20,6 +20,7 @@ from treadle.executors.loop import LoopExecutor
 from treadle.executors.threads import ThreadExecutor
 from treadle.lifecycle import Outcome, Refused, Released, Snoozed
 from treadle.model import Reason
+from treadle.plan import Plan
 from treadle.task import Task
 from treadle.tx import asettle_in, settle_in
 
@@ -36,13 +37,12 @@ class Slots:
         engine: Engine,
         tasks: Mapping[str, Task[Any, Any]],
         *,
+        plan: Plan,
         loop: asyncio.AbstractEventLoop,
-        size: int,
-        lease: float,
-        grace: float,
         report: Callable[[Attempt, Outcome | None], None],
         clear: Callable[[Attempt], None],
         exhausted: Callable[[], None],
+        logger: logging.Logger | None = None,
     ) -> None:
         self.running: set[Attempt] = set()
         self.waiting: deque[Attempt] = deque()
@@ -52,7 +52,9 @@ class Slots:
         self._closed = False
         self._freed = asyncio.Event()
         self._engine, self._tasks, self._loop = engine, tasks, loop
-        self._size, self._lease, self._grace = size, lease, grace
+        self._size, self._lease, self._grace = plan.concurrency, plan.lease, plan.grace
+        self._start = clear if plan.start_first else self.launch
+        self._logger, self._log = logger, logger or log
         self._report, self._clear, self._exhausted = report, clear, exhausted
         self._on_loop = LoopExecutor(loop, self._done_on_loop, engine.now)
         self._in_threads = ThreadExecutor("treadle", self._done_in_thread, engine.now)
@@ -84,7 +86,8 @@ class Slots:
             return
         if job.timeout is not None:
             attempt.alarm = self._loop.call_later(job.timeout, self._time_out, attempt)
-        context = Context(attempt, partial(settle_in, self._engine), partial(asettle_in, self._engine))
+        settles = partial(settle_in, self._engine), partial(asettle_in, self._engine)
+        context = Context(attempt, *settles, self._logger)
         call = Call(attempt, task, context)
         (self._on_loop if task.is_async else self._in_threads).start(call)
 
@@ -149,7 +152,7 @@ class Slots:
             elif self.waiting:
                 attempt = self.waiting.popleft()
                 self.running.add(attempt)
-                self.launch(attempt)
+                self._start(attempt)
             else:
                 return
 
@@ -173,7 +176,7 @@ class Slots:
             self._loop.call_soon(self._fill)
         self._report(attempt, outcome)
         if self.lost * 2 > self._size and not self._closed:
-            log.critical("%d handlers ran past their timeout and never ended: the worker stops", self.lost)
+            self._log.critical("%d handlers ran past their timeout and never ended: the worker stops", self.lost)
             self._exhausted()
 
     def _done_on_loop(self, attempt: Attempt, outcome: Outcome | None) -> None:
@@ -187,7 +190,7 @@ class Slots:
         try:
             self._loop.call_soon_threadsafe(self._free, attempt)
         except RuntimeError:  # the loop is closed: the worker has stopped and nobody waits for the slot
-            log.info("job %s: its handler ended after its worker", attempt.job.id)
+            self._log.info("job %s: its handler ended after its worker", attempt.job.id)
 
     def _end(self, attempt: Attempt, outcome: Outcome) -> None:
         self._report(attempt, outcome)

@@ -45,7 +45,7 @@ class Options(NamedTuple):
 
     queue: str = "default"
     lane: str = ""
-    tenant: str = "default"
+    tenant: str | None = None
     priority: int = 0
     retry: Retry = Retry()
     timeout: float | None = None
@@ -62,6 +62,8 @@ class Enqueuer(Protocol):
     """Who stores the jobs a task makes: the app."""
 
     def store_now(self) -> datetime: ...
+
+    def tenant_of(self, named: str | None) -> str: ...
 
     def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Receipt]: ...
 
@@ -218,7 +220,7 @@ class Task(Generic[P, R]):
                 payload_json=payload_json,
                 created_at=now,
                 due_at=_moment(options.run_after, now, "run_after") or now,
-                tenant=options.tenant,
+                tenant=self._enqueuer.tenant_of(options.tenant),
                 queue=options.queue,
                 lane=options.lane,
                 task_version=options.version,

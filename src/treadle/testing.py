@@ -81,7 +81,7 @@ def _run(app: Treadle, job: Job) -> Job:
     now = app.engine.now
     attempt = Attempt(job, lease_ends=float("inf"), queued_at=0.0)
     settles = partial(settle_in, app.engine), partial(asettle_in, app.engine)
-    call = Call(attempt, app.tasks[job.task], Context(attempt, *settles))
+    call = Call(attempt, app.tasks[job.task], Context(attempt, *settles, app.logger))
     arguments = arguments_of(call, now())
     outcome: lifecycle.Outcome | None
     if isinstance(arguments, dict):

@@ -7,17 +7,17 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from treadle import lifecycle
 from treadle.engines.base import Engine, Ruling
 from treadle.errors import EngineUnavailable
-from treadle.model import Change, Job, State
+from treadle.model import Job, State
+from treadle.plan import SWEEP, Plan
 
 log = logging.getLogger("treadle.upkeep")
 
-RECOVERY_PERIOD = 1.0  # seconds; with the lease it bounds how long a crash goes unseen
 PRUNE_PERIOD = 60.0
 BATCH = 200
 
@@ -26,20 +26,14 @@ class Upkeep:
     """The chores of one worker; `tick` is called between its turns and does what is due."""
 
     def __init__(
-        self,
-        engine: Engine,
-        *,
-        actor: str,
-        lease: float,
-        keep: Mapping[State, timedelta],
-        holds: Callable[[Job], bool],
+        self, engine: Engine, plan: Plan, *, holds: Callable[[Job], bool], logger: logging.Logger | None = None
     ) -> None:
         self._engine = engine
+        self._plan = plan
+        self._lease = plan.lease
+        self._logger = logger
         self._holds = holds  # whether the worker itself holds this lease
         self._seen: tuple[datetime, float] | None = None  # the time when we last looked, by both clocks
-        self._actor = actor
-        self._lease = lease
-        self._keep = keep
         self._recover_at = 0.0
         self._silent = False  # the store did not answer lately
         self._spared: dict[tuple[str, str | None], float] = {}  # leases whose row was locked, and until when
@@ -60,12 +54,12 @@ class Upkeep:
         """Do the chores that are due."""
         now = time.monotonic()
         if now >= self._recover_at:
-            self._recover_at = now + min(RECOVERY_PERIOD, self._lease / 4) * random.uniform(0.5, 1.0)  # noqa: S311
+            self._recover_at = now + self._period()
             while self.recover() == BATCH:
                 pass
         if now >= self._prune_at:
             self._prune_at = now + PRUNE_PERIOD
-            if self._keep and self._engine.prune(self._keep, limit=BATCH) == BATCH:
+            if self._plan.keep and self._engine.prune(self._plan.keep, limit=BATCH) == BATCH:
                 self._prune_at = now + 0.1  # there is more, but the jobs come first
 
     def recover(self) -> int:
@@ -82,26 +76,18 @@ class Upkeep:
             return 0
         spared = self._spared = {lease: until for lease, until in self._spared.items() if until > asked}
         found = [job for job in found if not self._holds(job) and (job.id, job.lease_token) not in spared]
-        if not found:
-            return 0
-        now = self._engine.now()
-        changes: list[Change] = []
-        for job in found:
-            decide = lifecycle.crash if job.state is State.RUNNING else lifecycle.expire
-            changes.append(decide(job, now, actor=self._actor))
-        superseded: list[Change] = []
-        done = 0
-        for change, verdict in zip(changes, self._engine.turn(changes).verdicts, strict=True):
-            if verdict.ruling is Ruling.REFUSED and verdict.holder:
-                superseded.append(lifecycle.supersede(change, now))
-            elif verdict.ruling is Ruling.APPLIED:
-                done += 1
-                log.warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.what)
-            elif verdict.ruling is Ruling.BUSY:  # its holder could not renew either, and needs time when it can
-                spared[change.before.id, change.before.lease_token] = time.monotonic() + self._lease / 2
-        if superseded:
-            self._engine.turn(superseded)
-        return done + len(superseded)
+        if not self._plan.end_expired:
+            found = [job for job in found if job.state is State.RUNNING]
+        done, busy = recover(self._engine, found, actor=self._plan.name, logger=self._logger)
+        for job in busy:  # its holder could not renew either, and needs time when it can
+            spared[job.id, job.lease_token] = time.monotonic() + self._lease / 2
+        return done
+
+    def _period(self) -> float:
+        """Seconds until the next look for leases that ran out: spread a little, and often enough for a short lease."""
+        if self._plan.sweep > SWEEP:
+            return self._plan.sweep
+        return min(self._plan.sweep, self._lease / 4) * random.uniform(0.5, 1.0)  # noqa: S311
 
     def _stepped(self) -> bool:
         """Whether the clock has jumped ahead since the last look: then leases look past that their holders keep."""
@@ -110,3 +96,44 @@ class Upkeep:
             return False
         wall, real = (self._seen[0] - last[0]).total_seconds(), self._seen[1] - last[1]
         return wall - real > self._lease / 3
+
+
+def recover_leases(engine: Engine, *, actor: str, message: str = "", logger: logging.Logger | None = None) -> int:
+    """Requeue or end every job whose lease has run out, but for those that are locked; how many it was."""
+    total = 0
+    while found := [job for job in engine.expired(limit=BATCH) if job.state is State.RUNNING]:
+        done, _ = recover(engine, found, actor=actor, message=message, logger=logger)
+        if not done:
+            break
+        total += done
+    return total
+
+
+def recover(
+    engine: Engine, found: Sequence[Job], *, actor: str, message: str = "", logger: logging.Logger | None = None
+) -> tuple[int, list[Job]]:
+    """Requeue or end these jobs, whose lease or time to live has run out; how many it was, and which ones are locked.
+
+    `message` is said of a lease that ran out, instead of our own words.
+    """
+    if not found:
+        return 0, []
+    now = engine.now()
+    changes = [
+        lifecycle.crash(job, now, actor=actor, message=message)
+        if job.state is State.RUNNING
+        else lifecycle.expire(job, now, actor=actor)
+        for job in found
+    ]
+    done, busy, superseded = 0, [], []
+    for change, verdict in zip(changes, engine.turn(changes).verdicts, strict=True):
+        if verdict.ruling is Ruling.REFUSED and verdict.holder:
+            superseded.append(lifecycle.supersede(change, now))
+        elif verdict.ruling is Ruling.APPLIED:
+            done += 1
+            (logger or log).warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.what)
+        elif verdict.ruling is Ruling.BUSY:
+            busy.append(change.before)
+    if superseded:
+        engine.turn(superseded)
+    return done + len(superseded), busy

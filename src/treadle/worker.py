@@ -13,9 +13,8 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any, NamedTuple, Self
 
 from treadle import lifecycle
@@ -26,10 +25,11 @@ from treadle.executors import error_from, uncommitted
 from treadle.keeper import Keeper
 from treadle.lifecycle import Outcome, Refused
 from treadle.model import Change, Job, Reason, State, new_id
+from treadle.plan import Plan
 from treadle.slots import Slots
 from treadle.task import Task
 from treadle.tx import committed
-from treadle.upkeep import RECOVERY_PERIOD, Upkeep
+from treadle.upkeep import Upkeep
 
 log = logging.getLogger("treadle.worker")
 
@@ -38,20 +38,6 @@ AHEAD = 0.2  # seconds of work claimed before there is a free slot for it
 PACE_MEMORY = 0.5  # seconds over which the pace of jobs is remembered
 GLANCE = 0.25  # seconds between two looks at jobs that wait for a slot
 LAST_WORDS = 10.0  # seconds to settle what is left at the end, if the store does not answer
-
-
-class Plan(NamedTuple):
-    """How a worker works; times are seconds."""
-
-    name: str
-    queues: Sequence[str] = ("default",)
-    lanes: Sequence[str] | None = None
-    concurrency: int = 10
-    lease: float = 30.0
-    grace: float = 30.0
-    poll: float = 1.0
-    fail_unknown: bool = False  # claim jobs of unknown tasks too, and fail them
-    keep: Mapping[State, timedelta] = {}
 
 
 class Settling(NamedTuple):
@@ -65,19 +51,24 @@ class Settling(NamedTuple):
 class Worker:
     """Runs the jobs of these tasks until it is told to stop: `async with worker:`, or `worker.run()`."""
 
-    def __init__(self, engine: Engine, tasks: Mapping[str, Task[Any, Any]], plan: Plan) -> None:
+    def __init__(
+        self, engine: Engine, tasks: Mapping[str, Task[Any, Any]], plan: Plan, logger: logging.Logger | None = None
+    ) -> None:
         self.plan = plan
         self.exhausted = False  # whether it stopped by itself: too many handlers that never end
         self._engine = engine
         self._tasks = tasks
-        self._upkeep = Upkeep(engine, actor=plan.name, lease=plan.lease, keep=plan.keep, holds=self._holds)
-        self._keeper = Keeper(engine, plan.lease, held=self._kept, tell=self._tell, heard=self._upkeep.heard)
+        self._logger, self._log = logger, logger or log
+        self._upkeep = Upkeep(engine, plan, holds=self._holds, logger=logger)
+        self._keeper = Keeper(
+            engine, plan.lease, held=self._kept, tell=self._tell, heard=self._upkeep.heard, logger=logger
+        )
         self._held: dict[str, Attempt] = {}  # by job id: claimed and not yet settled
         self._holding = threading.Lock()
         self._outcomes: deque[tuple[Attempt, Outcome]] = deque()
         self._settling: list[Settling] = []
         self._put_off: list[tuple[float, Attempt, Outcome]] = []  # until when, for their rows are locked
-        self._suspects: deque[Attempt] = deque()  # whose start must be written before it happens
+        self._starting: deque[Attempt] = deque()  # whose start must be written before it happens
         self._wake = threading.Event()
         self._stopping = False
         self._drained = False
@@ -122,7 +113,7 @@ class Worker:
 
     def _signalled(self) -> None:
         if self._asked.is_set():
-            log.warning("second signal: what still runs is released")
+            self._log.warning("second signal: what still runs is released")
             self._hurry.set()
         self.stop()
 
@@ -133,36 +124,37 @@ class Worker:
         self._slots = Slots(
             self._engine,
             self._tasks,
+            plan=plan,
             loop=self._loop,
-            size=plan.concurrency,
-            lease=plan.lease,
-            grace=plan.grace,
             report=self._report,
             clear=self._clear,
             exhausted=self._give_in,
+            logger=self._logger,
         )
         await asyncio.to_thread(self._open)
         self._turning = threading.Thread(target=self._serve, name="treadle-engine", daemon=True)
         self._keeper.start()
         self._turning.start()
-        log.info("worker %s: queues %s, %d slots", plan.name, ", ".join(plan.queues), plan.concurrency)
+        self._log.info("worker %s: queues %s, %d slots", plan.name, ", ".join(plan.queues), plan.concurrency)
         for task in self._tasks.values():
             if task.options.queue not in plan.queues:
-                log.info("task %s goes to queue %s, which this worker does not serve", task.name, task.options.queue)
+                self._log.info(
+                    "task %s goes to queue %s, which this worker does not serve", task.name, task.options.queue
+                )
         return self
 
     def _open(self) -> None:
         try:
             self._engine.open()
         except EngineUnavailable as error:  # it may come yet: the engine thread goes on trying
-            log.warning("the store is not there yet: %s", error)
+            self._log.warning("the store is not there yet: %s", error)
 
     async def __aexit__(self, *_: object) -> None:
         """Stop claiming, let handlers finish for the grace time, release the rest unburnt."""
         self._stopping = True
         self._slots.close()
         if self._slots.running:
-            log.info("stopping: %d jobs may run for %g s more", len(self._slots.running), self.plan.grace)
+            self._log.info("stopping: %d jobs may run for %g s more", len(self._slots.running), self.plan.grace)
         try:
             await self._slots.drain(self.plan.grace, self._hurry)
         finally:  # also when the host gives up waiting: what runs is released, not failed
@@ -170,7 +162,7 @@ class Worker:
             self._drained = True
             self._wake.set()
         await asyncio.to_thread(self._turning.join)
-        log.info("worker %s stopped", self.plan.name)
+        self._log.info("worker %s stopped", self.plan.name)
 
     def _give_in(self) -> None:
         """Too many slots are lost to handlers that never end: only a new process gets them back."""
@@ -205,8 +197,8 @@ class Worker:
         attempt = self._held.get(job.id)
         return attempt is not None and attempt.job.lease_token == job.lease_token
 
-    def _clear(self, suspect: Attempt) -> None:
-        self._suspects.append(suspect)
+    def _clear(self, attempt: Attempt) -> None:
+        self._starting.append(attempt)
         self._wake.set()
 
     def _tell(self, attempt: Attempt, why: Told) -> None:
@@ -240,7 +232,7 @@ class Worker:
         while True:
             self._wake.clear()
             if self._loop is None or (self._loop.is_closed() and not self._drained):
-                log.error(
+                self._log.error(
                     "the event loop was closed under the worker: %d jobs are left to their leases", len(self._held)
                 )
                 return
@@ -250,7 +242,7 @@ class Worker:
                     if not self._held and not self._outcomes:
                         return  # not before: a claim may have been answered just now, and its jobs go back
                 self._decide()
-                self._start_suspects()
+                self._write_starts()
                 # A turn that settles claims as well: what its handlers enqueued gave a hint when nobody listened.
                 if claim is None and (self._settling or time.monotonic() >= rest_until):
                     claim, claimed = self._wish(), time.monotonic()
@@ -281,14 +273,14 @@ class Worker:
                 failures += 1
                 self._stumble(error, failures)
             if time.monotonic() > give_up_at:
-                log.error("the store did not answer: %d jobs are left to their leases", len(self._held))
+                self._log.error("the store did not answer: %d jobs are left to their leases", len(self._held))
                 return
 
     def _wish(self) -> Claim | None:
         """A claim for as many jobs as will start within a fraction of a second."""
         plan = self.plan
         capacity = plan.concurrency - self._slots.lost + int(self._rate * AHEAD)
-        room = min(LARGEST_BATCH, capacity - len(self._held) + len(self._settling))
+        room = min(plan.batch or LARGEST_BATCH, LARGEST_BATCH, capacity - len(self._held) + len(self._settling))
         if room <= 0 or self._stopping:
             return None
         tasks = None if plan.fail_unknown else tuple(self._tasks)
@@ -314,7 +306,7 @@ class Worker:
 
     def _rest(self, rest: float) -> bool:
         """Wait for an outcome, a hint, or the next chore; whether there may be something to claim."""
-        patience = GLANCE if self._held else min(self.plan.poll, RECOVERY_PERIOD)  # chores do not wait for the poll
+        patience = GLANCE if self._held else min(self.plan.poll, self.plan.sweep)  # chores do not wait for the poll
         if rest > 0 and not self._stopping:
             hinted = self._engine.wait(self.plan.queues, min(rest, patience), self._wake)
         else:
@@ -359,9 +351,9 @@ class Worker:
         match verdict.ruling:
             case Ruling.APPLIED | Ruling.ALREADY:
                 self._forget(attempt)
-                _tell_of(change)
+                self._tell_of(change)
             case Ruling.LOST:
-                log.warning("job %s: its lease was lost, its outcome was refused", attempt.job.id)
+                self._log.warning("job %s: its lease was lost, its outcome was refused", attempt.job.id)
                 self._forget(attempt)
             case Ruling.STALE:
                 attempt.job = verdict.job or attempt.job
@@ -373,27 +365,32 @@ class Worker:
                 superseded = lifecycle.supersede(change, self._engine.now())
                 self._settling.append(Settling(attempt, outcome, superseded))
             case Ruling.REFUSED if isinstance(outcome, Refused) and outcome.reason is Reason.INVALID_RESULT:
-                log.error("job %s: even its refusal is refused (%s): left to its lease", attempt.job.id, verdict.why)
+                self._log.error(
+                    "job %s: even its refusal is refused (%s): left to its lease", attempt.job.id, verdict.why
+                )
                 self._forget(attempt)
             case Ruling.REFUSED:
                 why = ValueError(f"the store refused the outcome: {verdict.why}")
                 refused = Refused(Reason.INVALID_RESULT, error_from(why, attempt, self._engine.now()))
                 self._outcomes.append((attempt, refused))
 
-    def _start_suspects(self) -> None:
-        """Write that a suspect starts, then let it."""
-        while self._suspects:
-            attempt = self._suspects[0]
-            started_at, sent = self._engine.now(), time.monotonic()
-            hold = Hold(attempt.job.id, attempt.job.lease_token or "", started_at)
-            [held] = self._engine.extend([hold], lease=self.plan.lease)
-            if held.renewal is Renewal.BUSY:
-                return
-            self._suspects.popleft()
-            if held.renewal is Renewal.RENEWED:
-                attempt.started_at, attempt.lease_ends = started_at, sent + self.plan.lease
-            else:
-                self._tell(attempt, Told.LOST)
+    def _write_starts(self) -> None:
+        """Write that these attempts start, then let them; one whose row is locked waits for the next time."""
+        attempts = [self._starting[place] for place in range(len(self._starting))]
+        if not attempts:
+            return
+        started_at, sent = self._engine.now(), time.monotonic()
+        holds = [Hold(attempt.job.id, attempt.job.lease_token or "", started_at) for attempt in attempts]
+        for attempt, held in zip(attempts, self._engine.extend(holds, lease=self.plan.lease), strict=True):
+            self._starting.popleft()
+            match held.renewal:
+                case Renewal.BUSY:
+                    self._starting.append(attempt)
+                    continue
+                case Renewal.RENEWED:
+                    attempt.started_at, attempt.lease_ends = started_at, sent + self.plan.lease
+                case Renewal.LOST:
+                    self._tell(attempt, Told.LOST)
             self._on_loop(self._slots.launch, attempt)
 
     def _stumble(self, error: Exception, failures: int) -> None:
@@ -401,20 +398,19 @@ class Worker:
         patient = isinstance(error, EngineUnavailable)
         wait = min(5.0, (0.05 if patient else 0.5) * 2 ** min(failures, 7)) * random.uniform(0.5, 1.0)  # noqa: S311
         if isinstance(error, EngineError):
-            log.warning("the store did not take the turn, next try in %.1f s: %s", wait, error)
+            self._log.warning("the store did not take the turn, next try in %.1f s: %s", wait, error)
         else:
-            log.exception("a turn failed, next try in %.1f s", wait, exc_info=error)
+            self._log.exception("a turn failed, next try in %.1f s", wait, exc_info=error)
         self._upkeep.heard(float("inf"))
         time.sleep(wait)
 
-
-def _tell_of(change: Change) -> None:
-    """A line in the log about an attempt that ended: loud if it failed."""
-    job, error = change.after, change.after.error
-    if not change.what.noteworthy:
-        log.debug("job %s (%s) %s on attempt %d", job.id, job.task, change.what, job.attempt)
-        return
-    why = f"{error.type}: {error.message}" if error is not None else change.note
-    again = f"; due again at {job.due_at:%H:%M:%S} UTC" if job.state is State.PENDING else ""
-    counted = f"{job.failures} of {job.max_attempts} attempts spent"
-    log.warning("job %s (%s) %s, %s: %s%s", job.id, job.task, change.what, counted, why, again)
+    def _tell_of(self, change: Change) -> None:
+        """A line in the log about an attempt that ended: loud if it failed."""
+        job, error = change.after, change.after.error
+        if not change.what.noteworthy:
+            self._log.debug("job %s (%s) %s on attempt %d", job.id, job.task, change.what, job.attempt)
+            return
+        why = f"{error.type}: {error.message}" if error is not None else change.note
+        again = f"; due again at {job.due_at:%H:%M:%S} UTC" if job.state is State.PENDING else ""
+        counted = f"{job.failures} of {job.max_attempts} attempts spent"
+        self._log.warning("job %s (%s) %s, %s: %s%s", job.id, job.task, change.what, counted, why, again)

@@ -348,4 +348,4 @@ def settle_change(job: Job, app: Treadle) -> object:
 
 def test_retention_is_read_from_the_settings(make_app: Callable[..., Treadle]) -> None:
     app = make_app(keep_succeeded="1h", keep_failed=60, keep_cancelled="forever")
-    assert app._keep() == {State.SUCCEEDED: timedelta(hours=1), State.FAILED: timedelta(minutes=1)}
+    assert app.settings.keep == {State.SUCCEEDED: timedelta(hours=1), State.FAILED: timedelta(minutes=1)}

@@ -50,6 +50,13 @@ def test_the_defaults_are_those_of_the_manual() -> None:
     assert (settings.lease, settings.grace, settings.poll, settings.concurrency) == (30, 30, 1, 10)
     assert (settings.queues, settings.lanes, settings.unknown_tasks) == (["default"], None, "leave")
     assert (settings.keep_succeeded, settings.keep_cancelled, settings.keep_failed) == (604800, 604800, 2592000)
+    assert (settings.sweep, settings.batch, settings.start, settings.expired_jobs) == (
+        1,
+        None,
+        "with_next_write",
+        "cancel",
+    )
+    assert (settings.cancel, settings.tenant_required) == ("any", False)
 
 
 def test_the_url_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +111,12 @@ def test_what_is_no_duration_is_refused_by_name(monkeypatch: pytest.MonkeyPatch,
         ("queues", []),
         ("unknown_tasks", "ignore"),
         ("audit", "some"),
+        ("batch", 0),
+        ("sweep", "often"),
+        ("start", "last"),
+        ("expired_jobs", "fail"),
+        ("cancel", "running"),
+        ("tenant_required", "perhaps"),
         ("url", 7),
     ],
 )
@@ -182,6 +195,11 @@ def test_a_worker_takes_its_plan_from_the_settings_and_its_arguments(store_url: 
     plan = app.worker(concurrency=2, name="w7", lanes=["a"]).plan
     assert (plan.queues, plan.lease, plan.grace, plan.poll) == (("mail",), 45, 9, 2)
     assert (plan.concurrency, plan.name, plan.lanes, plan.fail_unknown) == (2, "w7", ("a",), True)
+    assert (plan.sweep, plan.batch, plan.start_first, plan.end_expired) == (1, None, False, True)
+    app.close()
+    app = App(store_url, sweep="5m", batch=25, start="first", expired_jobs="leave")
+    plan = app.worker().plan
+    assert (plan.sweep, plan.batch, plan.start_first, plan.end_expired) == (300, 25, True, False)
     app.close()
 
 
@@ -205,4 +223,11 @@ def test_a_plan_that_cannot_work_is_refused_by_name(store_url: str, options: dic
     app = App(store_url)
     with pytest.raises(TreadleError, match=named):
         app.worker(**options)
+    app.close()
+
+
+def test_a_sweep_without_a_pause_is_refused_by_name(store_url: str) -> None:
+    app = App(store_url, sweep=0.04)
+    with pytest.raises(ConfigError, match=r"sweep.*0\.05"):
+        app.worker()
     app.close()

@@ -71,13 +71,10 @@ Call = Callable[..., Result]
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current directory: tasks.py with tasks:app, no settings, no database yet."""
     (tmp_path / "tasks.py").write_text(TASKS)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    for name in [*os.environ]:
-        ours = name.startswith("TREADLE_") and not name.startswith("TREADLE_TEST_")
-        if ours or name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
-            monkeypatch.delenv(name)
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     signals = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -15,7 +15,7 @@ CASES = [
     ("jobs", 2, "Missing command"),
     ("jobs show", 2, "Missing argument"),
     ("jobs list --nonsense", 2, "No such option"),
-    ("jobs list --state odd", 2, "'odd' is not one of"),
+    ("jobs list --state odd", 2, "'odd' must be one of"),
     ("jobs list --limit 0", 2, "0 must be from 1 to 500"),
     ("jobs list --limit 501", 2, "501 must be from 1 to 500"),
     ("jobs list --limit many", 2, "--limit"),

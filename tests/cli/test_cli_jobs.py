@@ -10,6 +10,7 @@ import pytest
 from treadle.cli.describe import standing
 from treadle.cli.jobs import _account, _tries
 from treadle.model import Job, Reason, State, new_id
+from treadle.profile import Profile
 
 EVIL = "\x1b]0;owned\x07\x1b[31mred \x9b2J [bold]x[/bold] [/nope] \u202etxt \u2028 \x7f"
 RAW = ("\x1b", "\x07", "\x9b", "\u202e", "\u2028", "\x7f", "\r")
@@ -192,7 +193,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
     ],
 )
 def test_a_final_state_is_said_in_the_words_that_state_knows(fields, said):
-    assert standing(Job(new_id(), "t", "{}", NOW, NOW).evolve(**fields), NOW) == said
+    assert standing(Job(new_id(), "t", "{}", NOW, NOW).evolve(**fields), NOW, Profile()) == said
 
 
 def test_the_help_of_list_explains_the_states(call):
@@ -204,10 +205,11 @@ def test_the_help_of_list_explains_the_states(call):
 def test_what_a_job_has_spent_is_said_rightly():
     job = Job(new_id(), "t", "{}", NOW, NOW, attempt=4, failures=1, crashes=1, lease_until=NOW)
     assert _tries(job) == "1/5"  # a snooze is an attempt that spends nothing
-    lines = [line.plain for line in _account(job, [], NOW)]
+    lines = [line.plain for line in _account(job, [], NOW, Profile())]
     assert "  attempts    4 so far, 1 of 5 failures spent, 1 crash" in lines
     assert "  lease ends  2026-01-01 00:00:00 UTC  0s ago" in lines
-    assert any(line.endswith("2 crashes") for line in (line.plain for line in _account(job.evolve(crashes=2), [], NOW)))
+    twice = _account(job.evolve(crashes=2), [], NOW, Profile())
+    assert any(line.plain.endswith("2 crashes") for line in twice)
 
 
 def test_an_id_may_be_written_as_people_write_uuids(store):

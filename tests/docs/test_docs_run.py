@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import provision
+from treadle.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -61,3 +62,9 @@ def test_links_between_the_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_setting_has_a_line_on_the_page_of_settings() -> None:
+    lines = (ROOT / "docs" / "settings.md").read_text("utf-8").splitlines()
+    named = {name for line in lines if line.startswith("|") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert named == set(Settings.model_fields)

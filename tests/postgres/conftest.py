@@ -1,6 +1,5 @@
 """What the tests of PostgreSQL alone need: a proxy that does harm, less patience, servers that were not to be had."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,15 +23,6 @@ CONNECT = 2  # seconds for a connection in these tests, where treadle waits five
 def engine_kind(request: pytest.FixtureRequest) -> str:
     """Only this engine, whatever else the conformance suite runs on."""
     return request.param
-
-
-@pytest.fixture(autouse=True)
-def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Settings come from the test alone: an empty working directory and no TREADLE_ variable of the application's."""
-    monkeypatch.chdir(tmp_path)
-    for name in os.environ:
-        if name.upper().startswith("TREADLE_") and not name.upper().startswith("TREADLE_TEST_"):
-            monkeypatch.delenv(name)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A shop: a store of ours with a table of the application's beside it, and every library that may write to both."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,15 +10,6 @@ import stores
 from treadle import Task, Treadle
 from treadle.engines import connect
 from treadle.engines.base import Engine
-
-
-@pytest.fixture(autouse=True)
-def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Settings come from the test alone: an empty working directory and no TREADLE_ variable."""
-    monkeypatch.chdir(tmp_path)
-    for name in os.environ:
-        if name.upper().startswith("TREADLE_"):
-            monkeypatch.delenv(name)
 
 
 @pytest.fixture(params=LIBRARIES, ids=lambda library: library.name)

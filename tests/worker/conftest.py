@@ -1,6 +1,6 @@
 """Apps on a store of their own, by the real clock, and workers in processes that do not outlive their test."""
 
-import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,7 @@ from workbench import Process
 from treadle import Treadle
 from treadle.engines.postgres import listener
 
-
-@pytest.fixture(autouse=True)
-def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Settings come from the test alone: an empty working directory and no TREADLE_ variable but provision's own."""
-    monkeypatch.chdir(tmp_path)
-    for name in os.environ:
-        if name.upper().startswith("TREADLE_") and not name.upper().startswith("TREADLE_TEST_"):
-            monkeypatch.delenv(name)
+sys.path.append(str(Path(__file__).parent.parent / "app"))  # seed_profiles.py
 
 
 @pytest.fixture(autouse=True)

@@ -1,33 +1,24 @@
-"""Jobs and events as plain data for --json, whose keys are stable, and a job's state in words."""
+"""Events as plain data for --json, whose keys are stable, and a job's state in words."""
 
 from datetime import datetime
 from typing import Any
 
 from treadle.model import Event, Job
-
-_HIDDEN = {"payload_json", "result_json", "lease_token", "retry", "error", "progress"}
-
-
-def job_as_dict(job: Job, now: datetime) -> dict[str, Any]:
-    """Every field of a job but its fencing token; times are ISO 8601 in UTC."""
-    fields = {name: _plain(value) for name, value in job._asdict().items() if name not in _HIDDEN}
-    return {
-        **fields,
-        "label": job.label(now),
-        "max_attempts": job.max_attempts,
-        "payload": job.payload,
-        "result": job.result,
-        "retry": job.retry._asdict(),
-        "error": job.error and job.error._asdict(),
-        "progress": job.progress and job.progress._asdict(),
-    }
+from treadle.profile import Profile
 
 
-def standing(job: Job, now: datetime) -> str:
-    """Where a job stands, for people: a final state is the word that --state knows, with its reason."""
-    if job.state.final:
-        return f"{job.state} ({job.reason})" if job.reason else job.state.value
-    return job.label(now)
+def standing(job: Job, now: datetime, profile: Profile) -> str:
+    """Where a job stands, for people, with the reason of a final state: the profile's word, else ours.
+
+    Of ours a final state is the word that --state knows, any other is said more precisely.
+    """
+    return f"{short_standing(job, now, profile)} ({job.reason})" if job.reason else short_standing(job, now, profile)
+
+
+def short_standing(job: Job, now: datetime, profile: Profile) -> str:
+    """The same without the reason."""
+    label = job.label(now)
+    return profile.word(label) if profile.states or job.state.final else label
 
 
 def event_as_dict(event: Event) -> dict[str, Any]:
@@ -38,7 +29,3 @@ def event_as_dict(event: Event) -> dict[str, Any]:
         "actor": event.actor,
         "note": event.note,
     }
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value

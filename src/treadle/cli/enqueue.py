@@ -11,7 +11,7 @@ import typer
 from treadle import Retry, Unique
 from treadle.app import Treadle
 from treadle.cli import options
-from treadle.cli.describe import job_as_dict, standing
+from treadle.cli.describe import standing
 from treadle.cli.discovery import find_app, find_store
 from treadle.cli.terminal import age, document, safe, say
 from treadle.errors import InvalidJob, NotPossible, UnknownTask
@@ -74,9 +74,7 @@ def enqueue(
         policy = using.get("unique") or (own.unique if own else Unique())
         outcome = _outcome(job, using["id"], before, policy.on_conflict)
         if as_json:
-            document(
-                {"id": job.id, "outcome": outcome, "created": outcome == "created", "job": job_as_dict(job, before)}
-            )
+            document({"id": job.id, "outcome": outcome, "created": outcome == "created", "job": used.view(job)})
         else:
             _say(used, job, outcome)
 
@@ -151,5 +149,5 @@ def _say(app: Treadle, job: Job, outcome: str) -> None:
     now = app.store_now()
     words = {"created": "created", "existed": "existed already", "replaced": "replaced what was waiting"}[outcome]
     due = f", due {age(job.due_at, now)}" if job.due_at > now else ""
-    label = "" if outcome == "created" else f", {standing(job, now)}"
+    label = "" if outcome == "created" else f", {standing(job, now, app.profile)}"
     say(f"{job.id}  {words}: {safe(job.task)} on queue {safe(job.queue)}{label}{due}")

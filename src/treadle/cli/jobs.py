@@ -14,11 +14,12 @@ from rich.text import Text
 
 from treadle.app import Treadle
 from treadle.cli import options
-from treadle.cli.describe import event_as_dict, job_as_dict, standing
+from treadle.cli.describe import event_as_dict, short_standing, standing
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, table, width
 from treadle.errors import ConfigError
 from treadle.model import Event, Job, State
+from treadle.profile import Profile
 
 COLUMNS = ("id", "state", "task", "queue", "tries", "when", "error")
 NARROW = 110  # cells: in a terminal with fewer the error goes below its job, and the queue away
@@ -34,7 +35,7 @@ Why = Annotated[str, typer.Option("--reason", help="Why, for the job's history."
 def list_jobs(
     app: options.App = None,
     url: options.Url = None,
-    state: Annotated[State | None, typer.Option("--state", help="Only in this state; see above.")] = None,
+    state: Annotated[str | None, typer.Option("--state", help="Only in this state; see above.")] = None,
     task: OfTask = None,
     queue: OfQueue = None,
     tenant: OfTenant = None,
@@ -46,25 +47,26 @@ def list_jobs(
 
     States: pending, running, succeeded, failed and cancelled; the last three are final, a word in parentheses says
     why. Of pending jobs the list calls those scheduled that are not due yet, and retrying those that failed before
-    (--state pending finds both); of running ones those claimed that have not begun.
+    (--state pending finds both); of running ones those claimed that have not begun. An app with a profile has words
+    of its own for states, here and in --state, and names of its own in --json.
 
     The column "tries" has the failures so far and how many there may be; "when" says how long ago a job was stored,
     or in how long one that waits is due.
     """
     with closing(find_ready_store(app, url)) as store:
         page = store.find(state=state, task=task, queue=queue, tenant=tenant, limit=limit, cursor=cursor)
-        now = store.store_now()
+        views, profile, now = [store.view(job) for job in page.jobs], store.profile, store.store_now()
     if as_json:
-        document({"jobs": [job_as_dict(job, now) for job in page.jobs], "cursor": page.cursor})
+        document({"jobs": views, "cursor": page.cursor})
         return
     if not page.jobs:
         say("no jobs")
         return
     if (room := width()) is not None and room < NARROW:
         errors = [preview(_error(job), room - 4) for job in page.jobs]
-        table(NARROW_COLUMNS, [_narrow_row(job, now) for job in page.jobs], notes=errors)
+        table(NARROW_COLUMNS, [_narrow_row(job, now, profile) for job in page.jobs], notes=errors)
     else:
-        table(COLUMNS, [_row(job, now) for job in page.jobs])
+        table(COLUMNS, [_row(job, now, profile) for job in page.jobs])
     if page.cursor is not None:
         say(Text(f"more: --cursor {page.cursor}", "dim"))
 
@@ -74,11 +76,11 @@ def show(id: Id, app: options.App = None, url: options.Url = None, as_json: opti
     known = _uuid(id)
     with closing(find_ready_store(app, url)) as store:
         job, events = store.get(known), store.events(known)
-        now = store.store_now()
+        view, profile, now = store.view(job), store.profile, store.store_now()
     if as_json:
-        document({"job": job_as_dict(job, now), "events": [event_as_dict(event) for event in events]})
+        document({"job": view, "events": [event_as_dict(event) for event in events]})
         return
-    for line in _account(job, events, now):
+    for line in _account(job, events, now, profile):
         say(line)
 
 
@@ -118,14 +120,21 @@ def count(
 ) -> None:
     """Count jobs by state."""
     with closing(find_ready_store(app, url)) as store:
-        counts = store.count(task=task, queue=queue, tenant=tenant)
+        counts = _counts(store, task=task, queue=queue, tenant=tenant)
     total = sum(counts.values())
     if as_json:
-        document({"counts": {state.value: number for state, number in counts.items()}, "total": total})
+        document({"counts": counts, "total": total})
         return
-    for state, number in counts.items():
-        say(coloured(state, f"{state:<10}"), f" {number:>10,}")
+    for word, number in counts.items():
+        say(coloured(word, f"{safe(word):<10}"), f" {number:>10,}")
     say(f"{'total':<10} {total:>10,}")
+
+
+def _counts(store: Treadle, **where: str | None) -> dict[str, int]:
+    """How many jobs there are, by state, or by the profile's words for them."""
+    if not store.profile.states:
+        return {state.value: number for state, number in store.count(**where).items()}
+    return {word: sum(store.count(state=word, **where).values()) for word in store.profile.words()}
 
 
 def actor() -> str:
@@ -146,22 +155,21 @@ def _uuid(id: str) -> str:
 
 def _done(store: Treadle, job: Job, words: str, as_json: bool) -> None:
     if as_json:
-        document({"job": job_as_dict(job, store.store_now())})
+        document({"job": store.view(job)})
     else:
         say(f"{job.id}  {safe(job.task)} {safe(words)}")
 
 
-def _row(job: Job, now: datetime) -> tuple[str | Text, ...]:
-    state = coloured(job.label(now), standing(job, now))
+def _row(job: Job, now: datetime, profile: Profile) -> tuple[str | Text, ...]:
+    state = coloured(job.label(now), standing(job, now, profile))
     return job.id, state, safe(job.task), safe(job.queue), _tries(job), _when(job, now), preview(_error(job))
 
 
-def _narrow_row(job: Job, now: datetime) -> tuple[str | Text, ...]:
+def _narrow_row(job: Job, now: datetime, profile: Profile) -> tuple[str | Text, ...]:
     """Without the queue, and of a final state without the reason."""
-    label = job.label(now)
     return (
         job.id,
-        coloured(label, job.state if job.state.final else label),
+        coloured(job.label(now), short_standing(job, now, profile)),
         safe(job.task),
         _tries(job),
         _when(job, now),
@@ -182,9 +190,9 @@ def _error(job: Job) -> str:
     return "" if job.error is None else f"{job.error.type}: {job.error.message}"
 
 
-def _account(job: Job, events: list[Event], now: datetime) -> Iterator[Text]:
+def _account(job: Job, events: list[Event], now: datetime, profile: Profile) -> Iterator[Text]:
     """The job, top to bottom, as lines."""
-    yield Text.assemble(job.id, "  ", coloured(job.label(now), standing(job, now)))
+    yield Text.assemble(job.id, "  ", coloured(job.label(now), standing(job, now, profile)))
     for title, text in _facts(job, now):
         yield Text.assemble((f"  {title:<12}", "dim"), text)
     yield from _block("payload", _pretty(job.payload))

@@ -335,19 +335,18 @@ class DynamoEngine:
 
     def _take(self, item: Item, claim: Claim, now: datetime) -> Item | None:
         """Claim this one; None if somebody else was quicker."""
-        place, before = place_of(item), job_from(item)
-        after = writes.claimed(before, claim, now)
+        place, job = place_of(item), job_from(item)
         try:
-            self.client.write(writes.take(self._table, before, after, place, now), patience=SETTLING)
+            self.client.write(writes.take(self._table, job, claim, place, now), patience=SETTLING)
         except Failed as failed:
             there = failed.which.get(0)
             if there is None or there.get("lease_token", {}).get("S") != claim.token:
                 return None  # else it was us, and the answer was lost
         except Crowded:
             return None  # others want it too, or the partition gives no more: the next poll finds it
-        self._remember(self._places, before.id, place)
+        self._remember(self._places, job.id, place)
         kept = {name: value for name, value in item.items() if name not in writes.TAKEN_AWAY}
-        return kept | writes.taking(after)
+        return kept | writes.taking(job, claim, now)
 
     def _under(self, claim: Claim) -> list[Item]:
         """What is held under this token."""

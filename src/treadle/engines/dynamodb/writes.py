@@ -112,8 +112,7 @@ def enqueue(table: Table, job: Job, place: Place, now: datetime, dead: str | Non
     ]
     if job.key is not None:
         parts.append(take_key(table, job, now, dead))
-    if job.expires_at is not None:
-        parts.append(put(table, expiry_place(job, table.spread), {}))
+    parts += _lists(table, None, job)
     if table.everything:
         parts.append(event(table, Event(job.id, 0, now, What.ENQUEUED, "enqueue", "", job.tenant)))
     return [*parts, *_pieces(table, job, ("payload",))]
@@ -162,44 +161,28 @@ def _pieces(table: Table, job: Job, names: Sequence[str]) -> Iterator[Part]:
 TAKEN_AWAY = ("started_at", "progress")  # by a claim: they told of the attempt before
 
 
-def claimed(job: Job, claim: Claim, now: datetime) -> Job:
-    """The job as the claim leaves it."""
-    return job.evolve(
-        state=State.RUNNING,
-        attempt=job.attempt + 1,
-        revision=job.revision + 1,
-        claimed_at=now,
-        started_at=None,
-        progress=None,
-        lease_until=now + timedelta(seconds=claim.lease),
-        lease_token=claim.token,
-        worker=claim.worker,
-    )
-
-
-def taking(after: Job) -> Item:
-    """What a claim sets in the due item."""
+def taking(job: Job, claim: Claim, now: datetime) -> Item:
+    """What a claim sets in the due item of this job."""
     said = {
-        "status": after.state,
-        "claims": after.attempt,
-        "revision": after.revision,
-        "claimed_at": after.claimed_at,
-        "lock_expires_at": after.lease_until,
-        "lease_token": after.lease_token,
-        "locked_by": after.worker,
+        "status": State.RUNNING,
+        "claims": job.attempt + 1,
+        "revision": job.revision + 1,
+        "claimed_at": now,
+        "lock_expires_at": now + timedelta(seconds=claim.lease),
+        "lease_token": claim.token,
+        "locked_by": claim.worker,
     }
     return {name: value_of(value) for name, value in said.items()}
 
 
-def take(table: Table, before: Job, after: Job, place: Place, now: datetime) -> list[Part]:
+def take(table: Table, job: Job, claim: Claim, place: Place, now: datetime) -> list[Part]:
     """A claim of one job."""
-    tests = [_status(State.PENDING), _revision(before.revision)]
-    parts = [update(table, place, taking(after), TAKEN_AWAY, tests)]
-    if before.key_scope is Scope.PENDING:
-        parts.append(_free_key(table, before))
+    tests = [_status(State.PENDING), _revision(job.revision)]
+    parts = [update(table, place, taking(job, claim, now), TAKEN_AWAY, tests)]
+    if job.key_scope is Scope.PENDING:
+        parts.append(_free_key(table, job))
     if table.everything:
-        line = Event(after.id, after.revision, now, What.CLAIMED, after.worker or "", "", after.tenant)
-        parts.append(event(table, line))
+        parts.append(event(table, Event(job.id, job.revision + 1, now, What.CLAIMED, claim.worker, "", job.tenant)))
     return parts
 
 
@@ -271,18 +254,19 @@ def change_parts(
     return Written(parts, key)
 
 
-def _lists(table: Table, before: Job, after: Job) -> Iterator[Part]:
-    """The lines of a job in the lists of failed and cancelled jobs and of those that expire."""
-    if before.state in LISTED:
-        yield delete(table, ended_place(before, table.spread))
-    if after.state in LISTED:
-        yield put(table, ended_place(after, table.spread), {})
-    had = before.expires_at if not before.state.final else None
-    has = after.expires_at if not after.state.final else None
-    if had != has and had is not None:
-        yield delete(table, expiry_place(before, table.spread))
-    if had != has and has is not None:
-        yield put(table, expiry_place(after, table.spread), {})
+def _lists(table: Table, before: Job | None, after: Job | None) -> Iterator[Part]:
+    """The lines of a job in the lists of failed and cancelled jobs and of those that expire; None: it is not there."""
+    had, has = _lines(table, before), _lines(table, after)
+    yield from (delete(table, place) for place in had if place not in has)
+    yield from (put(table, place, {}) for place in has if place not in had)
+
+
+def _lines(table: Table, job: Job | None) -> list[Place]:
+    if job is not None and job.state in LISTED:
+        return [ended_place(job, table.spread)]
+    if job is not None and not job.state.final and job.expires_at is not None:
+        return [expiry_place(job, table.spread)]
+    return []
 
 
 def renewal(table: Table, place: Place, token: str, sets: Mapping[str, Value]) -> Part:
@@ -300,4 +284,4 @@ def moved(table: Table, item: Item, job: Job, old: Place, new: Place) -> list[Pa
 def forgotten(table: Table, job: Job) -> list[Part]:
     """A finished job, deleted unless it has changed since it was read."""
     parts = [delete(table, id_place(job.id, table.spread), [_status(job.state), _revision(job.revision)])]
-    return [*parts, *_lists(table, job, job.evolve(state=State.SUCCEEDED))]
+    return [*parts, *_lists(table, job, None)]

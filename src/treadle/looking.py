@@ -1,0 +1,60 @@
+"""One job, lists and counts of jobs; an application's words may be narrower or wider than the stored states."""
+
+from datetime import datetime
+
+from treadle.engines.base import Engine, Page, Where
+from treadle.errors import JobNotFound
+from treadle.model import Job, State
+from treadle.profile import LABELS, Meaning
+
+PAGE = 500
+
+
+def get(engine: Engine, job_id: str) -> Job:
+    """The job of this id, finished ones too."""
+    [job] = engine.get([str(job_id).lower()])
+    if job is None:
+        raise JobNotFound(str(job_id))
+    return job
+
+
+def find(engine: Engine, where: Where, meaning: Meaning, *, limit: int, cursor: str | None) -> Page:
+    """The next jobs of one of these states, in the order of `meaning`; no page is empty but the last.
+
+    Of a word that is narrower than a state a page may be short: the rest of what the engine gave was something else.
+    """
+    states, now = list(meaning), engine.now()
+    name, _, rest = (cursor or f"{states[0]}/").partition("/")
+    place, at = states.index(State(name)), rest or None
+    while True:
+        state = states[place]
+        page = engine.find(_only(where, state), limit=limit, cursor=at)
+        jobs, at = [job for job in page.jobs if job.label(now) in meaning[state]], page.cursor
+        if at is None:
+            place += 1
+        if place == len(states):
+            return Page(jobs, None)
+        if jobs:
+            return Page(jobs, f"{states[place]}/{at or ''}")
+
+
+def count(engine: Engine, where: Where, meaning: Meaning) -> dict[State, int]:
+    """How many jobs there are of each of these states; one that a word means only a part of is read job by job."""
+    stored, now = engine.count(where), engine.now()
+    return {
+        state: stored.get(state, 0) if labels == LABELS[state] else _walked(engine, where, state, labels, now)
+        for state, labels in meaning.items()
+    }
+
+
+def _walked(engine: Engine, where: Where, state: State, labels: tuple[str, ...], now: datetime) -> int:
+    number, cursor = 0, None
+    while True:
+        page = engine.find(_only(where, state), limit=PAGE, cursor=cursor)
+        number += sum(job.label(now) in labels for job in page.jobs)
+        if (cursor := page.cursor) is None:
+            return number
+
+
+def _only(where: Where, state: State) -> Where:
+    return Where(state, *where[1:])

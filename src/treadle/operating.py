@@ -1,0 +1,36 @@
+"""What is done to a job from outside: decided on the job as it is, and decided again if it has moved on meanwhile."""
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from treadle.engines.base import Engine, Ruling
+from treadle.errors import NotPossible
+from treadle.looking import get
+from treadle.model import Change, Job, check_name
+from treadle.tx import pauses
+
+
+def operate(engine: Engine, job_id: str, decide: Callable[[Job, datetime], Change], *, actor: str) -> Job:
+    """Write what `decide` makes of the job and the time; the job afterwards."""
+    check_name("actor", actor)
+    for pause in pauses():
+        change = decide(get(engine, job_id), engine.now())
+        [verdict] = engine.turn([change]).verdicts
+        if verdict.ruling is Ruling.APPLIED:
+            return get(engine, job_id)
+        if verdict.ruling is Ruling.REFUSED:
+            by = f" by job {verdict.holder}; wait for it, or cancel it first" if verdict.holder else ""
+            raise NotPossible(f"job {job_id}: {verdict.why}{by}")
+        if verdict.ruling is Ruling.LOST and _noted(engine, change):
+            return get(engine, job_id)  # by us: the answer was lost and the write repeated
+        if verdict.ruling is Ruling.BUSY:
+            time.sleep(pause)
+    raise NotPossible(f"job {job_id} keeps changing, or an open transaction holds it; try again")
+
+
+def _noted(engine: Engine, change: Change) -> bool:
+    """Whether the audit trail has this very change."""
+    lines = engine.events(change.before.id)
+    ours = (change.after.revision, change.what, change.actor, change.at)
+    return any((line.revision, line.what, line.actor, line.at) == ours for line in lines)

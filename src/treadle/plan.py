@@ -1,0 +1,76 @@
+"""How a worker works: the settings, and what its caller says instead."""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from treadle.clock import Duration, seconds
+from treadle.errors import ConfigError
+from treadle.model import State, check_name
+
+if TYPE_CHECKING:
+    from treadle.settings import Settings
+
+SWEEP = 1.0  # seconds; with the lease it bounds how long a crash goes unseen
+
+
+class Plan(NamedTuple):
+    """How a worker works; times are seconds."""
+
+    name: str
+    queues: Sequence[str] = ("default",)
+    lanes: Sequence[str] | None = None
+    concurrency: int = 10
+    batch: int | None = None  # the most jobs it claims at once
+    lease: float = 30.0
+    grace: float = 30.0
+    poll: float = 1.0
+    sweep: float = SWEEP
+    fail_unknown: bool = False  # claim jobs of unknown tasks too, and fail them
+    end_expired: bool = True
+    start_first: bool = False  # write that a job starts before it does, not with the next write
+    keep: Mapping[State, timedelta] = {}
+
+
+def plan_from(settings: "Settings", given: Mapping[str, Any]) -> Plan:
+    """The plan of these settings, except for what is `given` and not None; ConfigError for one that cannot work."""
+    said = {name: value for name, value in given.items() if value is not None}
+    lanes = said.get("lanes", settings.lanes)
+    plan = Plan(
+        name=_name("name", said.get("name", f"{socket.gethostname()}:{os.getpid()}")),
+        queues=_names("queues", said.get("queues", settings.queues)),
+        lanes=None if lanes is None else _names("lanes", lanes, empty_allowed=True),
+        concurrency=said.get("concurrency", settings.concurrency),
+        batch=settings.batch,
+        lease=_span("lease", said.get("lease", settings.lease), least=0.5),
+        grace=_span("grace", said.get("grace", settings.grace)),
+        poll=_span("poll", said.get("poll", settings.poll), least=0.01),
+        sweep=_span("sweep", settings.sweep, least=0.05),
+        fail_unknown=settings.unknown_tasks == "fail",
+        end_expired=settings.expired_jobs == "cancel",
+        start_first=settings.start == "first",
+        keep=settings.keep,
+    )
+    if not 1 <= plan.concurrency <= 1000:
+        raise ConfigError(f"concurrency: {plan.concurrency} must be from 1 to 1,000")
+    return plan
+
+
+def _names(field: str, names: Sequence[str], *, empty_allowed: bool = False) -> tuple[str, ...]:
+    if isinstance(names, str) or not names:
+        raise ConfigError(f"{field}: {names!r} must be a list of at least one name")
+    return tuple(name if empty_allowed and name == "" else _name(field, name) for name in names)
+
+
+def _name(field: str, name: str) -> str:
+    check_name(field, name)
+    return name
+
+
+def _span(what: str, given: Duration, least: float = 0.0) -> float:
+    value = seconds(given, what)
+    if value < least:
+        raise ConfigError(f"{what}: {value:g} s is too short; the least is {least:g} s")
+    return value

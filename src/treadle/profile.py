@@ -1,0 +1,147 @@
+"""How one application speaks of jobs, and what it takes for granted of them."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from treadle.errors import ConfigError, InvalidJob
+from treadle.model import Job, State
+
+LABELS: Mapping[State, tuple[str, ...]] = {
+    State.PENDING: ("pending", "scheduled", "retrying"),
+    State.RUNNING: ("running", "claimed"),
+    State.SUCCEEDED: ("succeeded",),
+    State.FAILED: ("failed", "dead"),
+    State.CANCELLED: ("cancelled", "expired"),
+}
+"""What `Job.label` may say of a job in each state; the first is the state's own word."""
+
+Meaning = Mapping[State, tuple[str, ...]]
+"""What a word stands for: stored states, and which labels of each."""
+
+_STATE_OF = {label: state for state, labels in LABELS.items() for label in labels}
+_AS_TEXT = ("payload_json", "result_json")
+_SECRET = ("lease_token",)
+_COMPUTED = ("label", "max_attempts", "payload", "result", "retry", "error", "progress")
+OURS = (*(name for name in Job._fields if name not in (*_AS_TEXT, *_SECRET, *_COMPUTED)), *_COMPUTED)
+"""Every field of a job but its fencing token, as `--json` prints them without a profile."""
+DERIVED = (
+    "max_retries", "retries", "retry_at", "cancelled_at", "cost_cents", "error_type", "error_text", "error_traceback",
+    "error_at",
+)  # fmt: skip
+"""What a profile may print beside our own fields."""
+
+
+class Profile(NamedTuple):
+    """One application's words and defaults: `Treadle(url, profile=Profile(...))`.
+
+    `settings` are as in treadle.toml, and every other source wins over them; `task` are options of every task, and the
+    task's own win. `states` goes from our labels to the application's words; a label left out has its state's word.
+    `fields` goes from the application's field names, in the order they are printed, to ours (see docs/profiles.md) or
+    to a mapping of such fields. `empty` is what a result or error that is not there is printed as.
+    """
+
+    settings: Mapping[str, Any] = {}
+    task: Mapping[str, Any] = {}
+    states: Mapping[str, str] = {}
+    fields: Mapping[str, Any] | None = None
+    empty: Any = None
+
+    def word(self, label: str) -> str:
+        """The application's word for a job of this label."""
+        state = _STATE_OF[label]
+        return self.states.get(label, self.states.get(state, state.value))
+
+    def words(self) -> list[str]:
+        """Every word a job's state is printed as."""
+        return list(dict.fromkeys(self.word(label) for label in _STATE_OF))
+
+    def meaning(self, word: State | str) -> Meaning:
+        """The labels that are printed as this word, by state; a State is itself. Both spellings of cancel are taken."""
+        if isinstance(word, State):
+            return {word: LABELS[word]}
+        labels = [label for label in _STATE_OF if _spelt(self.word(label)) == _spelt(word)]
+        if not labels:
+            raise InvalidJob("state", f"{word!r} must be one of {', '.join(self.words())}")
+        return {
+            state: tuple(label for label in labels if _STATE_OF[label] is state)
+            for state in dict.fromkeys(_STATE_OF[label] for label in labels)
+        }
+
+    def view(self, job: Job, now: datetime) -> dict[str, Any]:
+        """The job under the application's names; plain data, times are ISO 8601 in UTC."""
+        facts = {**_facts(job, now), "state": self.word(job.label(now))}
+        for name in ("result", "error"):
+            facts[name] = self.empty if facts[name] is None else facts[name]
+        if self.fields is None:
+            return {name: facts[name] for name in OURS}
+        return self._printed(self.fields, facts)
+
+    def _printed(self, fields: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: (self._part(source, facts) if isinstance(source, Mapping) else facts[source])
+            for name, source in fields.items()
+        }
+
+    def _part(self, fields: Mapping[str, Any], facts: Mapping[str, Any]) -> Any:
+        part = self._printed(fields, facts)
+        return self.empty if all(value is None for value in part.values()) else part
+
+
+def checked(profile: Profile) -> Profile:
+    """The profile itself, if it names only labels and fields that there are; settings and options are checked later."""
+    for label in profile.states:
+        if label not in _STATE_OF:
+            raise ConfigError(f"profile: states: {label!r} is no label{_meant(label, list(_STATE_OF))}")
+    for source in _sources(profile.fields or {}):
+        if source not in (*OURS, *DERIVED):
+            raise ConfigError(f"profile: fields: {source!r} is no field{_meant(source, [*OURS, *DERIVED])}")
+    return profile
+
+
+def _sources(fields: Mapping[str, Any]) -> Iterator[Any]:
+    for source in fields.values():
+        if isinstance(source, Mapping):
+            yield from _sources(source)
+        else:
+            yield source
+
+
+def _meant(name: object, known: list[str]) -> str:
+    near = get_close_matches(str(name), known, 1)
+    return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+
+
+def _spelt(word: str) -> str:
+    return str(word).replace("cancelled", "canceled")
+
+
+def _facts(job: Job, now: datetime) -> dict[str, Any]:
+    """Everything that may be printed of a job, by our names."""
+    error, retries = job.error, job.max_attempts - 1
+    waits = job.state is State.PENDING and job.failures > 0
+    facts = {
+        **job._asdict(),
+        "label": job.label(now),
+        "max_attempts": job.max_attempts,
+        "payload": job.payload,
+        "result": job.result,
+        "retry": job.retry._asdict(),
+        "error": error and error._asdict(),
+        "progress": job.progress and job.progress._asdict(),
+        "max_retries": retries,
+        "retries": min(job.failures, retries),
+        "retry_at": job.due_at if waits else None,
+        "cancelled_at": job.finished_at if job.state is State.CANCELLED else None,
+        "cost_cents": -(-job.cost_micros // 10_000),
+        "error_type": error and error.type,
+        "error_text": error and error.message,
+        "error_traceback": error and (error.traceback or error.message),
+        "error_at": error and error.at,
+    }
+    return {name: _plain(value) for name, value in facts.items()}
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
