@@ -11,10 +11,11 @@ import dynamo_servers
 import provision
 from treadle.engines import connect
 
-KINDS = ("sqlite", "postgres")
+KINDS = ("sqlite", "postgres", "dynamodb")
+SQL = ("sqlite", "postgres")
 SECOND = ("postgres15",)  # an older server, for the conformance suite where its binaries are to be had
 DYNAMO = {"dynamodb" if kind == dynamo_servers.DEFAULT else kind: kind for kind in dynamo_servers.kinds()}
-"""The first is the engine's own; the conformance suite asks the others for a second opinion."""
+"""By kind, the server that speaks DynamoDB; the conformance suite asks the others for a second opinion."""
 
 
 def _fresh_table(server: str) -> Iterator[str]:

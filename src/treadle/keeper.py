@@ -82,7 +82,7 @@ class Keeper:
             answers = self._engine.extend(holds, lease=self._lease)
         finally:
             self._heard(time.monotonic() - asked)
-        busy = [answer.renewal is Renewal.BUSY for answer in answers]
+        busy = [answer.renewal in (Renewal.BUSY, Renewal.MISSED) for answer in answers]
         if all(busy):
             self._heard(float("inf"))  # nobody could renew: the other holders need time too
         for attempt, answer in zip(attempts, answers, strict=True):
@@ -93,6 +93,8 @@ class Keeper:
                         self._tell(attempt, Told.CANCEL)
                 case Renewal.BUSY:  # locked: nobody can take it now, and recoverers wait a period for us
                     attempt.lease_ends = max(attempt.lease_ends, time.monotonic() + self._lease)
+                case Renewal.MISSED:
+                    pass
                 case Renewal.LOST:
                     self._tell(attempt, Told.LOST)
         return not any(busy)

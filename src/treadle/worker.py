@@ -376,15 +376,20 @@ class Worker:
 
     def _write_starts(self) -> None:
         """Write that these attempts start, then let them; one whose row is locked waits for the next time."""
-        attempts = [self._starting[place] for place in range(len(self._starting))]
+        attempts = [self._starting.popleft() for _ in range(len(self._starting))]
+        given_up = [attempt for attempt in attempts if attempt.told is Told.LOST]  # meanwhile: not held any more
+        attempts = [attempt for attempt in attempts if attempt.told is not Told.LOST]
+        for attempt in given_up:
+            self._on_loop(self._slots.launch, attempt)  # which frees its slot
         if not attempts:
             return
+        self._starting.extend(attempts)  # they stay there until the store has answered
         started_at, sent = self._engine.now(), time.monotonic()
         holds = [Hold(attempt.job.id, attempt.job.lease_token or "", started_at) for attempt in attempts]
         for attempt, held in zip(attempts, self._engine.extend(holds, lease=self.plan.lease), strict=True):
             self._starting.popleft()
             match held.renewal:
-                case Renewal.BUSY:
+                case Renewal.BUSY | Renewal.MISSED:
                     self._starting.append(attempt)
                     continue
                 case Renewal.RENEWED:

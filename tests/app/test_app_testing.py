@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+import stores
 from treadle import Context, Progress, Retry, Snooze, State, Task, Treadle
 from treadle.testing import FakeClock, assert_enqueued, run_until_idle
 
@@ -176,6 +177,7 @@ def test_a_job_cancelled_while_it_runs_ends_cancelled(memory: Treadle) -> None:
     assert [job.state for job in run_until_idle(memory)] == [State.CANCELLED]
 
 
+@pytest.mark.parametrize("engine_kind", stores.SQL, indirect=True)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_handler_may_settle_in_its_own_transaction(app: Treadle, store_url: str, end: str) -> None:
     app.migrate()

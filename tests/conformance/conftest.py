@@ -9,7 +9,7 @@ THERE = tuple(kind for kind in stores.SECOND if kind.removeprefix("postgres") in
 NOT_THERE = tuple(kind for kind in stores.SECOND if kind not in THERE)
 
 
-@pytest.fixture(params=(*stores.KINDS, *THERE, *stores.DYNAMO))
+@pytest.fixture(params=tuple(dict.fromkeys((*stores.KINDS, *THERE, *stores.DYNAMO))))
 def engine_kind(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -727,7 +727,7 @@ def table(counts: Counter[str]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", choices=(*stores.KINDS, *stores.DYNAMO), default="sqlite")
+    parser.add_argument("--engine", choices=sorted({*stores.KINDS, *stores.DYNAMO}), default="sqlite")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1, help="of the first store; the next ones count on")
     given = parser.parse_args(arguments)

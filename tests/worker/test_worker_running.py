@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from workbench import Crowd, all_in, any_engine, ended, until, watched, working
 
+import stores
 from treadle import Context, Reason, Retry, State, Treadle
 
 
@@ -268,6 +269,7 @@ def test_follow_ups_run_at_once_also_if_the_worker_was_not_waiting_for_a_hint_th
     assert two.result == "done"
 
 
+@pytest.mark.parametrize("engine_kind", stores.SQL, indirect=True)
 def test_a_job_from_another_process_is_seen_long_before_the_poll(make_app: Callable[..., Treadle]) -> None:
     here, there = make_app(), make_app()
     here.register("tick", lambda: None)

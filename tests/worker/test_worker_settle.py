@@ -12,9 +12,16 @@ import psycopg
 import pytest
 from workbench import ended, until, watched, working
 
+import stores
 from treadle import Context, InvalidJob, LeaseLost, Reason, Retry, State, Treadle, lifecycle
 
 AT_ONCE = Retry(max_attempts=3, base=0, cap=0, jitter=0)
+
+
+@pytest.fixture(params=stores.SQL)
+def engine_kind(request: pytest.FixtureRequest) -> str:
+    """What a list of items does on DynamoDB is in tests/dynamodb."""
+    return request.param
 
 
 @pytest.fixture

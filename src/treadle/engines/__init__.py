@@ -78,18 +78,23 @@ def _dynamodb(url: str, clock: Callable[[], datetime] | None, everything: bool, 
             raise
         raise ConfigError("url: DynamoDB needs its library; run: pip install 'treadle[dynamodb]'") from error
 
-    parts = urlsplit(url)
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", parts.netloc) or parts.path not in ("", "/"):
-        raise ConfigError(f"url: {url!r} names no table; write dynamodb://table?region=eu-central-1")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    parts = re.fullmatch(r"dynamodb://([A-Za-z0-9_.-]{3,255})/?(?:\?(?P<query>[^#]*))?", url, re.IGNORECASE)
+    if parts is None:  # not shown: somebody may have written a secret into it
+        raise ConfigError(
+            "url: write dynamodb://table?region=eu-central-1; credentials come from the environment, a profile, a role"
+        )
+    options = dict(parse_qsl(parts["query"] or "", keep_blank_values=True))
     known = {"region", "endpoint", "shards", "spread", "skew"}
     if options.keys() - known:
         strange = ", ".join(sorted(options.keys() - known))
         raise ConfigError(f"url: unknown option {strange}; dynamodb knows {', '.join(sorted(known))}")
+    endpoint = options.get("endpoint")
+    if endpoint is not None and not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?/?", endpoint):
+        raise ConfigError("url: endpoint must be an address such as http://localhost:8000")
     return DynamoEngine(
-        parts.netloc,
+        parts[1],
         region=options.get("region"),
-        endpoint=options.get("endpoint"),
+        endpoint=endpoint,
         shards=_number(options, "shards", 1, 256, 1),
         spread=_number(options, "spread", 1, 256, 64),
         skew=_number(options, "skew", 0, 60, 0.5),

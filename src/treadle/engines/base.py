@@ -106,6 +106,7 @@ class Renewal(Enum):
 
     RENEWED = "renewed"
     BUSY = "busy"  # nobody can take it while this lasts: not a loss
+    MISSED = "missed"  # it could not be written just now, and its time runs on: try again at once
     LOST = "lost"
 
 

@@ -8,19 +8,29 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from heapq import merge
 from itertools import groupby, islice
 from typing import NamedTuple
 
-from treadle.engines.base import Claim
-from treadle.engines.dynamodb.client import Client
-from treadle.engines.dynamodb.items import Item, Slot, plain, text_of
-from treadle.engines.dynamodb.slots import Range
+from treadle.engines.base import Claim, in_order
+from treadle.engines.dynamodb import writes
+from treadle.engines.dynamodb.client import BRIEFLY, Client, Crowded, Failed
+from treadle.engines.dynamodb.items import Item, Place, Slot, is_ours, job_from, place_of, plain, text_of
+from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.dynamodb.pools import AT_ONCE, Memory, Pools
+from treadle.engines.dynamodb.slots import Range, Slots
+from treadle.engines.dynamodb.writes import Table
+from treadle.model import UUID, Job, State
 
 PAGE = 25
+ROUNDS = 20  # looks of one claim that keeps meeting strangers
+FILED = 25  # strangers that a claim steps over each time before it files them away
+FRESH = 1.0  # seconds
 SPARE = 100  # jobs of strangers that one look at a range may meet
 HEAD = 25  # running jobs at the head of a range that are walked over each time
+BELIEVED = 1.0  # seconds that a cursor counts: what was released or recovered lies before it
 MARGIN = 2.0  # seconds: clocks differ, so a cursor stays that far behind
 
 
@@ -105,13 +115,13 @@ class Look:
         ):
             for item in page:
                 at = plain(item)
-                if at["status"] == "running":
+                if at.get("status") == "running":
                     running += 1
                     if head and running > HEAD and at["SK"][10:] < self._behind:
-                        self._cursors.advance(pk, at["SK"], self._claim.lease / 3)
+                        self._cursors.advance(pk, at["SK"], min(BELIEVED, self._claim.lease / 3))
                     continue
                 head = False
-                if at["status"] != "pending" or ("expires_at" in at and at["expires_at"] <= self._now):
+                if not is_ours(item) or ("expires_at" in at and at["expires_at"] <= self._now):
                     continue
                 if self._claim.lanes is not None and at.get("lane", "") not in self._claim.lanes:
                     continue
@@ -144,3 +154,89 @@ def by_turns(sources: list[Iterator[Item]], wanted: int) -> list[Item]:
             if len(got) < asked:
                 sources.remove(source)
     return taken
+
+
+class Claims:
+    """Claims jobs of one table for this process."""
+
+    def __init__(
+        self,
+        client: Client,
+        table: Table,
+        slots: Slots,
+        reader: Reader,
+        pools: Pools,
+        cursors: Cursors,
+        places: Memory[Place],
+    ) -> None:
+        self._client = client
+        self._table = table
+        self._slots = slots
+        self._reader = reader
+        self._pools = pools
+        self._cursors = cursors
+        self._places = places
+        self._tokens: Memory[datetime] = Memory()  # of claims that this process has begun, and when
+        self._first: Lane | None = None  # the lane that the last claim began with
+
+    def begun(self, token: str) -> bool:
+        """Whether a claim with this token may have been sent before.
+
+        One that was minted a moment ago can only have been sent by us, and that we would know.
+        """
+        made = int(token[:8] + token[9:13], 16) / 1000 if UUID.fullmatch(token) else 0.0
+        return self._tokens.get(token) is not None or abs(time.time() - made) > FRESH
+
+    def claim(self, claim: Claim, now: datetime, *, repeated: bool) -> list[Job]:
+        """Claim jobs, or give again what an earlier sending of this claim has got."""
+        if repeated and (held := self._under(claim, now)):
+            return in_order(self._reader.jobs(held))  # this turn was here before: the same answer, and no more
+        self._tokens.put(claim.token, now)
+        taken: list[Item] = []
+        for _ in range(ROUNDS):
+            look = Look(self._client, self._cursors, claim, now)
+            sources = look.sources(self._slots.of(claim.queues, claim.lanes), self._first)
+            while len(taken) < claim.limit and (tried := by_turns(sources, claim.limit - len(taken))):
+                taken += [item for item in self._pools.each(lambda item: self._take(item, claim, now), tried) if item]
+            self._first = look.first or self._first
+            if len(look.strangers) > FILED:  # no more than a moment's worth while jobs wait to be started
+                self._pools.each(self._file, look.strangers[:AT_ONCE] if taken else look.strangers)
+            if taken or not look.cut_short:
+                break
+        return in_order(self._reader.jobs(taken))
+
+    def _take(self, item: Item, claim: Claim, now: datetime) -> Item | None:
+        """Claim this one; None if somebody else was quicker."""
+        place, job = place_of(item), job_from(item)
+        try:
+            self._client.write(writes.take(self._table, job, claim, place, now), patience=BRIEFLY)
+        except Failed as failed:
+            there = failed.which.get(0)
+            if there is None or there.get("lease_token", {}).get("S") != claim.token:
+                return None  # else it was us, and the answer was lost
+        except Crowded:
+            return None  # others want it too, or the partition gives no more: the next poll finds it
+        self._places.put(job.id, place)
+        kept = {name: value for name, value in item.items() if name not in writes.TAKEN_AWAY}
+        return kept | writes.taking(job, claim, now)
+
+    def _under(self, claim: Claim, now: datetime) -> list[Item]:
+        """What is held under this token: it was due when the claim was first sent."""
+        first = self._tokens.get(claim.token)
+        high = "~" if first is None else f"scheduled#{text_of(max(first, now))}#~"
+        return [
+            item
+            for range_ in self._slots.of(claim.queues, None)
+            for shard in range(range_.shards)
+            for page in self._client.pages(range_.slot.partition(shard), low="scheduled#", high=high, limit=1000)
+            for item in page
+            if item.get("lease_token", {}).get("S") == claim.token and item["status"]["S"] == State.RUNNING
+        ]
+
+    def _file(self, item: Item) -> None:
+        """Put a job that nobody here knows where only those look who know it."""
+        job, old = job_from(item), place_of(item)
+        filed = Slot(job.queue, job.lane, job.priority, task=job.task, version=job.task_version)
+        new = Place(self._slots.register(self._table, filed).partition(0), old.sk)
+        with suppress(Failed, Crowded):  # somebody took it, or did the same
+            self._client.write(writes.moved(self._table, item, job, old, new))

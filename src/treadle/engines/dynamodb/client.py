@@ -28,7 +28,8 @@ from treadle.model import new_id
 
 CONNECT = 2.0  # seconds to wait for a connection
 ANSWER = 5.0  # seconds to wait for one answer
-PATIENCE = 10.0  # seconds to go on trying
+PATIENCE = 6.0  # seconds to go on trying
+BRIEFLY = 2.0  # seconds, for one of many that others wait for
 CONNECTIONS = 32
 FIRST_PAUSE, LONGEST_PAUSE = 0.025, 1.0
 BATCH = 100  # items a BatchGetItem takes, and a transaction
@@ -116,12 +117,13 @@ class Client:
 
     # ------------------------------------------------------------------------------------ writing
 
-    def write(self, parts: Sequence[dict[str, Any]], *, patience: float = PATIENCE) -> None:
+    def write(self, parts: Sequence[dict[str, Any]], *, patience: float = PATIENCE, once: bool = False) -> None:
         """Write all of these or none; `Failed` says whose condition did not hold.
 
-        One part is a plain call and costs half.
+        One part is a plain call and costs half, but if its answer is lost the repeat may fail of what it wrote itself;
+        with `once` it is a transaction too.
         """
-        if len(parts) == 1:
+        if len(parts) == 1 and not once:
             [(kind, part)] = parts[0].items()
             body = {**part, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
             self.call(f"{kind}Item", body, patience=patience)
@@ -157,12 +159,13 @@ class Client:
             data = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         except UnicodeEncodeError:
             raise Refused("holds half a character (a lone surrogate), which no store takes") from None
-        trouble = EngineUnavailable(f"{self.where} was not asked")
+        trouble: EngineUnavailable = Crowded(f"{self.where} was not asked")
         for pause in _pauses(patience):
             try:
                 return self._send(operation, data)
-            except EngineUnavailable as error:  # crowded or silent
-                trouble = error
+            except EngineUnavailable as error:
+                if isinstance(trouble, Crowded):  # else an earlier sending may have been applied, and that counts
+                    trouble = error
                 time.sleep(pause)
         raise trouble
 
@@ -192,8 +195,11 @@ class Client:
                 return
             session = botocore.session.get_session()
             region, endpoint = self._wanted
-            region = region or session.get_config_variable("region")
-            credentials = session.get_credentials()
+            try:
+                region = region or session.get_config_variable("region")
+                credentials = session.get_credentials()
+            except botocore.exceptions.BotoCoreError as error:
+                raise ConfigError(f"url: AWS credentials or region: {error}") from None
             if credentials is None and endpoint is not None:  # an emulator does not care
                 credentials = Credentials("local", "local")
             if credentials is None:

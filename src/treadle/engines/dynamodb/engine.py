@@ -4,16 +4,13 @@ See docs/dynamodb.md for the layout and what each operation costs. A turn is a s
 claim is one of its own, so a part of a turn may be applied when the rest was not, and repeating it is safe.
 """
 
-import os
+import random
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from treadle.clock import SystemClock
 from treadle.engines.base import (
@@ -30,11 +27,10 @@ from treadle.engines.base import (
     Turn,
     Verdict,
     Where,
-    in_order,
     judge,
 )
 from treadle.engines.dynamodb import claims, table, writes
-from treadle.engines.dynamodb.client import BATCH, Client, Crowded, Failed, Refused
+from treadle.engines.dynamodb.client import BATCH, BRIEFLY, Client, Crowded, Failed, Refused
 from treadle.engines.dynamodb.items import (
     Item,
     Place,
@@ -42,30 +38,25 @@ from treadle.engines.dynamodb.items import (
     Value,
     due_place,
     id_place,
-    job_from,
-    place_of,
     value_of,
 )
 from treadle.engines.dynamodb.keeping import Keeper, Recovery, back
 from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.dynamodb.pools import Memory, Pools
 from treadle.engines.dynamodb.scripts import Scripts
 from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.writes import ID, KEY, Part, Table
+from treadle.engines.hints import Hints
 from treadle.engines.rows import renewal_of
 from treadle.errors import SchemaError
-from treadle.model import UUID, Change, Event, Fence, Job, Scope, State
+from treadle.model import Change, Event, Fence, Job, Scope, State
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-AT_ONCE = 16  # calls in flight for one operation on many jobs
 TOGETHER = 25  # jobs in one transaction of a bulk enqueue
 TRIES = 20
-SETTLING = 2.0  # seconds to go on trying a change that meets others' writes, before it counts as busy
-REMEMBERED = 100_000  # places of jobs, and tokens of claims
-FRESH = 1.0  # seconds
-ROUNDS = 20  # looks of one claim that keeps meeting strangers
-FILED = 25  # strangers that a claim steps over each time before it files them away
+SELDOM = 1 / 1440  # of the times that a worker prunes, which it does each minute
 
 
 class DynamoEngine:
@@ -93,14 +84,10 @@ class DynamoEngine:
         self._slots = Slots(self.client, shards)
         self._cursors = claims.Cursors()
         self._recovery = Recovery(self.client, self._slots, skew)
-        self._places: OrderedDict[str, Place] = OrderedDict()  # of jobs that this process holds
-        self._tokens: OrderedDict[str, None] = OrderedDict()  # of claims that this process has begun
-        self._first: claims.Lane | None = None  # the lane that the last claim began with
-        self._waiting: set[threading.Event] = set()
-        self._lock = threading.Lock()
+        self._places: Memory[Place] = Memory()  # of jobs that this process holds
+        self._hints = Hints()
+        self._pools = Pools()
         self._ready = False
-        self._pool: ThreadPoolExecutor | None = None
-        self._process = 0
 
     # ------------------------------------------------------------------------------------ the table
 
@@ -115,7 +102,10 @@ class DynamoEngine:
         self._table = Table(self.client.table, spread, self._everything)
         self._reader = Reader(self.client, self._slots, spread)
         self._scripts = Scripts(self._reader, self._new, self._parts)
-        self._keeper = Keeper(self.client, self._reader, self._table, self._each)
+        self._keeper = Keeper(self.client, self._reader, self._table, self._pools.each)
+        self._claims = claims.Claims(
+            self.client, self._table, self._slots, self._reader, self._pools, self._cursors, self._places
+        )
         self._ready = True
 
     def migrate(self, half: Half | None = None) -> list[str]:
@@ -143,9 +133,7 @@ class DynamoEngine:
         return found
 
     def close(self) -> None:
-        if self._pool is not None and self._process == os.getpid():
-            self._pool.shutdown(wait=False)
-        self._pool = None
+        self._pools.close()
         self.client.close()
 
     def now(self) -> datetime:
@@ -154,19 +142,6 @@ class DynamoEngine:
     def _opened(self) -> None:
         if not self._ready:
             self.open()
-
-    def _each(self, work: Callable[[T], R], things: Sequence[T]) -> list[R]:
-        """Do it for each of them, several at once; the first error is raised when all have ended."""
-        if len(things) <= 1:
-            return [work(thing) for thing in things]
-        with self._lock:
-            if self._pool is None or self._process != os.getpid():
-                self._pool, self._process = ThreadPoolExecutor(AT_ONCE, "treadle-dynamodb"), os.getpid()
-            futures = [self._pool.submit(work, thing) for thing in things]
-        errors = [error for future in futures if (error := future.exception())]
-        if errors:
-            raise errors[0]
-        return [future.result() for future in futures]
 
     # -------------------------------------------------------------------------------------- enqueue
 
@@ -181,12 +156,12 @@ class DynamoEngine:
         keyed = [[job] for job in fresh.values() if job.key is not None]
         plain = [job for job in fresh.values() if job.key is None]
         groups = [plain[start : start + TOGETHER] for start in range(0, len(plain), TOGETHER)]
-        answers = self._each(lambda group: self._store(group, now), groups)
+        answers = self._pools.each(lambda group: self._store(group, now), groups)
         answers += [self._store(group, now) for group in keyed]
         receipts = {}
         for receipt_of in answers:
             receipts.update(receipt_of)
-        self._stir()
+        self._hints.wrote()
         told: list[Receipt] = []
         for job in jobs:
             told.append(receipts[job.id])
@@ -200,7 +175,7 @@ class DynamoEngine:
         try:
             parts = [part for job in jobs for part in self._new(job, now)]
             if len(parts) <= BATCH:
-                self.client.write(parts, patience=SETTLING)
+                self.client.write(parts, patience=BRIEFLY)
                 return {job.id: Receipt(job, created=True) for job in jobs}
         except (Failed, Refused, ValueError, Crowded):
             pass
@@ -244,23 +219,30 @@ class DynamoEngine:
         if len({change.before.id for change in changes}) != len(changes):
             raise ValueError("a turn takes at most one change a job")
         self._opened()
-        now = now or self._clock()
+        moment = now or self._clock()
+        repeated = claim is not None and self._claims.begun(claim.token)
         free = [change for change in changes if not change.takes_key]
-        verdicts = self._each(lambda change: self._settle(change, now), free)
+        verdicts = self._pools.each(lambda change: self._settle(change, moment), free)
         found = {change.before.id: verdict for change, verdict in zip(free, verdicts, strict=True)}
         for change in changes:
             if change.takes_key:  # one after the other: of two that want one key the first gets it
-                found[change.before.id] = self._settle(change, now)
+                found[change.before.id] = self._settle(change, moment)
         if changes:
-            self._stir()
-        jobs = self._claim(claim, now) if claim is not None else []
-        return Turn([found[change.before.id] for change in changes], jobs, now)
+            self._hints.wrote()
+        moment = now or self._clock()  # a lease counts from now, whatever the changes took
+        jobs: list[Job] = []
+        if claim is not None:
+            self._hints.looking()
+            jobs = self._claims.claim(claim, moment, repeated=repeated)
+        if claim is not None and jobs:
+            self._recovery.expect(moment + timedelta(seconds=claim.lease))
+        return Turn([found[change.before.id] for change in changes], jobs, moment)
 
     def _settle(self, change: Change, now: datetime) -> Verdict:
         """Write one change, or say why not."""
         dead, id_ = None, change.before.id
-        place = self._places.get(id_) or self._where(change)
         try:
+            place = self._places.get(id_) or self._where(change)
             for _ in range(TRIES):
                 if place is None or not _ripe(change, now):
                     return judge(change, self._reader.get([id_])[0])
@@ -292,12 +274,13 @@ class DynamoEngine:
         """Where the item is that the change compares."""
         if change.before.state.final and change.fence is Fence.REVISION:
             return id_place(change.before.id, self._table.spread)
-        return self._reader.place(change.before.id)
+        return self._reader.place(change.before.id, change.before.due_at)
 
     def _change(self, change: Change, place: Place, now: datetime, dead: str | None) -> None:
-        self.client.write(self._parts(change, place, now, dead), patience=SETTLING)
+        once = change.fence is not Fence.HOLDER  # the holder's repeat is known by its token
+        self.client.write(self._parts(change, place, now, dead), patience=BRIEFLY, once=once)
         if change.after.state is not State.RUNNING:
-            self._places.pop(change.before.id, None)
+            self._places.drop(change.before.id)
 
     def _parts(self, change: Change, place: Place, now: datetime, dead: str | None) -> list[Part]:
         before, after = change.before, change.after
@@ -310,74 +293,23 @@ class DynamoEngine:
         self._cursors.back(new.pk, new.sk)
         return writes.change_parts(self._table, change, place, new, now, dead).parts
 
-    # ---------------------------------------------------------------------------------------- claim
-
-    def _claim(self, claim: Claim, now: datetime) -> list[Job]:
-        if claim.token in self._tokens or not _just_made(claim.token):
-            held = self._under(claim)
-            if held:  # this turn was here before: give the same answer, claim no more
-                return in_order(self._reader.jobs(held))
-        self._remember(self._tokens, claim.token, None)
-        taken: list[Item] = []
-        for _ in range(ROUNDS):
-            look = claims.Look(self.client, self._cursors, claim, now)
-            sources = look.sources(self._slots.of(claim.queues, claim.lanes), self._first)
-            while len(taken) < claim.limit and (tried := claims.by_turns(sources, claim.limit - len(taken))):
-                taken += [item for item in self._each(lambda item: self._take(item, claim, now), tried) if item]
-            self._first = look.first or self._first
-            if len(look.strangers) > FILED:
-                self._each(self._file, look.strangers)
-            if len(taken) >= claim.limit or not look.cut_short:
-                break
-        if taken:
-            self._recovery.expect(now + timedelta(seconds=claim.lease))
-        return in_order(self._reader.jobs(taken))
-
-    def _take(self, item: Item, claim: Claim, now: datetime) -> Item | None:
-        """Claim this one; None if somebody else was quicker."""
-        place, job = place_of(item), job_from(item)
-        try:
-            self.client.write(writes.take(self._table, job, claim, place, now), patience=SETTLING)
-        except Failed as failed:
-            there = failed.which.get(0)
-            if there is None or there.get("lease_token", {}).get("S") != claim.token:
-                return None  # else it was us, and the answer was lost
-        except Crowded:
-            return None  # others want it too, or the partition gives no more: the next poll finds it
-        self._remember(self._places, job.id, place)
-        kept = {name: value for name, value in item.items() if name not in writes.TAKEN_AWAY}
-        return kept | writes.taking(job, claim, now)
-
-    def _under(self, claim: Claim) -> list[Item]:
-        """What is held under this token."""
-        return [
-            item
-            for range_ in self._slots.of(claim.queues, None)
-            for shard in range(range_.shards)
-            for page in self.client.pages(range_.slot.partition(shard), low="scheduled#", limit=1000)
-            for item in page
-            if item["status"]["S"] == State.RUNNING and item.get("lease_token", {}).get("S") == claim.token
-        ]
-
-    def _file(self, item: Item) -> None:
-        """Put a job that nobody here knows where only those look who know it."""
-        job, old = job_from(item), place_of(item)
-        filed = Slot(job.queue, job.lane, job.priority, task=job.task, version=job.task_version)
-        new = Place(self._slots.register(self._table, filed).partition(0), old.sk)
-        with suppress(Failed, Crowded):  # somebody took it, or did the same
-            self.client.write(writes.moved(self._table, item, job, old, new))
-
     # ------------------------------------------------------------------------------------ in between
 
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         self._opened()
         moment = (now or self._clock()) + timedelta(seconds=lease)
-        return self._each(lambda hold: self._extend(hold, moment), holds)
+        return self._pools.each(lambda hold: self._extend(hold, moment), holds, lane="renewals")
 
     def _extend(self, hold: Hold, until: datetime) -> Held:
+        try:
+            return self._renew(hold, until)
+        except Crowded:
+            return Held(hold.job_id, Renewal.MISSED)
+
+    def _renew(self, hold: Hold, until: datetime) -> Held:
         _, token, started_at, progress, cost = renewal_of(hold, lambda moment: moment)
-        said = {"started_at": started_at, "progress": progress, "cost_micros": cost, "lock_expires_at": until}
-        sets: dict[str, Value] = {name: value_of(value) for name, value in said.items() if value is not None}
+        told = {"started_at": started_at, "progress": progress, "cost_micros": cost, "lock_expires_at": until}
+        sets: dict[str, Value] = {name: value_of(value) for name, value in told.items() if value is not None}
         place = self._places.get(hold.job_id)
         for last in (False, True):
             place = self._reader.place(hold.job_id) if last or place is None else place
@@ -385,9 +317,10 @@ class DynamoEngine:
                 break
             part = writes.renewal(self._table, place, token, sets)["Update"]
             with suppress(Failed):  # it is not there any more, or not ours
-                item = self.client.call("UpdateItem", {**part, "ReturnValues": "ALL_NEW"})["Attributes"]
+                said = {**part, "ReturnValues": "ALL_NEW"}
+                item = self.client.call("UpdateItem", said, patience=BRIEFLY)["Attributes"]
                 return Held(hold.job_id, Renewal.RENEWED, bool(item.get("cancel_requested")))
-        self._places.pop(hold.job_id, None)
+        self._places.drop(hold.job_id)
         return Held(hold.job_id, Renewal.LOST)
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
@@ -404,22 +337,7 @@ class DynamoEngine:
 
     def wait(self, queues: Sequence[str], timeout: float, interrupt: threading.Event | None = None) -> bool:  # noqa: ARG002
         """Wake at once for a write of this process; others' are found by polling."""
-        woken = interrupt or threading.Event()
-        self._waiting.add(woken)
-        try:
-            return woken.wait(timeout)
-        finally:
-            self._waiting.discard(woken)
-
-    def _stir(self) -> None:
-        for woken in tuple(self._waiting):
-            woken.set()
-
-    def _remember(self, memory: OrderedDict[str, Any], key: str, value: Any) -> None:
-        with self._lock:
-            memory[key] = value
-            while len(memory) > REMEMBERED:
-                memory.popitem(last=False)
+        return self._hints.wait(timeout, interrupt)
 
     # -------------------------------------------------------------------------------------- looking
 
@@ -442,8 +360,10 @@ class DynamoEngine:
     def prune(self, keep: Mapping[State, timedelta], *, limit: int, now: datetime | None = None) -> int:
         self._opened()
         moment = now or self._clock()
-        # An id tells when it was made, and nothing finished before it was made; under a clock for tests it does not.
-        high = "~" if self._given or now is not None or not keep else _made_before(back(moment, min(keep.values())))
+        # Our ids tell when they were made, and nothing ends before it is made. Ids that others made, and ids under a
+        # clock for tests, do not: so once in a while we look at all of them.
+        bounded = keep and not self._given and now is None and random.random() > SELDOM  # noqa: S311 - no secret
+        high = _made_before(back(moment, min(keep.values()))) if bounded else "~"
         return self._keeper.prune(keep, limit, moment, high=high)
 
     # ------------------------------------------------------------- for the caller's own transaction
@@ -468,11 +388,6 @@ def _again(change: Change, current: Job) -> Change:
     """A cancel request for the job as it is now: whoever holds it, it is told."""
     after = current.evolve(cancel_requested=True, revision=current.revision + 1)
     return change._replace(before=current, after=after)
-
-
-def _just_made(token: str) -> bool:
-    """Whether this token was minted a moment ago, so that no turn but this one can have carried it."""
-    return bool(UUID.fullmatch(token)) and abs(time.time() - int(token[:8] + token[9:13], 16) / 1000) < FRESH
 
 
 def _holder(item: Item | None) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from treadle.engines.rows import small
-from treadle.model import Event, Job, JobError, Progress, Reason, Scope, State, What, holds_nul
+from treadle.model import UUID, Event, Job, JobError, Progress, Reason, Scope, State, What, holds_nul
 from treadle.retry import Retry
 
 Value = dict[str, Any]
@@ -134,7 +134,7 @@ def value_of(value: Any) -> Value:
 
 def plain(item: Mapping[str, Value]) -> dict[str, Any]:
     """An item's attributes as plain values; numbers as they are written."""
-    return {name: next(iter(value.values())) for name, value in item.items()}
+    return {name: next(iter(value.values())) for name, value in item.items() if "NULL" not in value}
 
 
 # ---------------------------------------------------------------------------------------------- jobs
@@ -207,7 +207,7 @@ def job_from(item: Mapping[str, Value], spilled: Mapping[str, str] | None = None
     return Job(
         id_of(item),
         at["job_type"],
-        at.get("payload", "{}"),
+        at.get("payload", "{}") if isinstance(at.get("payload", ""), str) else _json_of(item["payload"]),
         _moment(at.get("created_at", at["scheduled_for"])),
         _moment(at["scheduled_for"]),
         at.get("tenant", "default"),
@@ -224,7 +224,7 @@ def job_from(item: Mapping[str, Value], spilled: Mapping[str, str] | None = None
         State(at["status"]),
         Reason(at["reason"]) if "reason" in at else None,
         at.get("result"),
-        JobError(**json.loads(error)) if error else None,
+        _error(error) if error else None,
         int(at.get("claims", 0)),
         int(at.get("attempts", 0)),
         int(at.get("crashes", 0)),
@@ -239,6 +239,43 @@ def job_from(item: Mapping[str, Value], spilled: Mapping[str, str] | None = None
         int(at.get("cost_micros", 0)),
         int(at.get("revision", 0)),
     )
+
+
+def is_ours(item: Mapping[str, Value]) -> bool:
+    """Whether this is the due item of a job that we can read: what other programs put there may be anything."""
+    try:
+        return job_from(item).state in (State.PENDING, State.RUNNING) and bool(UUID.fullmatch(id_of(item)))
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return False
+
+
+def _error(text: str) -> JobError:
+    try:
+        return JobError(**json.loads(text))
+    except (ValueError, TypeError):  # another program's own words
+        return JobError("", text, "", 0, "")
+
+
+def _json_of(value: Value) -> str:
+    """JSON text of a value that another program has put as a map or a list."""
+    return json.dumps(_untyped(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _untyped(value: Value) -> Any:
+    [(kind, inner)] = value.items()
+    match kind:
+        case "M":
+            return {name: _untyped(one) for name, one in inner.items()}
+        case "L":
+            return [_untyped(one) for one in inner]
+        case "N":
+            return json.loads(inner)
+        case "NULL":
+            return None
+        case "S" | "BOOL":
+            return inner
+        case _:
+            raise ValueError(f"a value of type {kind} has no JSON form")
 
 
 def id_of(item: Mapping[str, Value]) -> str:

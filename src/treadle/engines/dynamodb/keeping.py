@@ -11,6 +11,7 @@ from treadle.engines.dynamodb.items import (
     Item,
     Place,
     id_of,
+    is_ours,
     key_place,
     lines,
     place_of,
@@ -25,6 +26,7 @@ from treadle.engines.dynamodb.writes import Table, delete, forgotten
 from treadle.model import Job, State
 
 PAGE = 100
+DEEP = 5  # pages beyond, a look
 QUIET = 2  # pages without a running job after which a walk from the head ends
 SELDOM = timedelta(seconds=2)  # between two looks when nothing is known to run out earlier
 TRAIL = 80  # events and pieces that one transaction takes along
@@ -36,7 +38,7 @@ class Recovery:
     """Finds running jobs whose lease is past.
 
     Jobs are claimed from the head of a range, so what runs is near the head: a walk from there ends after two pages in
-    which nothing runs. Beyond, one page a look goes through the rest of the range by and by. Between looks it is known
+    which nothing runs. Beyond, a few pages a look go through the rest of the range by and by. Between looks it is known
     when the earliest lease ends, so there is nothing to look for before.
     """
 
@@ -72,7 +74,7 @@ class Recovery:
     def _running(self, pk: str, now: datetime) -> Iterator[Item]:
         high, quiet, last = f"scheduled#{text_of(now)}#~", 0, ""
         for page in self._client.pages(pk, low="scheduled#", high=high, limit=PAGE):
-            running = [item for item in page if item["status"]["S"] == State.RUNNING]
+            running = [item for item in page if _runs(item)]
             yield from running
             quiet = 0 if running else quiet + 1
             last = page[-1]["SK"]["S"] if page else last
@@ -80,10 +82,14 @@ class Recovery:
                 break
         else:
             return
-        for page in self._client.pages(pk, low=max(last, self._deep.get(pk, "")), high=high, limit=PAGE):
-            yield from (item for item in page if item["status"]["S"] == State.RUNNING and item["SK"]["S"] > last)
+        deep = self._client.pages(pk, low=max(last, self._deep.get(pk, "")), high=high, limit=PAGE)
+        for page in islice(deep, DEEP):
+            yield from (item for item in page if _runs(item) and item["SK"]["S"] > last)
             self._deep[pk] = page[-1]["SK"]["S"] if len(page) == PAGE else ""
-            return
+
+
+def _runs(item: Item) -> bool:
+    return item.get("status", {}).get("S") == State.RUNNING and is_ours(item)
 
 
 class Keeper:

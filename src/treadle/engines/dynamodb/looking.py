@@ -10,11 +10,13 @@ from typing import Any
 from treadle.engines.base import LISTED, Page, Where
 from treadle.engines.dynamodb.client import Client
 from treadle.engines.dynamodb.items import (
+    PLAIN,
     Item,
     Place,
     event_from,
     id_of,
     id_place,
+    is_ours,
     job_from,
     joined,
     lines,
@@ -60,12 +62,14 @@ class Reader:
                 break
         return found
 
-    def place(self, job_id: str) -> Place | None:
-        """Where the due item of a job is; None if it has none."""
+    def place(self, job_id: str, due_at: datetime | None = None) -> Place | None:
+        """Where the due item of a job is; None if it has none. Another program's has no id item, but a known place."""
         if not UUID.fullmatch(job_id):
             return None
         home = id_place(job_id, self._spread)
         item = self._client.get([home]).get(home)
+        if item is None and due_at is not None:
+            return Place(PLAIN.partition(0), f"scheduled#{text_of(due_at)}#{job_id}")
         return None if item is None else pointed(item)
 
     def holder(self, key: Place, now: datetime) -> tuple[Job | None, str | None]:
@@ -148,7 +152,7 @@ class Reader:
             if where.queue in (None, range_.slot.queue):
                 for shard in range(range_.shards):
                     for page in self._client.pages(range_.slot.partition(shard), low="scheduled#", limit=1000):
-                        yield from (item for item in page if _matches(item, where))
+                        yield from (item for item in page if is_ours(item) and _matches(item, where))
 
     # ------------------------------------------------------------------------------------- numbers
 

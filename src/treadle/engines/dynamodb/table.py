@@ -2,9 +2,10 @@
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
-from treadle.engines.dynamodb.client import Client, Crowded, Failed
+from treadle.engines.dynamodb.client import Client, Crowded, Failed, Refused
 from treadle.engines.dynamodb.items import Place
 from treadle.errors import EngineUnavailable, SchemaError
 from treadle.model import new_id
@@ -15,6 +16,7 @@ SPREAD = 64  # partitions of id items: each carries about 250 jobs a second, and
 MIGRATION = "0001_table"
 CREATION = 60.0  # seconds a new table may take
 
+_TTL = "ttl"
 _KEYS = {"PK": "HASH", "SK": "RANGE"}
 
 
@@ -31,7 +33,10 @@ def creation(name: str) -> dict[str, Any]:
 def create(client: Client, spread: int) -> bool:
     """Make the table and its first item; whether this call did it."""
     made = False
-    if describe(client) is None:
+    live = describe(client)
+    if live is not None and (wrong := _wrong_keys(live)):
+        raise SchemaError(f"{client.where} is none of ours: {'; '.join(wrong)}. Name another table")
+    if live is None:
         try:
             client.call("CreateTable", creation(client.table), patience=0)
             made = True
@@ -46,13 +51,19 @@ def create(client: Client, spread: int) -> bool:
     put = {"TableName": client.table, "Item": item, "ConditionExpression": "attribute_not_exists(PK)"}
     try:
         client.write([{"Put": put}])
-    except Failed:
-        return made
-    client.call(
-        "UpdateTimeToLive",
-        {"TableName": client.table, "TimeToLiveSpecification": {"Enabled": True, "AttributeName": "ttl"}},
-    )
-    return True
+        made = True
+    except Failed:  # another process, or an earlier sending of ours
+        pass
+    if _ttl(client) != _TTL:
+        said = {"Enabled": True, "AttributeName": _TTL}
+        client.call("UpdateTimeToLive", {"TableName": client.table, "TimeToLiveSpecification": said})
+    return made
+
+
+def _ttl(client: Client) -> str | None:
+    """By which attribute items are deleted some time after their time is over."""
+    said = client.call("DescribeTimeToLive", {"TableName": client.table})["TimeToLiveDescription"]
+    return said.get("AttributeName") if said["TimeToLiveStatus"] in ("ENABLED", "ENABLING") else None
 
 
 def describe(client: Client) -> dict[str, Any] | None:
@@ -64,7 +75,10 @@ def describe(client: Client) -> dict[str, Any] | None:
 
 def spread_of(client: Client) -> int:
     """Over how many partitions the id items lie; SchemaError if the table is not ours or is newer."""
-    item = client.get([META]).get(META)
+    try:
+        item = client.get([META]).get(META)
+    except Refused as error:
+        raise SchemaError(f"{client.where} is none of ours ({error}); its keys must be PK and SK, both text") from None
     if item is None:
         raise SchemaError(f"{client.where} has no treadle in it; run `treadle migrate` (or set auto_migrate) first")
     version = int(item["version"]["N"])
@@ -78,21 +92,28 @@ def differences(client: Client, *, quick: bool) -> list[str]:
     live = describe(client)
     if live is None:
         return [f"{client.where} is not there"]
-    found = []
-    keys = {key["AttributeName"]: key["KeyType"] for key in live["KeySchema"]}
-    if keys != _KEYS:
-        found.append(f"the keys are {keys}, expected {_KEYS}")
-    kinds = {one["AttributeName"]: one["AttributeType"] for one in live["AttributeDefinitions"]}
-    found += [f"the key {key} is of type {kinds.get(key)}, expected S" for key in _KEYS if kinds.get(key) != "S"]
+    found = _wrong_keys(live)
+    if found:
+        return found
     try:
         spread_of(client)
     except SchemaError as error:
         found.append(str(error))
     if not quick:
+        if _ttl(client) != _TTL:
+            found.append(f"time to live is not on for the attribute {_TTL}; run `treadle migrate`")
         billing = live.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
         if billing != "PAY_PER_REQUEST":
             found.append(f"billing is {billing}, expected PAY_PER_REQUEST (on demand)")
     return found
+
+
+def _wrong_keys(live: Mapping[str, Any]) -> list[str]:
+    keys = {key["AttributeName"]: key["KeyType"] for key in live["KeySchema"]}
+    if keys != _KEYS:
+        return [f"the keys are {keys}, expected {_KEYS}"]
+    kinds = {one["AttributeName"]: one["AttributeType"] for one in live["AttributeDefinitions"]}
+    return [f"the key {key} is of type {kinds.get(key)}, expected S" for key in _KEYS if kinds.get(key) != "S"]
 
 
 def as_text(name: str) -> str:
