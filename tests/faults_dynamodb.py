@@ -549,10 +549,8 @@ class Capacity:
             code = "ThrottlingError" if self.limits.on_demand else "ProvisionedThroughputExceeded"
             return cancellation([code if n in throttled else "" for n in range(len(actions(request)))])
         is_write = request.operation in WRITES
-        blamed = next(
-            partition
-            for partition in self._partitions(actions(request)[throttled[0]])
-            if self._left(partition, is_write) <= 0
+        blamed = min(  # not "the first without units": by now it may have some again
+            self._partitions(actions(request)[throttled[0]]), key=lambda partition: self._left(partition, is_write)
         )
         kind, side = ("Index" if blamed.index else "Table"), ("Write" if is_write else "Read")
         resource = f"arn:aws:dynamodb:us-east-1:000000000000:table/{blamed.table}"

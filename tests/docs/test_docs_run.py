@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import dynamo_servers
 import provision
 from treadle.settings import Settings
 
@@ -22,7 +23,13 @@ FILE = re.compile(r"# file: (\S+)\n")
 @pytest.fixture
 def surroundings(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """What the blocks of a page find in their environment: a database of their own, if the page speaks of one."""
-    if "DATABASE_URL" not in request.getfixturevalue("page").read_text("utf-8"):
+    text = request.getfixturevalue("page").read_text("utf-8")
+    if "dynamodb://" in text:
+        with dynamo_servers.dynamodb() as address:
+            keys = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+            yield {"AWS_ENDPOINT_URL_DYNAMODB": address, **keys}
+        return
+    if "DATABASE_URL" not in text:
         yield {}
         return
     url = provision.fresh_database(provision.shared_postgres())

@@ -186,7 +186,10 @@ class Client:
             self._connect()
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"DynamoDB_20120810.{operation}"}
         request = AWSRequest(method="POST", url=self._url, data=data, headers=headers)
-        SigV4Auth(self._credentials.get_frozen_credentials(), "dynamodb", self._region).add_auth(request)
+        try:
+            SigV4Auth(self._credentials.get_frozen_credentials(), "dynamodb", self._region).add_auth(request)
+        except botocore.exceptions.BotoCoreError as error:  # a role or a token that could not be fetched just now
+            raise EngineUnavailable(f"{self.where}: AWS credentials: {error}; repeating is safe") from error
         return self._pool, "/", dict(request.headers.items())
 
     def _connect(self) -> None:
@@ -196,7 +199,7 @@ class Client:
             session = botocore.session.get_session()
             region, endpoint = self._wanted
             try:
-                region = region or session.get_config_variable("region")
+                region = region or os.environ.get("AWS_REGION") or session.get_config_variable("region")
                 credentials = session.get_credentials()
             except botocore.exceptions.BotoCoreError as error:
                 raise ConfigError(f"url: AWS credentials or region: {error}") from None

@@ -30,7 +30,7 @@ from treadle.engines.base import (
     judge,
 )
 from treadle.engines.dynamodb import claims, table, writes
-from treadle.engines.dynamodb.client import BATCH, BRIEFLY, Client, Crowded, Failed, Refused
+from treadle.engines.dynamodb.client import BATCH, BRIEFLY, Client, Crowded, Failed
 from treadle.engines.dynamodb.items import (
     Item,
     Place,
@@ -55,6 +55,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TOGETHER = 25  # jobs in one transaction of a bulk enqueue
+LARGEST = 1_000_000  # characters of payload in it; the service takes 4 MB in all
 TRIES = 20
 SELDOM = 1 / 1440  # of the times that a worker prunes, which it does each minute
 
@@ -100,7 +101,7 @@ class DynamoEngine:
             self.migrate()
             spread = table.spread_of(self.client)
         self._table = Table(self.client.table, spread, self._everything)
-        self._reader = Reader(self.client, self._slots, spread)
+        self._reader = Reader(self.client, self._slots, spread, self._pools.each)
         self._scripts = Scripts(self._reader, self._new, self._parts)
         self._keeper = Keeper(self.client, self._reader, self._table, self._pools.each)
         self._claims = claims.Claims(
@@ -172,13 +173,11 @@ class DynamoEngine:
         """Store these jobs in one transaction; if that is refused, each on its own."""
         if len(jobs) == 1:
             return {jobs[0].id: self._store_one(jobs[0], now)}
-        try:
+        with suppress(Failed, ValueError, Crowded):
             parts = [part for job in jobs for part in self._new(job, now)]
-            if len(parts) <= BATCH:
+            if len(parts) <= BATCH and sum(len(job.payload_json) for job in jobs) <= LARGEST:
                 self.client.write(parts, patience=BRIEFLY)
                 return {job.id: Receipt(job, created=True) for job in jobs}
-        except (Failed, Refused, ValueError, Crowded):
-            pass
         half = len(jobs) // 2
         return self._store(jobs[:half], now) | self._store(jobs[half:], now)
 
@@ -329,6 +328,8 @@ class DynamoEngine:
         if not self._given and not self._recovery.due(now):
             return []
         past = list(islice(self._recovery.past(now), limit))
+        for item in past:
+            self._places.put(id_of(item), place_of(item))
         jobs = self._reader.jobs(past)
         jobs += islice(self._keeper.unstarted(limit, now), limit - len(jobs))
         if jobs:

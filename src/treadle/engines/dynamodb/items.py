@@ -115,7 +115,13 @@ def text_of(moment: datetime | None) -> str:
 
 
 def time_of(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    return moment_of(text) if text else None
+
+
+def moment_of(text: str) -> datetime:
+    """A stored time; one without a zone, by another program, is UTC."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def value_of(value: Any) -> Value:
@@ -208,8 +214,8 @@ def job_from(item: Mapping[str, Value], spilled: Mapping[str, str] | None = None
         id_of(item),
         at["job_type"],
         at.get("payload", "{}") if isinstance(at.get("payload", ""), str) else _json_of(item["payload"]),
-        _moment(at.get("created_at", at["scheduled_for"])),
-        _moment(at["scheduled_for"]),
+        moment_of(at.get("created_at", at["scheduled_for"])),
+        moment_of(at["scheduled_for"]),
         at.get("tenant", "default"),
         at.get("queue", "default"),
         at.get("lane", ""),
@@ -291,10 +297,6 @@ def pointed(item: Mapping[str, Value]) -> Place | None:
     return Place(item["job_pk"]["S"], item["job_sk"]["S"]) if "job_pk" in item else None
 
 
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
 def _retry(item: Mapping[str, Value]) -> Retry:
     def number(name: str, default: float | None) -> float | None:
         value = item.get(f"retry_{name}")
@@ -348,4 +350,4 @@ def event_item(event: Event) -> Item:
 
 def event_from(job_id: str, item: Mapping[str, Value]) -> Event:
     at = plain(item)
-    return Event(job_id, int(at["SK"]), _moment(at["at"]), What(at["what"]), at["actor"], at["note"], at["tenant"])
+    return Event(job_id, int(at["SK"]), moment_of(at["at"]), What(at["what"]), at["actor"], at["note"], at["tenant"])

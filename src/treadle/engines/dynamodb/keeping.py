@@ -1,10 +1,9 @@
 """What keeps the table in order: finding leases that are past, finding jobs to expire, pruning."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
 
 from treadle.engines.dynamodb.client import Client, Failed
 from treadle.engines.dynamodb.items import (
@@ -21,6 +20,7 @@ from treadle.engines.dynamodb.items import (
     time_of,
 )
 from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.writes import Table, delete, forgotten
 from treadle.model import Job, State
@@ -30,8 +30,6 @@ DEEP = 5  # pages beyond, a look
 QUIET = 2  # pages without a running job after which a walk from the head ends
 SELDOM = timedelta(seconds=2)  # between two looks when nothing is known to run out earlier
 TRAIL = 80  # events and pieces that one transaction takes along
-
-Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 
 class Recovery:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from treadle.engines.base import LISTED, Page, Where
@@ -25,6 +25,7 @@ from treadle.engines.dynamodb.items import (
     spilled_names,
     text_of,
 )
+from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.slots import Slots
 from treadle.model import UUID, Event, Job, State
 
@@ -35,7 +36,8 @@ _LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z#" + UUID.pattern)
 class Reader:
     """Reads one table."""
 
-    def __init__(self, client: Client, slots: Slots, spread: int) -> None:
+    def __init__(self, client: Client, slots: Slots, spread: int, each: Each) -> None:
+        self._each = each
         self._client = client
         self._slots = slots
         self._spread = spread
@@ -50,16 +52,21 @@ class Reader:
 
     def items(self, ids: Sequence[str]) -> list[Item]:
         """The due items or records of these jobs."""
+        homes = self._client.get([id_place(id_, self._spread) for id_ in ids])
+        return self._due(list(homes.values()))
+
+    def _due(self, homes: Sequence[Item]) -> list[Item]:
+        """What these id items stand for."""
         found: list[Item] = []
         for _ in range(TRIES):
-            homes = self._client.get([id_place(id_, self._spread) for id_ in ids])
-            found += [home for home in homes.values() if pointed(home) is None]
-            due = self._client.get([place for home in homes.values() if (place := pointed(home))])
+            found += [home for home in homes if pointed(home) is None]
+            due = self._client.get([place for home in homes if (place := pointed(home))])
             found += due.values()
             # Whose due item is not where it was said to be has moved meanwhile: ask again.
-            ids = [id_of(home) for home in homes.values() if (place := pointed(home)) and place not in due]
-            if not ids:
+            moved = [id_of(home) for home in homes if (place := pointed(home)) and place not in due]
+            if not moved:
                 break
+            homes = list(self._client.get([id_place(id_, self._spread) for id_ in moved]).values())
         return found
 
     def place(self, job_id: str, due_at: datetime | None = None) -> Place | None:
@@ -115,7 +122,7 @@ class Reader:
             if not some:
                 break
             records = {id_of(home): home for home in some if pointed(home) is None}
-            due = {id_of(item): item for item in self.items([id_of(home) for home in some if pointed(home)])}
+            due = {id_of(item): item for item in self._due([home for home in some if pointed(home)])}
             items = [item for home in some if (item := records.get(id_of(home)) or due.get(id_of(home)))]
             jobs += self.jobs([item for item in items if _matches(item, where)])
         return jobs[:limit]
@@ -139,12 +146,11 @@ class Reader:
     def _merged(self, partitions: Iterable[str], limit: int, high: str, beyond: str | None) -> Iterator[Item]:
         """The items of these partitions as one stream, the highest sort key first, those below `beyond`."""
 
-        def stream(pk: str) -> Iterator[Item]:
-            size = max(5, limit // self._spread * 2)
-            for page in self._client.pages(pk, high=high, limit=size, backward=True):
-                yield from page
-
-        found = merge(*map(stream, partitions), key=lambda item: str(item["SK"]["S"]), reverse=True)
+        size = max(5, limit // self._spread * 2)
+        pages = [self._client.pages(pk, high=high, limit=size, backward=True) for pk in partitions]
+        firsts = self._each(lambda rest: next(rest, []), pages)
+        streams = [chain(first, chain.from_iterable(rest)) for first, rest in zip(firsts, pages, strict=True)]
+        found = merge(*streams, key=lambda item: str(item["SK"]["S"]), reverse=True)
         return (item for item in found if item["SK"]["S"] != beyond)
 
     def _active(self, where: Where) -> Iterator[Item]:
@@ -163,13 +169,16 @@ class Reader:
                 state = State(item["status"]["S"])
                 counts[state] = counts.get(state, 0) + 1
         if where.state is None or where.state.final:
-            for number in range(self._spread):
-                for page in self._client.pages(f"id#{number:02x}", limit=1000):
-                    for item in page:
-                        if pointed(item) is None and _matches(item, where):
-                            state = State(item["status"]["S"])
-                            counts[state] = counts.get(state, 0) + 1
+            for states in self._each(lambda number: self._ended(number, where), range(self._spread)):
+                for state in states:
+                    counts[state] = counts.get(state, 0) + 1
         return counts
+
+    def _ended(self, number: int, where: Where) -> list[State]:
+        """The states of the records in one partition that match."""
+        pages = self._client.pages(f"id#{number:02x}", limit=1000)
+        records = (item for page in pages for item in page if pointed(item) is None)
+        return [State(item["status"]["S"]) for item in records if _matches(item, where)]
 
     def events(self, job_id: str) -> list[Event]:
         pages = self._client.pages(f"events#{job_id}", limit=1000) if UUID.fullmatch(job_id) else ()

@@ -5,11 +5,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 V = TypeVar("V")
+
+Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+"""Do it for each of these, several at once."""
 
 AT_ONCE = 16  # calls in flight for one operation on many jobs
 REMEMBERED = 100_000

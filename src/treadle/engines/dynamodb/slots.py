@@ -17,6 +17,7 @@ from treadle.model import Job
 
 MOST = 48  # slots of a queue before lanes are hashed
 BUCKETS = 16
+RECENT = 60.0  # seconds that the number of slots is believed
 
 
 class Range(NamedTuple):
@@ -35,10 +36,15 @@ class Slots:
         self._known: dict[Slot, int] = {}
         self._read_at = float("-inf")
         self._lock = threading.Lock()
+        self._choosing = threading.Lock()
 
     def for_job(self, table: Table, job: Job) -> Slot:
         """Where a due item of this job belongs, written down."""
-        return self.register(table, self._wanted(job))
+        slot = Slot(job.queue, job.lane, job.priority)
+        if self._known.get(slot, 0) >= self.shards:
+            return slot
+        with self._choosing:  # one after the other, so that each sees the new ones before it
+            return self.register(table, self._wanted(slot))
 
     def register(self, table: Table, slot: Slot) -> Slot:
         """This slot, known to everybody from now on."""
@@ -68,13 +74,13 @@ class Slots:
         buckets = None if names is None else {_bucket(name) for name in names}
         return [
             Range(slot, shards)
-            for slot, shards in sorted(self._known.items())
+            for slot, shards in sorted(self._snapshot().items())
             if slot.queue in wanted and (names is None or slot.lane in ((buckets if slot.hashed else names) or ()))
         ]
 
     def all(self) -> list[Range]:
         self.refresh()
-        return [Range(slot, shards) for slot, shards in sorted(self._known.items())]
+        return [Range(slot, shards) for slot, shards in sorted(self._snapshot().items())]
 
     def refresh(self) -> None:
         asked = time.monotonic()
@@ -90,16 +96,21 @@ class Slots:
             self._known.update(found)
             self._read_at = asked
 
-    def _wanted(self, job: Job) -> Slot:
-        slot = Slot(job.queue, job.lane, job.priority)
-        if slot in self._known or not job.lane:
-            return slot
-        if sum(1 for known in self._known if known.queue == job.queue) < MOST and time.monotonic() - self._read_at < 60:
+    def _wanted(self, slot: Slot) -> Slot:
+        """This slot, or, where a queue has many, one that its lane shares."""
+        if not slot.lane or (self._number(slot.queue) < MOST and time.monotonic() - self._read_at < RECENT):
             return slot
         self.refresh()
-        if slot in self._known or sum(1 for known in self._known if known.queue == job.queue) < MOST:
+        if slot in self._known or self._number(slot.queue) < MOST:
             return slot
-        return Slot(job.queue, _bucket(job.lane), job.priority, hashed=True)
+        return slot._replace(lane=_bucket(slot.lane), hashed=True)
+
+    def _number(self, queue: str) -> int:
+        return sum(1 for known in self._snapshot() if known.queue == queue)
+
+    def _snapshot(self) -> dict[Slot, int]:
+        with self._lock:
+            return dict(self._known)
 
 
 def _bucket(lane: str) -> str:
