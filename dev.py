@@ -6,6 +6,7 @@ python3 dev.py requirements [args]   which requirement is proved by which test
 python3 dev.py mutants [args]        break the code on purpose and see that the tests notice
 python3 dev.py chaos [args]          kill, stall and restart workers under load
 python3 dev.py walk [args]           long random walks through the engine contract
+python3 dev.py faults [args]         thousands of operations on a DynamoDB that throttles, fails and loses answers
 python3 dev.py lock [uv args]        write requirements.lock anew; --upgrade takes newer versions
 
 The first run makes .venv and fills it from requirements.lock; later runs start at once.
@@ -45,6 +46,7 @@ SCRIPTS = {
     "mutants": "tests/mutants/run.py",
     "chaos": "tests/chaos/run.py",
     "walk": "tests/conformance/walk.py",
+    "faults": "tests/dynamodb/faulty.py",
 }
 
 

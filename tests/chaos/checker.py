@@ -1,7 +1,9 @@
 """What must be true of a run, read from the store and from the notes of its processes: pure, nothing is run here."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -86,15 +88,22 @@ class Notes(NamedTuple):
     settles: Sequence[tuple[str, list[Any]]]
     extends: Sequence[tuple[str, list[Any]]]
     order: Mapping[str, Sequence[list[Any]]]  # process -> its start, end and broke lines as written
+    seen: Mapping[tuple[str, int], float] | None  # (job, attempt) -> when a process was told of it; 0: of the job
+
+    def began(self, job: str, attempt: int, stamp: datetime) -> float:
+        """When an attempt had surely begun, or for attempt 0 the job: as the audit line says, or if lines are stamped
+        long before they are written, as a process was told; infinity if none was."""
+        return stamp.timestamp() if self.seen is None else self.seen.get((job, attempt), math.inf)
 
 
-def gather(books: Iterable[tuple[str, list[list[Any]]]]) -> Notes:
-    """Sort the lines of all processes by what they tell."""
+def gather(books: Iterable[tuple[str, list[list[Any]]]], *, stamps_first: bool = False) -> Notes:
+    """Sort the lines of all processes by what they tell; `stamps_first` as a Store says."""
     intended: dict[str, str] = {}
     acknowledged: Counter[str] = Counter()
     refused: list[tuple[str, str]] = []
     effects: dict[tuple[str, int], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     claims: dict[tuple[str, int], set[tuple[str, str]]] = defaultdict(set)
+    seen: dict[tuple[str, int], float] = {}
     settles, extends = [], []
     order: dict[str, list[list[Any]]] = defaultdict(list)
     for process, lines in books:
@@ -104,18 +113,22 @@ def gather(books: Iterable[tuple[str, list[list[Any]]]]) -> Notes:
                     intended[job] = task
                 case ["ack", _, job, _, _, why] if why:
                     refused.append((job, why))
-                case ["ack", _, job, held_by, created, _]:
+                case ["ack", when, job, held_by, created, _]:
                     acknowledged[held_by] += created and job == held_by
+                    seen[held_by, 0] = min(when, seen.get((held_by, 0), when))
                 case ["start" | "end" | "broke" as what, _, job, attempt, _]:
                     effects[job, attempt][what].add(process)
                     order[process].append(line)
-                case ["claim", _, job, attempt, token]:
+                case ["claim", when, job, attempt, token]:
                     claims[job, attempt].add((process, token))
+                    for known in (0, attempt):
+                        seen[job, known] = min(when, seen.get((job, known), when))
                 case ["settle", *_]:
                     settles.append((process, line))
                 case ["extend", *_]:
                     extends.append((process, line))
-    return Notes(intended, acknowledged, refused, effects, claims, settles, extends, order)
+    told = seen if stamps_first else None
+    return Notes(intended, acknowledged, refused, effects, claims, settles, extends, order, told)
 
 
 def trail(job: Job, events: Sequence[Event]) -> Trail:
@@ -145,7 +158,7 @@ def violations(trails: Mapping[str, Trail], notes: Notes, lease: float, lag: flo
     yield from _answers_true(trails, notes)
     yield from _no_renewal_by_zombies(trails, notes, lease, lag)
     yield from _one_suspect_at_a_time(trails, notes)
-    yield from _keys_kept_apart(trails)
+    yield from _keys_kept_apart(trails, notes)
 
 
 class Quiet(NamedTuple):
@@ -172,7 +185,9 @@ def recovery(trails: Mapping[str, Trail], held: Job, quiet: Sequence[Quiet] = ()
     if span.end.what is not What.CANCELLED and not span.crashed(trails[held.id].job):
         return f"job {held.id}: {span.end.actor} wrote {span.end.what} on attempt {held.attempt}, whose holder was dead"
     following = _span(trails, held.id, held.attempt + 1)
-    until = (following.claim.at if following is not None else span.end.at).timestamp()
+    until = span.end.at.timestamp()
+    if following is not None:  # a claim may be stamped before the write that made it possible
+        until = max(until, following.claim.at.timestamp())
     since = held.lease_until.timestamp()
     for begin, end in quiet:
         if begin < until and end > since:
@@ -306,7 +321,7 @@ def _no_renewal_by_zombies(trails: Mapping[str, Trail], notes: Notes, lease: flo
         if renewal != "renewed" or number is None:
             continue
         span, following = _span(trails, job, number), _span(trails, job, number + 1)
-        if following is not None and following.claim.at.timestamp() + lag + INSTANT < asked:
+        if following is not None and notes.began(job, number + 1, following.claim.at) + lag + INSTANT < asked:
             yield f"job {job}: {process} renewed attempt {number} after attempt {number + 1} had begun"
         if span is None or span.end is None or not span.crashed(trails[job].job):
             continue
@@ -327,11 +342,12 @@ def _one_suspect_at_a_time(trails: Mapping[str, Trail], notes: Notes) -> Iterato
             suspect = (job, attempt) if what == "start" else None
 
 
-def _keys_kept_apart(trails: Mapping[str, Trail]) -> Iterator[str]:
-    lives: dict[str, list[tuple[Any, Any, str]]] = defaultdict(list)
+def _keys_kept_apart(trails: Mapping[str, Trail], notes: Notes) -> Iterator[str]:
+    lives: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
     for each in trails.values():
         if each.job.key is not None and each.job.finished_at is not None:
-            lives[each.job.key].append((each.events[0].at, each.events[-1].at, each.job.id))
+            end = each.events[-1].at.timestamp()
+            lives[each.job.key].append((min(end, notes.began(each.job.id, 0, each.events[0].at)), end, each.job.id))
     for key, spans in lives.items():
         for (_, end, one), (begin, _, other) in pairwise(sorted(spans)):
             if begin < end:

@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 from crew import POISONED
 from nursery import Death, Nursery
-from places import Outage, StopMode, Store
+from places import Outage, Store
 
 from treadle import Treadle
 from treadle.model import Job
 
 FROZEN_AT_ONCE = 3 / 8  # of the workers
 KILL_PAUSE = (0.1, 0.5)  # seconds between two kills
-NAPS = 0.3  # share of the pauses that end about when the lease does, to meet the reapers halfway
-NAP_ENDS = (-0.05, 0.15)  # seconds after the lease
+NAPS = 0.3  # share of the pauses that end about when the lease may be taken, to meet the reapers halfway
+NAP_ENDS = (-0.05, 0.15)  # seconds after that
 PRODUCER_PERIOD = 5.0  # seconds between two kills of the producer
-RESTART_PAUSE = (3.0, 6.0)  # seconds between two restarts of the server
+OUTAGE_PAUSE = (3.0, 6.0)  # seconds between two absences of the server
 AWAY = 1.5  # leases for which a server stays away at most; half of the time it comes back at once
 TERMINATION_PAUSE = (0.05, 0.4)  # seconds between two cuts of a connection
 GLANCE = 0.02
@@ -35,10 +35,16 @@ class Aim(NamedTuple):
     kills: int
     pauses: int
     restarts: int
+    troubles: int
     terminations: int
     workers: int
     lease: float
     deadline: float
+
+    @property
+    def outages(self) -> int:
+        """How often the server is away: no store knows both ways."""
+        return self.restarts + self.troubles
 
 
 class Crash(NamedTuple):
@@ -90,6 +96,7 @@ class Faults:
         self.deaths: list[Death] = []
         self.outages: list[Outage] = []  # while jobs were running
         self.terminations: Counter[str] = Counter()  # connections cut, by what they were doing
+        self.harm = ""  # what the store did besides, in words
         self.strange: set[str] = set()  # what was seen of running jobs that must never be
         self._app, self._nursery, self._store, self._aim, self._random = app, nursery, store, aim, random
         self._frozen: dict[str, Frozen] = {}
@@ -97,7 +104,7 @@ class Faults:
         self._pulse: object = None
         self._beat_at = time.monotonic()
         self._unexplained = 0
-        self._kill_at = self._restart_at = self._terminate_at = time.monotonic() + 1.0
+        self._kill_at = self._outage_at = self._terminate_at = time.monotonic() + 1.0
         self._producer_at = time.monotonic() + PRODUCER_PERIOD
 
     @property
@@ -116,10 +123,11 @@ class Faults:
             if few and self.taken_over + len(self._frozen) < self._aim.pauses:
                 self._freeze()
             self._kill_producer()
-            self._restart()
+            self._let_be_away()
             self._terminate()
             tell()
             time.sleep(GLANCE)
+        self.harm = self._store.calm()
         for frozen in tuple(self._frozen.values()):
             self._resume(frozen, "the run ended")
 
@@ -142,7 +150,7 @@ class Faults:
     def _enough(self) -> bool:
         aim = self._aim
         people = self.kills >= aim.kills and self.taken_over >= aim.pauses
-        server = len(self.outages) >= aim.restarts and self.terminations.total() >= aim.terminations
+        server = len(self.outages) >= aim.outages and self.terminations.total() >= aim.terminations
         return (people and server) or self._unexplained > UNEXPLAINED
 
     def _look(self) -> None:
@@ -192,13 +200,12 @@ class Faults:
 
     # ------------------------------------------------------------------------------------------ the server
 
-    def _restart(self) -> None:
-        if len(self.outages) < self._aim.restarts and time.monotonic() > self._restart_at and self._victims():
-            mode: StopMode = "immediate" if len(self.outages) % 2 else "fast"
+    def _let_be_away(self) -> None:
+        if len(self.outages) < self._aim.outages and time.monotonic() > self._outage_at and self._victims():
             away = self._aim.lease * max(0.0, self._random.uniform(-AWAY, AWAY))
-            self.outages.append(self._store.restart(mode, away))
+            self.outages.append(self._store.outage(len(self.outages), away))
             self._beat_at = time.monotonic()  # no sign of life could come from a server that was away
-            self._restart_at = time.monotonic() + self._random.uniform(*RESTART_PAUSE)
+            self._outage_at = time.monotonic() + self._random.uniform(*OUTAGE_PAUSE)
 
     def _terminate(self) -> None:
         if self.terminations.total() < self._aim.terminations and time.monotonic() > self._terminate_at:
@@ -228,6 +235,7 @@ class Faults:
                 self._resume(frozen, "held nothing")
             elif self._random.random() < NAPS:
                 ends = max(job.lease_until.timestamp() for job in frozen.held if job.lease_until)
+                ends += self._store.margin
                 frozen.nap_ends = ends - time.time() + time.monotonic() + self._random.uniform(*NAP_ENDS)
 
     def _attend(self) -> None:

@@ -40,22 +40,23 @@ def of_faults(faults: Faults, aim: Aim) -> list[Figure]:
     return [
         Figure(kills, [few] if faults.kills < aim.kills else []),
         Figure(pauses, missing),
-        *([_of_server(faults, aim)] if aim.restarts or aim.terminations else []),
+        *([_of_server(faults, aim)] if aim.outages or aim.terminations else []),
     ]
 
 
 def _of_server(faults: Faults, aim: Aim) -> Figure:
     modes = ", ".join(f"{n} {mode}" for mode, n in sorted(Counter(outage.mode for outage in faults.outages).items()))
     away = sorted(outage.up - outage.down for outage in faults.outages)
-    cut = faults.terminations
+    cut, called = faults.terminations, "troubles" if aim.troubles else "restarts"
     problems = []
-    if len(away) < aim.restarts:
-        problems.append(f"only {len(away)} of {aim.restarts} restarts in the time given")
+    if len(away) < aim.outages:
+        problems.append(f"only {len(away)} of {aim.outages} {called} in the time given")
     if cut.total() < aim.terminations:
         problems.append(f"only {cut.total()} of {aim.terminations} connections cut in the time given")
+    besides = faults.harm or f"{cut.total()} connections terminated, {cut['at work']} of them at work"
     return Figure(
-        f"server: {len(away)} restarts ({modes or 'none'}), away for p50 {_part(away, 0.5):.2f} s, max "
-        f"{_part(away, 1.0):.2f} s; {cut.total()} connections terminated, {cut['at work']} of them at work",
+        f"server: {len(away)} {called} ({modes or 'none'}), away for p50 {_part(away, 0.5):.2f} s, max "
+        f"{_part(away, 1.0):.2f} s; {besides}",
         problems,
     )
 
@@ -70,7 +71,7 @@ def of_jobs(trails: Mapping[str, Trail], notes: Notes) -> Figure:
 def of_recovery(trails: Mapping[str, Trail], faults: Faults, lease: float) -> Figure:
     """How soon the jobs of dead and frozen workers were claimed again.
 
-    Asserted: nearly all (p99) within the bound, every one within the bound and a grace. Around a restart the bound
+    Asserted: nearly all (p99) within the bound, every one within the bound and a grace. Around an outage the bound
     counts from when holders have had their chance to renew (checker.Quiet).
     """
     quiet = [Quiet(outage.down, outage.up + lease / 2) for outage in faults.outages]
@@ -95,7 +96,7 @@ def of_recovery(trails: Mapping[str, Trail], faults: Faults, lease: float) -> Fi
     if quiet:
         plain = [recovery(trails, job) for job in left_behind]
         moved = sum(one != other for one, other in zip(plain, answers, strict=True))
-        line += f"; {moved} met a restart and count from {lease / 2:g} s after it"
+        line += f"; {moved} met an absent server and count from {lease / 2:g} s after it"
     return Figure(line, problems)
 
 
@@ -113,7 +114,7 @@ def of_leases(trails: Mapping[str, Trail], faults: Faults, lease: float) -> Figu
             pause.frozen_at < until and pause.resumed_at > since for pause in pauses
         )
 
-    def around_a_restart(span: Span) -> bool:
+    def around_an_outage(span: Span) -> bool:
         end = span.end.at.timestamp() if span.end else math.inf
         return any(outage.down < end < outage.up + 2 * lease for outage in faults.outages)
 
@@ -121,7 +122,7 @@ def of_leases(trails: Mapping[str, Trail], faults: Faults, lease: float) -> Figu
     healthy = [span for span in crashed if not excused(span)]
     line = f"leases: {len(crashed)} ran out and were recovered, {len(healthy)} of them of healthy workers"
     if faults.outages:
-        line += f", {sum(map(around_a_restart, healthy))} of these soon after a restart"
+        line += f", {sum(map(around_an_outage, healthy))} of these soon after the server was away"
     return Figure(line)
 
 

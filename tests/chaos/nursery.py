@@ -41,7 +41,7 @@ class Nursery:
         self._pid = os.fork()
         if self._pid == 0:
             self._line.close()
-            _live(lambda: _Nurse(roles, folder, longest_stop).serve(far_end), folder)
+            live(lambda: _Nurse(roles, folder, longest_stop).serve(far_end), folder)
         far_end.close()
 
     def alive(self) -> list[str]:
@@ -178,7 +178,7 @@ class _Nurse:
         pid = os.fork()
         if pid == 0:
             line.close()
-            _live(lambda: self._roles[place](name), self._folder)
+            live(lambda: self._roles[place](name), self._folder)
         self._pids[name] = pid
         self._born[name] = time.monotonic()
 
@@ -194,7 +194,7 @@ class _Nurse:
         return death
 
 
-def _live(life: Callable[[], None], folder: Path) -> None:
+def live(life: Callable[[], None], folder: Path) -> None:
     """All a forked process does: it dies with its parent, and nothing of the parent's goes on in it."""
     code = 1
     try:

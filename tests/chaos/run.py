@@ -2,11 +2,13 @@
 
 python3 dev.py chaos --engine sqlite --kills 5000 --pauses 5000
 python3 dev.py chaos --engine postgres --kills 5000 --pauses 5000 --restarts 50 --terminations 500
+python3 dev.py chaos --engine dynamodb --kills 5000 --pauses 5000 --troubles 50
 
 A kill counts only if its victim held a running lease when it died. A pause (SIGSTOP, later SIGCONT) counts only if it
 was longer than the lease and a job of its victim was claimed again before SIGCONT: only then is there a zombie, and
 only a zombie can try a fence. Restarts, alternately `fast` and `immediate`, and terminations of connections are those
-of a server that is at work; around a restart the bound of recovery counts as checker.Quiet says.
+of a server that is at work. Troubles are times in which a DynamoDB is away; from the first one on it also loses,
+refuses and fails a few requests in a hundred. Around an outage the bound of recovery counts as checker.Quiet says.
 """
 
 import argparse
@@ -35,13 +37,14 @@ REPORT_PERIOD = 10.0
 DRAIN = 60.0  # seconds for every job to become final when the faults are over
 RETIREMENT = 15.0
 SHOWN = 20  # violations printed
+HARMS = frozenset().union(*(store.harms for store in STORES.values()))
 
 
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     folder = Path(tempfile.mkdtemp(prefix="treadle-chaos-"))
     try:
-        with STORES[options.engine](folder) as store:
+        with STORES[options.engine](folder, options) as store:
             problems = Run(options, folder, store).go()
     except KeyboardInterrupt:
         problems = ["interrupted"]
@@ -63,7 +66,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=50, help="kills that must count")
     parser.add_argument("--pauses", type=int, default=50, help="pauses that must count")
     parser.add_argument("--restarts", type=int, default=0, help="restarts of the server")
+    parser.add_argument("--troubles", type=int, default=0, help="absences of a DynamoDB that has faults besides")
     parser.add_argument("--terminations", type=int, default=0, help="connections to terminate at the server")
+    parser.add_argument("--latency", type=int, default=0, help="milliseconds more for each answer of a DynamoDB")
     parser.add_argument("--workers", type=int, default=8, help="worker processes")
     parser.add_argument("--lease", type=float, default=1.0, help="seconds")
     parser.add_argument("--seed", type=int, default=randrange(10**6), help="of the harness; the machine adds its own")
@@ -71,10 +76,12 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the store and the notes of a clean run too")
     options = parser.parse_args(arguments)
     if options.minutes is None:
-        options.minutes = 2 + (options.kills + options.pauses) / 30 + options.restarts / 10 + options.terminations / 200
-    if (options.restarts or options.terminations) and not STORES[options.engine].has_server:
-        servers = " or ".join(name for name, store in STORES.items() if store.has_server)
-        parser.error(f"{options.engine} has no server to restart or to cut connections at; use --engine {servers}")
+        outages = options.restarts + options.troubles
+        options.minutes = 2 + (options.kills + options.pauses) / 30 + outages / 10 + options.terminations / 200
+    for harm in sorted(HARMS - STORES[options.engine].harms):
+        if getattr(options, harm):
+            able = " or ".join(name for name, store in STORES.items() if harm in store.harms)
+            parser.error(f"{options.engine} can have no {harm}; use --engine {able}")
     return options
 
 
@@ -91,6 +98,7 @@ class Run:
             options.kills,
             options.pauses,
             options.restarts,
+            options.troubles,
             options.terminations,
             options.workers,
             options.lease,
@@ -127,14 +135,14 @@ class Run:
         if time.monotonic() - self._told >= REPORT_PERIOD:
             self._told = time.monotonic()
             done = f"kills {faults.kills}/{self._aim.kills}, pauses {faults.taken_over}/{self._aim.pauses}"
-            if self._aim.restarts:
-                done += f", restarts {len(faults.outages)}/{self._aim.restarts}"
+            if self._aim.outages:
+                done += f", outages {len(faults.outages)}/{self._aim.outages}"
             print(f"{self._told - self._started:6.0f} s  {done}{phase}", flush=True)
 
     def _check(self, app: Treadle, faults: Faults) -> list[str]:
         """Print the figures; every broken promise."""
         options = self._options
-        found, trails = gather(notes.read(self._folder)), _trails(app)
+        found, trails = gather(notes.read(self._folder), stamps_first=self._store.stamps_first), _trails(app)
         problems = [*violations(trails, found, options.lease, self._store.lag), *sorted(faults.strange)]
         damage = self._store.damage()
         told = [

@@ -37,7 +37,9 @@ from treadle.engines.dynamodb.items import (
     Slot,
     Value,
     due_place,
+    id_of,
     id_place,
+    place_of,
     value_of,
 )
 from treadle.engines.dynamodb.keeping import Keeper, Recovery, back
