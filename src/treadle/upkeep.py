@@ -4,7 +4,6 @@ There is no leader: every act is an ordinary fenced change, so any number of wor
 """
 
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +35,8 @@ class Upkeep:
         self._seen: tuple[datetime, float] | None = None  # the time when we last looked, by both clocks
         self._recover_at = 0.0
         self._silent = False  # the store did not answer lately
+        self._slow = False  # or took its time
+        self._past: dict[tuple[str, str | None, datetime | None], float] = {}  # what slow looks found, and since when
         self._spared: dict[tuple[str, str | None], float] = {}  # leases whose row was locked, and until when
         self._prune_at = time.monotonic() + random.uniform(0, PRUNE_PERIOD)  # noqa: S311 - spreads the workers
 
@@ -45,10 +46,10 @@ class Upkeep:
         While it was silent nobody could renew: when it is over, the holders get one renewal period before their leases
         count as lost.
         """
-        if math.isinf(silence):
+        if silence > self._lease / 2:
             self._silent = True
         elif silence > self._lease / 3:
-            self._recover_at = max(self._recover_at, time.monotonic() + self._lease / 3)
+            self._slow = True
 
     def tick(self) -> None:
         """Do the chores that are due."""
@@ -70,10 +71,17 @@ class Upkeep:
         except EngineUnavailable:
             self._silent = True
             return 0
-        if self._stepped() or self._silent or time.monotonic() - asked > self._lease / 6:
-            self._silent = False
+        known, self._past = self._past, {}
+        silent = self._stepped() or self._silent
+        if silent or self._slow or time.monotonic() - asked > self._lease / 6:
+            self._silent = self._slow = False
             self._recover_at = time.monotonic() + self._lease / 2  # a renewal period, and a margin
-            return 0
+            # A slow store is not a silent one: who did not renew from one slow look to the next had the time to.
+            # Without this nothing is ever recovered from a store that is always slow.
+            leases = [(job.id, job.lease_token, job.lease_until) for job in found]
+            self._past = {lease: asked if silent else known.get(lease, asked) for lease in leases}
+            since = asked - self._lease / 2
+            found = [job for job, lease in zip(found, leases, strict=True) if self._past[lease] <= since]
         spared = self._spared = {lease: until for lease, until in self._spared.items() if until > asked}
         found = [job for job in found if not self._holds(job) and (job.id, job.lease_token) not in spared]
         if not self._plan.end_expired:

@@ -84,7 +84,7 @@ class Client:
         for start in range(0, len(places), BATCH):
             keys = [place.key for place in dict.fromkeys(places[start : start + BATCH])]
             wanted: dict[str, Any] = {self.table: {"Keys": keys, "ConsistentRead": True}}
-            for pause in _pauses(PATIENCE):
+            for pause in pauses(PATIENCE):
                 reply = self.call("BatchGetItem", {"RequestItems": wanted})
                 for item in reply["Responses"].get(self.table, ()):
                     found[Place(item["PK"]["S"], item["SK"]["S"])] = item
@@ -145,7 +145,7 @@ class Client:
         for start in range(0, len(places), 25):
             requests = [{"DeleteRequest": {"Key": place.key}} for place in places[start : start + 25]]
             wanted: dict[str, Any] = {self.table: requests}
-            for pause in _pauses(PATIENCE):
+            for pause in pauses(PATIENCE):
                 wanted = self.call("BatchWriteItem", {"RequestItems": wanted}).get("UnprocessedItems") or {}
                 if not wanted:
                     break
@@ -160,7 +160,7 @@ class Client:
         except UnicodeEncodeError:
             raise Refused("holds half a character (a lone surrogate), which no store takes") from None
         trouble: EngineUnavailable = Crowded(f"{self.where} was not asked")
-        for pause in _pauses(patience):
+        for pause in pauses(patience):
             try:
                 return self._send(operation, data)
             except EngineUnavailable as error:
@@ -279,7 +279,7 @@ def _address(session: Any, region: str) -> str:
         raise ConfigError(f"url: {error}") from None
 
 
-def _pauses(patience: float) -> Iterator[float]:
+def pauses(patience: float) -> Iterator[float]:
     """How long to wait after each try that failed, until patience is over: longer and longer, never in step."""
     deadline, pause = time.monotonic() + patience, FIRST_PAUSE
     while True:

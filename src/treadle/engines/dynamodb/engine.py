@@ -6,6 +6,7 @@ claim is one of its own, so a part of a turn may be applied when the rest was no
 
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -30,7 +31,7 @@ from treadle.engines.base import (
     judge,
 )
 from treadle.engines.dynamodb import claims, table, writes
-from treadle.engines.dynamodb.client import BATCH, BRIEFLY, Client, Crowded, Failed
+from treadle.engines.dynamodb.client import BATCH, BRIEFLY, Client, Crowded, Failed, pauses
 from treadle.engines.dynamodb.items import (
     Item,
     Place,
@@ -50,7 +51,7 @@ from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.writes import ID, KEY, Part, Table
 from treadle.engines.hints import Hints
 from treadle.engines.rows import renewal_of
-from treadle.errors import SchemaError
+from treadle.errors import EngineUnavailable, SchemaError
 from treadle.model import Change, Event, Fence, Job, Scope, State
 
 T = TypeVar("T")
@@ -86,10 +87,10 @@ class DynamoEngine:
         self._auto_migrate = auto_migrate
         self._slots = Slots(self.client, shards)
         self._cursors = claims.Cursors()
-        self._recovery = Recovery(self.client, self._slots, skew)
         self._places: Memory[Place] = Memory()  # of jobs that this process holds
         self._hints = Hints()
         self._pools = Pools()
+        self._recovery = Recovery(self.client, self._slots, skew, self._pools.each)
         self._ready = False
 
     # ------------------------------------------------------------------------------------ the table
@@ -298,14 +299,21 @@ class DynamoEngine:
 
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         self._opened()
-        moment = (now or self._clock()) + timedelta(seconds=lease)
-        return self._pools.each(lambda hold: self._extend(hold, moment), holds, lane="renewals")
+        span = timedelta(seconds=lease)
+        return self._pools.each(lambda hold: self._extend(hold, span, now), holds, lane="renewals")
 
-    def _extend(self, hold: Hold, until: datetime) -> Held:
-        try:
-            return self._renew(hold, until)
-        except Crowded:
-            return Held(hold.job_id, Renewal.MISSED)
+    def _extend(self, hold: Hold, lease: timedelta, now: datetime | None) -> Held:
+        """Renew one lease. Each try counts from its own time: what arrives late must not put the lease back."""
+        trouble: EngineUnavailable | None = None
+        for pause in pauses(BRIEFLY):
+            try:
+                return self._renew(hold, (now or self._clock()) + lease)
+            except EngineUnavailable as error:
+                trouble = error
+                time.sleep(pause)
+        if trouble is not None and not isinstance(trouble, Crowded):
+            raise trouble
+        return Held(hold.job_id, Renewal.MISSED)
 
     def _renew(self, hold: Hold, until: datetime) -> Held:
         _, token, started_at, progress, cost = renewal_of(hold, lambda moment: moment)
@@ -319,7 +327,7 @@ class DynamoEngine:
             part = writes.renewal(self._table, place, token, sets)["Update"]
             with suppress(Failed):  # it is not there any more, or not ours
                 said = {**part, "ReturnValues": "ALL_NEW"}
-                item = self.client.call("UpdateItem", said, patience=BRIEFLY)["Attributes"]
+                item = self.client.call("UpdateItem", said, patience=0)["Attributes"]
                 return Held(hold.job_id, Renewal.RENEWED, bool(item.get("cancel_requested")))
         self._places.drop(hold.job_id)
         return Held(hold.job_id, Renewal.LOST)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 
 from treadle.engines.dynamodb.client import Client, Failed
 from treadle.engines.dynamodb.items import (
@@ -25,7 +25,7 @@ from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.writes import Table, delete, forgotten
 from treadle.model import Job, State
 
-PAGE = 100
+PAGE = 200
 DEEP = 5  # pages beyond, a look
 QUIET = 2  # pages without a running job after which a walk from the head ends
 SELDOM = timedelta(seconds=2)  # between two looks when nothing is known to run out earlier
@@ -40,8 +40,9 @@ class Recovery:
     when the earliest lease ends, so there is nothing to look for before.
     """
 
-    def __init__(self, client: Client, slots: Slots, skew: float) -> None:
+    def __init__(self, client: Client, slots: Slots, skew: float, each: Each) -> None:
         self._client = client
+        self._each = each
         self._slots = slots
         self._skew = timedelta(seconds=skew)
         self._deep: dict[str, str] = {}  # how far the slow walk has come in each range
@@ -60,14 +61,14 @@ class Recovery:
         """Running jobs whose lease is past; the margin is for clocks that differ."""
         self._last, self._next = now, now + SELDOM
         limit = text_of(now - self._skew)
-        for range_ in self._slots.all():
-            for shard in range(range_.shards):
-                for item in self._running(range_.slot.partition(shard), now):
-                    until = plain(item).get("lock_expires_at", "")
-                    if until <= limit:
-                        yield item
-                    else:
-                        self.expect((time_of(until) or now) + self._skew)
+        ranges = [range_.slot.partition(shard) for range_ in self._slots.all() for shard in range(range_.shards)]
+        for running in self._each(lambda pk: list(self._running(pk, now)), ranges):
+            for item in running:
+                until = plain(item).get("lock_expires_at", "")
+                if until <= limit:
+                    yield item
+                else:
+                    self.expect((time_of(until) or now) + self._skew)
 
     def _running(self, pk: str, now: datetime) -> Iterator[Item]:
         high, quiet, last = f"scheduled#{text_of(now)}#~", 0, ""
@@ -101,15 +102,18 @@ class Keeper:
 
     def unstarted(self, limit: int, now: datetime) -> Iterator[Job]:
         """Pending jobs whose expires_at is past."""
-        for number in range(lines(self._table.spread)):
-            for page in self._client.pages(f"expires#{number:02x}", high=f"{text_of(now)}#~", limit=min(limit, PAGE)):
-                jobs = {job.id: job for job in self._reader.get([id_of(line) for line in page]) if job}
-                for line in page:
-                    job = jobs.get(id_of(line))
-                    if job is None or job.state.final:
-                        self._client.delete([place_of(line)])
-                    elif job.state is State.PENDING and job.expires_at is not None and job.expires_at <= now:
-                        yield job
+        high, size = f"{text_of(now)}#~", min(limit, PAGE)
+        lists = [f"expires#{number:02x}" for number in range(lines(self._table.spread))]
+        pages = [self._client.pages(pk, high=high, limit=size) for pk in lists]
+        firsts = self._each(lambda rest: next(rest, []), pages)
+        for page in chain(firsts, chain.from_iterable(pages)):
+            jobs = {job.id: job for job in self._reader.get([id_of(line) for line in page]) if job}
+            for line in page:
+                job = jobs.get(id_of(line))
+                if job is None or job.state.final:
+                    self._client.delete([place_of(line)])
+                elif job.state is State.PENDING and job.expires_at is not None and job.expires_at <= now:
+                    yield job
 
     def prune(self, keep: Mapping[State, timedelta], limit: int, now: datetime, *, high: str) -> int:
         ages = {state.value: text_of(back(now, age)) for state, age in keep.items() if state.final}
