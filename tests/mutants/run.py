@@ -23,7 +23,11 @@ from typing import NamedTuple
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 SOURCE = ROOT / "src"
-SELECT = {"sqlite": "not postgres", "postgres": "postgres and not postgres15"}  # by engine: the cases, for pytest -k
+SELECT = {
+    "sqlite": "not postgres and not dynamodb and not ministack",
+    "postgres": "postgres and not postgres15",
+    "dynamodb": "dynamodb and not ministack",
+}  # by engine: the cases, for pytest -k
 FAILED = re.compile(r"^FAILED \S*?(test_\w+\.py)::([^\s\[]+)", re.MULTILINE)
 
 
