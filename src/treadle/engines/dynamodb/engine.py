@@ -31,13 +31,12 @@ from treadle.engines.base import (
     judge,
 )
 from treadle.engines.dynamodb import claims, table, writes
-from treadle.engines.dynamodb.client import BATCH, BRIEFLY, Client, Crowded, Failed, pauses
+from treadle.engines.dynamodb.client import BRIEFLY, Client, Crowded, Failed, pauses
 from treadle.engines.dynamodb.items import (
-    Item,
     Place,
-    Slot,
     Value,
     due_place,
+    holder_of,
     id_of,
     id_place,
     place_of,
@@ -48,17 +47,16 @@ from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Memory, Pools
 from treadle.engines.dynamodb.scripts import Scripts
 from treadle.engines.dynamodb.slots import Slots
-from treadle.engines.dynamodb.writes import ID, KEY, Part, Table
+from treadle.engines.dynamodb.storing import Storing
+from treadle.engines.dynamodb.writes import Part, Table
 from treadle.engines.hints import Hints
 from treadle.engines.rows import renewal_of
 from treadle.errors import EngineUnavailable, SchemaError
-from treadle.model import Change, Event, Fence, Job, Scope, State
+from treadle.model import Change, Event, Fence, Job, State
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-TOGETHER = 25  # jobs in one transaction of a bulk enqueue
-LARGEST = 1_000_000  # characters of payload in it; the service takes 4 MB in all
 TRIES = 20
 SELDOM = 1 / 1440  # of the times that a worker prunes, which it does each minute
 
@@ -105,6 +103,7 @@ class DynamoEngine:
             spread = table.spread_of(self.client)
         self._table = Table(self.client.table, spread, self._everything)
         self._reader = Reader(self.client, self._slots, spread, self._pools.each)
+        self._storing = Storing(self.client, self._reader, self._pools, self._new)
         self._scripts = Scripts(self._reader, self._new, self._parts)
         self._keeper = Keeper(self.client, self._reader, self._table, self._pools.each)
         self._claims = claims.Claims(
@@ -156,15 +155,7 @@ class DynamoEngine:
         for job in jobs:
             due_at = job.due_at if job.due_at > job.created_at else now
             fresh.setdefault(job.id, job.evolve(created_at=now, due_at=due_at))
-        # Jobs with a key go one after the other: of two with the same key the first is first.
-        keyed = [[job] for job in fresh.values() if job.key is not None]
-        plain = [job for job in fresh.values() if job.key is None]
-        groups = [plain[start : start + TOGETHER] for start in range(0, len(plain), TOGETHER)]
-        answers = self._pools.each(lambda group: self._store(group, now), groups)
-        answers += [self._store(group, now) for group in keyed]
-        receipts = {}
-        for receipt_of in answers:
-            receipts.update(receipt_of)
+        receipts = self._storing.store(list(fresh.values()), now)
         self._hints.wrote()
         told: list[Receipt] = []
         for job in jobs:
@@ -172,46 +163,14 @@ class DynamoEngine:
             receipts[job.id] = receipts[job.id]._replace(created=False)  # a second one of the same id finds the first
         return told
 
-    def _store(self, jobs: Sequence[Job], now: datetime) -> dict[str, Receipt]:
-        """Store these jobs in one transaction; if that is refused, each on its own."""
-        if len(jobs) == 1:
-            return {jobs[0].id: self._store_one(jobs[0], now)}
-        with suppress(Failed, ValueError, Crowded):
-            parts = [part for job in jobs for part in self._new(job, now)]
-            if len(parts) <= BATCH and sum(len(job.payload_json) for job in jobs) <= LARGEST:
-                self.client.write(parts, patience=BRIEFLY)
-                return {job.id: Receipt(job, created=True) for job in jobs}
-        half = len(jobs) // 2
-        return self._store(jobs[:half], now) | self._store(jobs[half:], now)
-
-    def _store_one(self, job: Job, now: datetime) -> Receipt:
-        dead: str | None = None
-        try:
-            for _ in range(TRIES):
-                try:
-                    self.client.write(self._new(job, now, dead))
-                    return Receipt(job, created=True)
-                except Failed as failed:
-                    holder = job.id if ID in failed.which else _holder(failed.which[KEY])
-                    [first] = self._reader.get([holder]) if holder else [None]
-                    if first is not None:
-                        return Receipt(first, created=False)
-                    if holder and ID not in failed.which and _scope(failed.which[KEY]) is not Scope.WINDOW:
-                        return Receipt(job, created=False)
-                    dead = holder  # a window whose job is gone: not trusted
-        except ValueError as error:
-            return Receipt(job, created=False, refused=str(error))
-        raise Crowded(f"{self.client.where}: job {job.id} or its key keeps changing; repeating is safe")
-
     def _new(self, job: Job, now: datetime, dead: str | None = None) -> list[Part]:
-        place = self._due_place(job)
+        """What a new job writes, in a slot that everybody knows."""
         if job.expires_at is not None:
             self._recovery.expect(job.expires_at)
-        return writes.enqueue(self._table, job, place, now, dead)
+        return writes.enqueue(self._table, job, self._due_place(job), now, dead)
 
-    def _due_place(self, job: Job, slot: Slot | None = None) -> Place:
-        slot = self._slots.for_job(self._table, job) if slot is None else self._slots.register(self._table, slot)
-        place = due_place(job, slot, self._slots.shards)
+    def _due_place(self, job: Job) -> Place:
+        place = due_place(job, self._slots.for_job(self._table, job), self._slots.shards)
         self._cursors.back(place.pk, place.sk)
         return place
 
@@ -253,7 +212,7 @@ class DynamoEngine:
                     return Verdict(Ruling.APPLIED)
                 except Failed as failed:
                     if 0 not in failed.which:  # its key is another's
-                        holder = next((_holder(item) for item in failed.which.values() if item), None)
+                        holder = next((holder_of(item) for item in failed.which.values() if item), None)
                         if dead is None and holder and self._reader.get([holder]) == [None]:
                             dead = holder
                             continue
@@ -399,14 +358,6 @@ def _again(change: Change, current: Job) -> Change:
     """A cancel request for the job as it is now: whoever holds it, it is told."""
     after = current.evolve(cancel_requested=True, revision=current.revision + 1)
     return change._replace(before=current, after=after)
-
-
-def _holder(item: Item | None) -> str | None:
-    return item["job"]["S"] if item and "job" in item else None
-
-
-def _scope(item: Item | None) -> Scope | None:
-    return Scope(item["scope"]["S"]) if item and item.get("scope", {}).get("S") else None
 
 
 def _made_before(moment: datetime) -> str:

@@ -118,6 +118,11 @@ def time_of(text: str | None) -> datetime | None:
     return moment_of(text) if text else None
 
 
+def holder_of(key: Mapping[str, Value] | None) -> str | None:
+    """The id of the job that a key item is for."""
+    return key["job"]["S"] if key and "job" in key else None
+
+
 def moment_of(text: str) -> datetime:
     """A stored time; one without a zone, by another program, is UTC."""
     moment = datetime.fromisoformat(text)

@@ -1,0 +1,77 @@
+"""Storing new jobs: many in one transaction, or each in its own where somebody was first."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+
+from treadle.engines.base import Receipt
+from treadle.engines.dynamodb.client import BATCH, BRIEFLY, Client, Crowded, Failed
+from treadle.engines.dynamodb.items import holder_of
+from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.dynamodb.pools import Pools
+from treadle.engines.dynamodb.writes import ID, KEY, Part
+from treadle.model import Job, Scope
+
+TOGETHER = 25  # jobs in one transaction
+LARGEST = 1_000_000  # characters of payload in it; the service takes 4 MB in all
+TRIES = 20
+
+
+class Storing:
+    """Stores jobs in one table; `new` says what a job writes."""
+
+    def __init__(
+        self,
+        client: Client,
+        reader: Reader,
+        pools: Pools,
+        new: Callable[[Job, datetime, str | None], list[Part]],
+    ) -> None:
+        self._client = client
+        self._reader = reader
+        self._pools = pools
+        self._new = new
+
+    def store(self, jobs: Sequence[Job], now: datetime) -> dict[str, Receipt]:
+        """A receipt for each of these jobs, by id."""
+        plain = [job for job in jobs if job.key is None]
+        groups = [plain[start : start + TOGETHER] for start in range(0, len(plain), TOGETHER)]
+        receipts: dict[str, Receipt] = {}
+        for told in self._pools.each(lambda group: self._together(group, now), groups):
+            receipts.update(told)
+        for job in jobs:
+            if job.key is not None:  # one after the other: of two with one key the first is first
+                receipts[job.id] = self._alone(job, now)
+        return receipts
+
+    def _together(self, jobs: Sequence[Job], now: datetime) -> dict[str, Receipt]:
+        """Store these in one transaction; if that is refused, in halves."""
+        if len(jobs) == 1:
+            return {jobs[0].id: self._alone(jobs[0], now)}
+        with suppress(Failed, ValueError, Crowded):
+            parts = [part for job in jobs for part in self._new(job, now, None)]
+            if len(parts) <= BATCH and sum(len(job.payload_json) for job in jobs) <= LARGEST:
+                self._client.write(parts, patience=BRIEFLY)
+                return {job.id: Receipt(job, created=True) for job in jobs}
+        half = len(jobs) // 2
+        return self._together(jobs[:half], now) | self._together(jobs[half:], now)
+
+    def _alone(self, job: Job, now: datetime) -> Receipt:
+        dead: str | None = None
+        try:
+            for _ in range(TRIES):
+                try:
+                    self._client.write(self._new(job, now, dead))
+                    return Receipt(job, created=True)
+                except Failed as failed:
+                    key = None if ID in failed.which else failed.which[KEY]
+                    holder = job.id if ID in failed.which else holder_of(key)
+                [first] = self._reader.get([holder]) if holder else [None]
+                if first is not None:
+                    return Receipt(first, created=False)
+                if key is not None and key["scope"]["S"] != Scope.WINDOW:
+                    return Receipt(job, created=False)
+                dead = holder  # a window whose job is gone: not trusted
+        except ValueError as error:
+            return Receipt(job, created=False, refused=str(error))
+        raise Crowded(f"{self._client.where}: job {job.id} or its key keeps changing; repeating is safe")
