@@ -86,6 +86,7 @@ class Notes(NamedTuple):
     effects: Mapping[tuple[str, int], Mapping[str, set[str]]]  # (job, attempt) -> what -> processes
     claims: Mapping[tuple[str, int], set[tuple[str, str]]]  # (job, attempt) -> (process, token)
     settles: Sequence[tuple[str, list[Any]]]
+    unanswered: set[tuple[str, str, int]]  # process, job, revision
     extends: Sequence[tuple[str, list[Any]]]
     order: Mapping[str, Sequence[list[Any]]]  # process -> its start, end and broke lines as written
     seen: Mapping[tuple[str, int], float] | None  # (job, attempt) -> when a process was told of it; 0: of the job
@@ -105,6 +106,7 @@ def gather(books: Iterable[tuple[str, list[list[Any]]]], *, stamps_first: bool =
     claims: dict[tuple[str, int], set[tuple[str, str]]] = defaultdict(set)
     seen: dict[tuple[str, int], float] = {}
     settles, extends = [], []
+    unanswered: set[tuple[str, str, int]] = set()
     order: dict[str, list[list[Any]]] = defaultdict(list)
     for process, lines in books:
         for line in lines:
@@ -125,10 +127,12 @@ def gather(books: Iterable[tuple[str, list[list[Any]]]], *, stamps_first: bool =
                         seen[job, known] = min(when, seen.get((job, known), when))
                 case ["settle", *_]:
                     settles.append((process, line))
+                case ["unanswered", _, job, revision]:
+                    unanswered.add((process, job, revision))
                 case ["extend", *_]:
                     extends.append((process, line))
     told = seen if stamps_first else None
-    return Notes(intended, acknowledged, refused, effects, claims, settles, extends, order, told)
+    return Notes(intended, acknowledged, refused, effects, claims, settles, unanswered, extends, order, told)
 
 
 def trail(job: Job, events: Sequence[Event]) -> Trail:
@@ -245,8 +249,9 @@ def _counted(trail: Trail, notes: Notes) -> Iterator[str]:
     crashed = [span for span in trail.spans if span.crashed(job)]
     if job.attempt != len(trail.spans):
         yield f"attempt {job.attempt}, but {len(trail.spans)} claims"
-    stopped = job.cancel_requested and job.state is State.CANCELLED  # by its holder, or by one who found it crashed?
-    if job.crashes != len(crashed) and not (stopped and job.crashes == len(crashed) + 1):
+    if job.cancel_requested and job.state is State.CANCELLED and job.crashes == len(crashed) + 1:
+        crashed.append(trail.spans[-1])  # its own holder had given it up, and was the one to find it
+    if job.crashes != len(crashed):
         yield f"crashes {job.crashes}, but {len(crashed)} crashed attempts"
     own = sum(event.what is What.RETRYING for event in trail.events)
     own += job.state is State.FAILED and job.reason in (Reason.EXHAUSTED, Reason.TIMEOUT)
@@ -310,7 +315,8 @@ def _answers_true(trails: Mapping[str, Trail], notes: Notes) -> Iterator[str]:
             yield f"job {job}: {process} was told that {what} (attempt {attempt}) is written, it is not"
         if outcome == "refused":  # no outcome in this run gives a store reason to
             yield f"job {job}: {process} was told that {what} (attempt {attempt}) cannot be stored"
-        if outcome == "lost" and ours and fence == "holder":
+        repeated = (process, job, revision) in notes.unanswered  # and by now another's: nobody can tell whose it was
+        if outcome == "lost" and ours and fence == "holder" and not repeated:
             yield f"job {job}: {process} was told that {what} (attempt {attempt}) is refused, it is written"
 
 

@@ -4,6 +4,7 @@ Their notes, after what and when:
     start, end, broke   job, attempt, token                        a handler begins, returns, raises or is stopped
     claim               job, attempt, token
     settle              job, attempt, revision, what, fence, outcome   of the change, as the store answered
+    unanswered          job, revision                              of a change; it may have been written all the same
     extend              job, token, renewal, lease                 as the store answered; `when` is before it was asked
     intend              job, task                                  about to be enqueued
     ack                 job, job in the receipt, created, why it was refused
@@ -99,7 +100,12 @@ class Recorder:
         return getattr(self._engine, name)
 
     def turn(self, changes: Any, claim: Any = None, **more: Any) -> Turn:
-        answer = self._engine.turn(changes, claim, **more)
+        try:
+            answer = self._engine.turn(changes, claim, **more)
+        except EngineUnavailable:
+            for change in changes:
+                self._note("unanswered", time.time(), change.before.id, change.after.revision)
+            raise
         now = time.time()
         for change, verdict in zip(changes, answer.verdicts, strict=True):
             job, fence, outcome = change.before, change.fence.value, verdict.ruling.value

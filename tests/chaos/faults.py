@@ -79,6 +79,7 @@ class Frozen:
     taken: list[Job] = field(default_factory=list)
     resume_at: float = float("inf")
     nap_ends: float = float("inf")
+    excused: float = 0.0  # seconds in which nobody could take its jobs over, for the server was away
 
     @property
     def seconds(self) -> float:
@@ -204,6 +205,8 @@ class Faults:
         if len(self.outages) < self._aim.outages and time.monotonic() > self._outage_at and self._victims():
             away = self._aim.lease * max(0.0, self._random.uniform(-AWAY, AWAY))
             self.outages.append(self._store.outage(len(self.outages), away))
+            for frozen in self._frozen.values():  # as checker.Quiet has it
+                frozen.excused += self.outages[-1].up - self.outages[-1].down + self._aim.lease / 2
             self._beat_at = time.monotonic()  # no sign of life could come from a server that was away
             self._outage_at = time.monotonic() + self._random.uniform(*OUTAGE_PAUSE)
 
@@ -259,7 +262,7 @@ class Faults:
                     frozen.resume_at = max(now, frozen.since + self._aim.lease + GLANCE) + extra
             if now >= min(frozen.resume_at, frozen.nap_ends):
                 self._resume(frozen, "woke about when the lease ended")
-            elif frozen.seconds > self._aim.lease + PATIENCE + 1.0:
+            elif frozen.seconds - frozen.excused > self._aim.lease + PATIENCE + 1.0:
                 self._resume(frozen, NEVER_TAKEN)
 
     def _resume(self, frozen: Frozen, otherwise: str) -> None:

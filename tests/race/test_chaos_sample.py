@@ -11,7 +11,7 @@ TOLD = ("kills:", "pauses:", "server:", "recovery:", "zombies:")
 SAMPLES = {
     "sqlite": {"kills": 50, "pauses": 50},
     "postgres": {"kills": 30, "pauses": 30, "restarts": 3, "terminations": 40},
-    "dynamodb": {"kills": 12, "pauses": 10, "troubles": 4},
+    "dynamodb": {"kills": 10, "pauses": 8, "troubles": 3},
 }
 
 

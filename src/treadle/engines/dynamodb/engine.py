@@ -8,7 +8,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
@@ -33,6 +32,7 @@ from treadle.engines.base import (
 from treadle.engines.dynamodb import claims, table, writes
 from treadle.engines.dynamodb.client import BRIEFLY, Client, Crowded, Failed, pauses
 from treadle.engines.dynamodb.items import (
+    Item,
     Place,
     Value,
     due_place,
@@ -262,11 +262,11 @@ class DynamoEngine:
         return self._pools.each(lambda hold: self._extend(hold, span, now), holds, lane="renewals")
 
     def _extend(self, hold: Hold, lease: timedelta, now: datetime | None) -> Held:
-        """Renew one lease. Each try counts from its own time: what arrives late must not put the lease back."""
+        """Renew one lease. Each try counts from its own time, and what arrives late does not put the lease back."""
         trouble: EngineUnavailable | None = None
         for pause in pauses(BRIEFLY):
             try:
-                return self._renew(hold, (now or self._clock()) + lease)
+                return self._renew(hold, (now or self._clock()) + lease, forward=now is None and not self._given)
             except EngineUnavailable as error:
                 trouble = error
                 time.sleep(pause)
@@ -274,22 +274,32 @@ class DynamoEngine:
             raise trouble
         return Held(hold.job_id, Renewal.MISSED)
 
-    def _renew(self, hold: Hold, until: datetime) -> Held:
+    def _renew(self, hold: Hold, until: datetime, *, forward: bool) -> Held:
         _, token, started_at, progress, cost = renewal_of(hold, lambda moment: moment)
         told = {"started_at": started_at, "progress": progress, "cost_micros": cost, "lock_expires_at": until}
         sets: dict[str, Value] = {name: value_of(value) for name, value in told.items() if value is not None}
         place = self._places.get(hold.job_id)
         for last in (False, True):
             place = self._reader.place(hold.job_id) if last or place is None else place
-            if place is None:
-                break
-            part = writes.renewal(self._table, place, token, sets)["Update"]
-            with suppress(Failed):  # it is not there any more, or not ours
-                said = {**part, "ReturnValues": "ALL_NEW"}
-                item = self.client.call("UpdateItem", said, patience=0)["Attributes"]
+            item = self._renewed(place, token, sets, forward=forward) if place is not None else None
+            if item is not None:
                 return Held(hold.job_id, Renewal.RENEWED, bool(item.get("cancel_requested")))
         self._places.drop(hold.job_id)
         return Held(hold.job_id, Renewal.LOST)
+
+    def _renewed(self, place: Place, token: str, sets: Mapping[str, Value], *, forward: bool) -> Item | None:
+        """The item as the renewal leaves it; None if it is not there any more, or not ours."""
+        said = writes.renewal(self._table, place, token, sets, forward=forward)["Update"]
+        said |= {"ReturnValues": "ALL_NEW", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+        try:
+            return self.client.call("UpdateItem", said, patience=0)["Attributes"]  # type: ignore[no-any-return]
+        except Failed as failed:
+            item = failed.which[0] or {}
+        if item.get("lease_token") != {"S": token} or item["status"]["S"] != State.RUNNING:
+            return None
+        # A later renewal was here first, and its end stands; what else there is to tell still counts.
+        rest = {name: value for name, value in sets.items() if name != "lock_expires_at"}
+        return self._renewed(place, token, rest, forward=forward) if rest and rest != sets else item
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
         self._opened()

@@ -269,9 +269,12 @@ def _lines(table: Table, job: Job | None) -> list[Place]:
     return []
 
 
-def renewal(table: Table, place: Place, token: str, sets: Mapping[str, Value]) -> Part:
-    """A lease, renewed by its holder."""
-    return update(table, place, sets, (), [_status(State.RUNNING), ("lease_token", "=", {"S": token})])
+def renewal(table: Table, place: Place, token: str, sets: Mapping[str, Value], *, forward: bool) -> Part:
+    """A lease, renewed by its holder; `forward`: not to an earlier end than it has."""
+    tests: list[Test] = [_status(State.RUNNING), ("lease_token", "=", {"S": token})]
+    if forward and "lock_expires_at" in sets:
+        tests.append(("lock_expires_at", "<=", sets["lock_expires_at"]))
+    return update(table, place, sets, (), tests)
 
 
 def moved(table: Table, item: Item, job: Job, old: Place, new: Place) -> list[Part]:

@@ -1,0 +1,91 @@
+"""One process of a race for keys: `python racer.py URL RACER`; what it is told goes to its standard output.
+
+It says `ready`, waits for a line that names the moment of the start, and then asks for one key after the other at the
+same moments as all the others: [round, scope, job it was answered with, whether it made it]. After that it asks for one
+key as fast as it can, runs whatever it can claim, and ends it: [job, "made" or "ended", when].
+"""
+
+import json
+import sys
+import time
+from datetime import timedelta
+
+from treadle import EngineUnavailable, lifecycle
+from treadle.clock import SystemClock
+from treadle.engines import connect
+from treadle.engines.base import Claim, Engine, Ruling
+from treadle.lifecycle import Succeeded
+from treadle.model import Change, Job, Scope, new_id
+
+ROUNDS = 5  # of each scope
+PERIOD = 0.05  # seconds between two rounds
+RUSH = 2.0  # seconds in which one key changes hands
+
+
+def main(url: str, racer: str) -> None:
+    engine = connect(url)
+    engine.open()
+    tell("ready")
+    start = float(sys.stdin.readline())
+    for number in range(ROUNDS * len(Scope)):
+        scope = list(Scope)[number % len(Scope)]
+        while time.monotonic() < start + number * PERIOD:
+            pass
+        receipt = ask(engine, f"round {number}", scope)
+        tell(number, scope, receipt.id, receipt.made)
+    until = start + ROUNDS * len(Scope) * PERIOD + RUSH
+    while time.monotonic() < until:
+        answer = ask(engine, "rush", Scope.ACTIVE)
+        if answer.made:
+            tell(answer.id, "made", time.monotonic())
+        for job in claim(engine, racer):
+            at = time.monotonic()
+            if insist(engine, lifecycle.settle(job, Succeeded("1"), engine.now())):
+                tell(job.id, "ended", at)
+    engine.close()
+
+
+class Answer:
+    def __init__(self, id_: str, *, made: bool) -> None:
+        self.id, self.made = id_, made
+
+
+def ask(engine: Engine, key: str, scope: Scope) -> Answer:
+    now = SystemClock().now()
+    until = now + timedelta(hours=1) if scope is Scope.WINDOW else None
+    queue = "rush" if key == "rush" else "rounds"
+    job = Job(new_id(), "task", "{}", now, now, queue=queue, key=key, key_scope=scope, key_until=until)
+    while True:
+        try:
+            [receipt] = engine.enqueue([job])
+            return Answer(receipt.job.id, made=receipt.job.id == job.id)  # also if an earlier try had made it
+        except EngineUnavailable:
+            continue
+
+
+def claim(engine: Engine, racer: str) -> list[Job]:
+    wish = Claim(new_id(), racer, 1, 30.0, ("rush",), None, None, {})
+    while True:
+        try:
+            return list(engine.turn([], wish).jobs)
+        except EngineUnavailable:
+            continue
+
+
+def insist(engine: Engine, change: Change) -> bool:
+    """Whether it is written, by this try or an earlier one."""
+    while True:
+        try:
+            [verdict] = engine.turn([change]).verdicts
+        except EngineUnavailable:
+            continue
+        if verdict.ruling is not Ruling.BUSY:
+            return verdict.ruling in (Ruling.APPLIED, Ruling.ALREADY)
+
+
+def tell(*what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
