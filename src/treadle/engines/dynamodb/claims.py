@@ -209,7 +209,7 @@ class Claims:
         """Claim this one; None if somebody else was quicker."""
         place, job = place_of(item), job_from(item)
         try:
-            self._client.write(writes.take(self._table, job, claim, place, now), patience=BRIEFLY)
+            self._client.write(writes.take(self._table, job, claim, place, now), patience=BRIEFLY, give_way=True)
         except Failed as failed:
             there = failed.which.get(0)
             if there is None or there.get("lease_token", {}).get("S") != claim.token:

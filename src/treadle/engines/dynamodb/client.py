@@ -117,16 +117,18 @@ class Client:
 
     # ------------------------------------------------------------------------------------ writing
 
-    def write(self, parts: Sequence[dict[str, Any]], *, patience: float = PATIENCE, once: bool = False) -> None:
+    def write(
+        self, parts: Sequence[dict[str, Any]], *, patience: float = PATIENCE, once: bool = False, give_way: bool = False
+    ) -> None:
         """Write all of these or none; `Failed` says whose condition did not hold.
 
         One part is a plain call and costs half, but if its answer is lost the repeat may fail of what it wrote itself;
-        with `once` it is a transaction too.
+        with `once` it is a transaction too. With `give_way` a crowded store is not asked again.
         """
         if len(parts) == 1 and not once:
             [(kind, part)] = parts[0].items()
             body = {**part, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-            self.call(f"{kind}Item", body, patience=patience)
+            self.call(f"{kind}Item", body, patience=patience, give_way=give_way)
             return
         items = [
             {
@@ -138,7 +140,8 @@ class Client:
             for kind, part in one.items()
         ]
         # A repeated sending with the same token is recognised, so an answer that was lost is given again.
-        self.call("TransactWriteItems", {"TransactItems": items, "ClientRequestToken": new_id()}, patience=patience)
+        body = {"TransactItems": items, "ClientRequestToken": new_id()}
+        self.call("TransactWriteItems", body, patience=patience, give_way=give_way)
 
     def delete(self, places: Sequence[Place]) -> None:
         """Delete these items, whatever is in them."""
@@ -153,7 +156,9 @@ class Client:
 
     # --------------------------------------------------------------------------------------- calls
 
-    def call(self, operation: str, body: Mapping[str, Any], *, patience: float = PATIENCE) -> dict[str, Any]:
+    def call(
+        self, operation: str, body: Mapping[str, Any], *, patience: float = PATIENCE, give_way: bool = False
+    ) -> dict[str, Any]:
         """The answer to one call, which is repeated while the store is crowded or silent."""
         try:
             data = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -166,6 +171,8 @@ class Client:
             except EngineUnavailable as error:
                 if isinstance(trouble, Crowded):  # else an earlier sending may have been applied, and that counts
                     trouble = error
+                if give_way and isinstance(trouble, Crowded):
+                    break
                 time.sleep(pause)
         raise trouble
 

@@ -21,7 +21,7 @@ Value = dict[str, Any]
 """A value as DynamoDB writes it: {"S": "text"}, {"N": "1"}."""
 Item = dict[str, Value]
 
-INLINE = 4096  # bytes of a payload, result or error that stay in the item; a heartbeat pays for all that is in it
+INLINE = 600  # bytes of a payload, result or error that stay in the item: with them it is under 1 KB, one write unit
 PIECE = 380_000  # bytes in one item of a larger one; the store takes 400 KB with all names
 LONGEST_NAME = 900  # bytes; a sort key holds 1,024
 SPILLED = ("payload", "result", "last_error")
