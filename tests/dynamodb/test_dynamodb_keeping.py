@@ -407,3 +407,16 @@ def test_an_id_made_now_lies_below_the_bound_of_now():
     made = new_id()
     assert made <= engine_module._made_before(datetime.now().astimezone() + timedelta(milliseconds=5))
     assert made > engine_module._made_before(datetime.now().astimezone() - timedelta(seconds=5))
+
+
+def test_jobs_that_keep_their_key_do_not_keep_others_from_being_pruned(engine, clock):
+    for number in range(30):
+        job = enqueued(engine, key=f"k{number}", key_scope=Scope.EVER)
+        settle(engine, claimed(engine, job), Succeeded())
+    old = [ended(engine, State.SUCCEEDED) for _ in range(5)]
+    clock.advance(days=1)
+
+    assert engine.prune(ALL, limit=3) == 3
+    assert engine.prune(ALL, limit=3) == 2
+    assert engine.get([job.id for job in old]) == [None] * 5
+    assert engine.count(Where()) == {State.SUCCEEDED: 30}

@@ -232,6 +232,40 @@ def test_settling_twice_in_one_list_is_refused(app):
     assert len(seen) == 1
 
 
+def test_a_list_that_frees_a_key_cannot_take_it_too(app, database):
+    told = []
+
+    @app.task(retry=ONCE, unique="active")
+    def ship(ctx: Context) -> None:
+        items = []
+        ctx.settle(items)
+        with pytest.raises(EngineError, match="frees the key 'k'"):
+            ship.using(tx=items, key="k").enqueue()
+        database.transact_write_items(TransactItems=items)
+        told.append(ship.using(key="k", run_after="1h").enqueue().state)
+
+    ship.using(key="k").enqueue()
+    run_until_idle(app)
+
+    assert told == [State.PENDING]
+
+
+def test_items_of_tables_with_other_keys_count_too(app, welcome):
+    items = [{"Put": {"TableName": "orders", "Item": {"number": {"N": str(n)}}}} for n in range(99)]
+
+    with pytest.raises(EngineError, match="101 items"):
+        welcome.using(tx=items).enqueue("Ada")
+
+
+def test_replacing_what_is_new_in_the_same_list_is_refused(app, welcome):
+    items = []
+    replacing = welcome.using(tx=items, key="k", unique=Unique("pending", on_conflict="replace"))
+    replacing.enqueue("Ada")
+
+    with pytest.raises(EngineError, match="is new in this list"):
+        replacing.enqueue("Bob")
+
+
 def test_a_list_for_an_app_on_another_store_is_refused(tmp_path):
     app = Treadle(f"sqlite:///{tmp_path}/t.db")
 

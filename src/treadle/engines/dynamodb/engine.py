@@ -354,7 +354,8 @@ class DynamoEngine:
 
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         self._opened()
-        return (yield from self._scripts.settle(change, self._where(change), now or self._clock()))
+        place = self._places.get(change.before.id) or self._where(change)
+        return (yield from self._scripts.settle(change, place, now or self._clock()))
 
 
 def _ripe(change: Change, now: datetime) -> bool:

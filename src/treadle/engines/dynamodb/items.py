@@ -134,7 +134,7 @@ def value_of(value: Any) -> Value:
         case bool():
             return {"BOOL": value}
         case int() | float():
-            return {"N": repr(value)}
+            return {"N": repr(value).removesuffix(".0")}  # as the service itself writes it
         case str():
             return {"S": str(value)}
         case datetime():

@@ -1,6 +1,6 @@
 """What keeps the table in order: finding leases that are past, finding jobs to expire, pruning."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import chain, islice
@@ -9,6 +9,7 @@ from treadle.engines.dynamodb.client import Client, Failed
 from treadle.engines.dynamodb.items import (
     Item,
     Place,
+    holder_of,
     id_of,
     is_ours,
     key_place,
@@ -119,32 +120,31 @@ class Keeper:
         ages = {state.value: text_of(back(now, age)) for state, age in keep.items() if state.final}
         if not ages:
             return 0
-        old = [
-            item
-            for part in self._each(lambda n: self._old(n, ages, high, limit), range(self._table.spread))
-            for item in part
-        ]
-        old.sort(key=lambda item: str(item["completed_at"]["S"]))
-        free = (item for item in old if not self._holds_key(item, now))
-        return sum(self._each(self._forget, list(islice(free, limit))))
+        parts = self._each(lambda number: self._old(number, ages, high, limit, now), range(self._table.spread))
+        old = sorted((item for part in parts for item in part), key=lambda item: str(item["completed_at"]["S"]))
+        return sum(self._each(self._forget, old[:limit]))
 
-    def _old(self, number: int, ages: Mapping[str, str], high: str, limit: int) -> list[Item]:
+    def _old(self, number: int, ages: Mapping[str, str], high: str, limit: int, now: datetime) -> list[Item]:
         """Records of one partition that may go."""
         found: list[Item] = []
         for page in self._client.pages(f"id#{number:02x}", high=high, limit=PAGE):
-            found += [item for item in page if pointed(item) is None and _is_old(item, ages)]
+            found += self._free([item for item in page if pointed(item) is None and _is_old(item, ages)], now)
             if len(found) >= limit:
                 break
         return found
 
-    def _holds_key(self, item: Item, now: datetime) -> bool:
-        place = _key(item)
-        if place is None:
-            return False
-        held = self._client.get([place]).get(place)
-        if held is None or held["job"]["S"] != id_of(item):
-            return False
-        return "until" not in held or held["until"]["S"] > text_of(now)
+    def _free(self, items: Sequence[Item], now: datetime) -> list[Item]:
+        """Those that do not hold their key any more."""
+        keys = self._client.get([place for item in items if (place := _key(item))])
+        moment = text_of(now)
+
+        def holds(item: Item) -> bool:
+            key = keys.get(_key(item) or place_of(item))
+            return (
+                key is not None and holder_of(key) == id_of(item) and ("until" not in key or key["until"]["S"] > moment)
+            )
+
+        return [item for item in items if not holds(item)]
 
     def _forget(self, item: Item) -> int:
         """Delete a finished job with all that belongs to it; how many jobs that was."""

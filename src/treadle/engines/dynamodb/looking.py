@@ -79,6 +79,14 @@ class Reader:
             return Place(PLAIN.partition(0), f"scheduled#{text_of(due_at)}#{job_id}")
         return None if item is None else pointed(item)
 
+    def at(self, job_id: str, place: Place | None) -> Job | None:
+        """The job of this id; one of another program has no id item, but may be at this place."""
+        [job] = self.get([job_id])
+        if job is not None or place is None:
+            return job
+        item = self._client.get([place]).get(place)
+        return self.jobs([item])[0] if item is not None and is_ours(item) else None
+
     def holder(self, key: Place, now: datetime) -> tuple[Job | None, str | None]:
         """The job that has this key, or else, if the job is gone that it was for, the id of that one."""
         item = self._client.get([key]).get(key)

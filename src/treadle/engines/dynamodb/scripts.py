@@ -6,12 +6,12 @@ whole transaction.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from treadle.engines.base import Receipt, Ruling, Script, Verdict, fits, judge
 from treadle.engines.dynamodb.client import BATCH
-from treadle.engines.dynamodb.items import Item, Place, job_from, place_of
+from treadle.engines.dynamodb.items import Item, Place, holder_of, job_from, place_of
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.writes import Part, key_of
 from treadle.errors import EngineError
@@ -38,10 +38,10 @@ class Scripts:
     def enqueue(self, jobs: Sequence[Job], now: datetime) -> Script[list[Receipt]]:
         receipts: list[Receipt] = []
         for job in jobs:
-            held = _puts((yield ITEMS, "[]"))
+            listed = Listed((yield ITEMS, "[]"))
             due_at = job.due_at if job.due_at > job.created_at else now
             new = job.evolve(created_at=now, due_at=due_at)
-            first, dead = self._first(new, held, now)
+            first, dead = self._first(new, listed, now)
             if first is not None:
                 receipts.append(Receipt(first, created=False))
                 continue
@@ -50,53 +50,67 @@ class Scripts:
             except ValueError as error:
                 receipts.append(Receipt(job, created=False, refused=str(error)))
                 continue
-            yield _added(parts, len(held))
+            yield listed.with_(parts)
             receipts.append(Receipt(new, created=True))
         return receipts
 
-    def _first(self, job: Job, held: Mapping[Place, Item], now: datetime) -> tuple[Job | None, str | None]:
+    def _first(self, job: Job, listed: "Listed", now: datetime) -> tuple[Job | None, str | None]:
         """The job that has this id or this key already; and whose key may be taken, for that job is gone."""
-        for item in held.values():
-            if "job_type" in item and place_of(item).sk.endswith(job.id):
-                return job_from(item), None
-        [known] = self._reader.get([job.id])
+        known = listed.job(job.id) or self._reader.get([job.id])[0]
         if known is not None or job.key is None:
             return known, None
         place = key_of(job)
-        if place in held:
-            return self._first(job.evolve(id=held[place]["job"]["S"], key=None), held, now)
+        if place in listed.deleted:
+            raise EngineError(f"tx: this list frees the key {job.key!r} and cannot take it too: commit it first")
+        if place in listed.put:
+            return listed.job(holder_of(listed.put[place]) or ""), None
         return self._reader.holder(place, now)
 
     def settle(self, change: Change, place: Place | None, now: datetime) -> Script[Verdict]:
-        [current] = self._reader.get([change.before.id])
+        listed, id_ = Listed((yield ITEMS, "[]")), change.before.id
+        if listed.job(id_) is not None:
+            raise EngineError(f"tx: job {id_} is new in this list: enqueue it once, as it shall be")
+        if place is not None and (place in listed.deleted or place in listed.put):
+            raise EngineError(f"tx: job {id_} is settled in this list already")
+        current = self._reader.at(id_, place)
         if current is None or place is None or not fits(change, current, now):
             return judge(change, current)
-        held = _puts((yield ITEMS, "[]"))
-        if place in held:
-            raise EngineError(f"tx: job {change.before.id} is settled in this list already")
         try:
             parts = self._changed(change, place, now, None)
         except ValueError as error:
             return Verdict(Ruling.REFUSED, why=str(error))
-        yield _added(parts, len(held))
+        yield listed.with_(parts)
         return Verdict(Ruling.APPLIED)
 
 
-def _added(parts: Sequence[Part], there: int) -> tuple[str, str]:
-    if there + len(parts) > BATCH:
-        raise EngineError(
-            f"tx: {there + len(parts)} items are more than the {BATCH} that a DynamoDB transaction takes: "
-            "commit these first, or enqueue without tx"
-        )
-    return ITEMS, json.dumps(parts)
+class Listed:
+    """What the caller's list does so far."""
 
+    def __init__(self, rows: Sequence[tuple[Part, ...]]) -> None:
+        self.put: dict[Place, Item] = {}
+        self.deleted: set[Place] = set()
+        self._size = len(rows)
+        for [part] in rows:
+            [(kind, said)] = part.items()
+            key = said.get("Item") or said.get("Key", {})
+            if "PK" in key and "SK" in key and kind == "Put":  # others may lie in a table of any keys
+                self.put[place_of(key)] = key
+            elif "PK" in key and "SK" in key:
+                self.deleted.add(place_of(key))
 
-def _puts(rows: Sequence[tuple[Part, ...]]) -> dict[Place, Item]:
-    """What the list does so far, by the key of each item."""
-    found: dict[Place, Item] = {}
-    for [part] in rows:
-        for said in part.values():
-            item = said.get("Item") or said["Key"]
-            if "PK" in item and "SK" in item:
-                found[place_of(item)] = item
-    return found
+    def job(self, job_id: str) -> Job | None:
+        """The job of this id that is new in the list."""
+        for place, item in self.put.items():
+            if "job_type" in item and place.sk.endswith(f"#{job_id}"):
+                return job_from(item)
+        return None
+
+    def with_(self, parts: Sequence[Part]) -> tuple[str, str]:
+        """The statement that adds these; EngineError if they are too many."""
+        size = self._size + len(parts)
+        if size > BATCH:
+            raise EngineError(
+                f"tx: {size} items are more than the {BATCH} that a DynamoDB transaction takes: "
+                "commit these first, or enqueue without tx"
+            )
+        return ITEMS, json.dumps(parts)
