@@ -1,11 +1,12 @@
 """What is too large for an item lies beside it in pieces, and nobody can tell: not its reader, not its heartbeat."""
 
 import json
+import threading
 from datetime import timedelta
 
 import pytest
 
-from making import a_job, an_error, claim, claimed, crashed, current, ended, enqueued, running, settle
+from making import a_job, an_error, claim, claimed, crashed, current, ended, enqueued, running, settle, write
 from treadle import lifecycle
 from treadle.engines.base import Hold, Renewal, Ruling, Where
 from treadle.engines.dynamodb.items import INLINE, PIECE
@@ -138,6 +139,27 @@ def test_pieces_go_with_their_job(engine, table, clock, state):
     assert engine.get([job.id]) == [None]
     assert [place.pk for place in pieces(table)] == [f"large#{kept.id}"]
     assert current(engine, kept).payload_json == text(5_000)
+
+
+def test_a_reader_never_sees_parts_of_two_payloads(engine, clock):
+    texts = [text(3 * PIECE, letter) for letter in "ab"]
+    job = enqueued(engine, payload_json=texts[0], key="k", key_scope=Scope.PENDING)
+    done = threading.Event()
+
+    def replace() -> None:
+        for number in range(20):
+            now = current(engine, job)
+            write(engine, lifecycle.replace(now, now.evolve(payload_json=texts[number % 2]), clock.now(), actor="x"))
+        done.set()
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    seen = set()
+    while not done.is_set():
+        seen.add(current(engine, job).payload_json)
+    writer.join()
+
+    assert seen <= set(texts)
 
 
 def test_errors_of_many_attempts_leave_the_pieces_of_the_last_one_only(engine, table, clock):

@@ -186,6 +186,8 @@ def attributes_of(job: Job) -> Item:
     for name, text in spilling(job).items():
         if len(text) > INLINE:
             item[f"{name}_size"] = {"N": str(len(text))}
+            if len(text) > PIECE:
+                item[f"{name}_hash"] = {"S": _hash(text)}
         else:
             item[name] = {"S": text.decode()}
     for value in item.values():
@@ -321,18 +323,24 @@ def spilled_names(item: Mapping[str, Value]) -> list[str]:
 
 def pieces_of(job_id: str, name: str, text: bytes) -> Iterator[Item]:
     """A text in as many items as it needs."""
-    for number in range(0, len(text), PIECE):
-        place = piece_place(job_id, name, number // PIECE)
-        yield {**place.key, "piece": {"B": base64.b64encode(text[number : number + PIECE]).decode()}}
+    for place, start in zip(_places(job_id, name, len(text), _hash(text)), range(0, len(text), PIECE), strict=True):
+        yield {**place.key, "piece": {"B": base64.b64encode(text[start : start + PIECE]).decode()}}
 
 
 def piece_places(job_id: str, item: Mapping[str, Value], name: str) -> list[Place]:
-    size = int(item[f"{name}_size"]["N"])
-    return [piece_place(job_id, name, number) for number in range((size + PIECE - 1) // PIECE)]
+    at = plain(item)
+    return _places(job_id, name, int(at[f"{name}_size"]), at.get(f"{name}_hash", ""))
 
 
-def piece_place(job_id: str, name: str, number: int) -> Place:
-    return Place(f"large#{job_id}", f"{name}#{number}")
+def _places(job_id: str, name: str, size: int, digest: str) -> list[Place]:
+    """One piece is overwritten by the next text; several lie beside those of the next, or a reader might mix them."""
+    number = (size + PIECE - 1) // PIECE
+    stem = name if number == 1 else f"{name}#{digest}"
+    return [Place(f"large#{job_id}", f"{stem}#{place}") for place in range(number)]
+
+
+def _hash(text: bytes) -> str:
+    return sha256(text).hexdigest()[:16]
 
 
 def joined(pieces: list[Item]) -> str:

@@ -83,9 +83,10 @@ class Recovery:
         else:
             return
         deep = self._client.pages(pk, low=max(last, self._deep.get(pk, "")), high=high, limit=PAGE)
-        for page in islice(deep, DEEP):
-            yield from (item for item in page if _runs(item) and item["SK"]["S"] > last)
-            self._deep[pk] = page[-1]["SK"]["S"] if len(page) == PAGE else ""
+        pages = list(islice(deep, DEEP))
+        beyond = [item for page in pages for item in page if item["SK"]["S"] > last]
+        yield from filter(_runs, beyond)
+        self._deep[pk] = beyond[-1]["SK"]["S"] if beyond and len(pages) == DEEP else ""  # from the start again
 
 
 def _runs(item: Item) -> bool:
