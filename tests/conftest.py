@@ -25,6 +25,10 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-servers", action="store_true", help="the whole conformance suite on slow servers too")
+
+
 @pytest.fixture(params=ENGINES)
 def engine_kind(request: pytest.FixtureRequest) -> str:
     return request.param

@@ -9,6 +9,7 @@ from making import LEASE, a_job, an_error, claim, claimed, current, ended, enque
 from treadle import lifecycle
 from treadle.engines.base import Hold, Ruling, Where
 from treadle.engines.dynamodb import engine as engine_module
+from treadle.engines.dynamodb import pruning
 from treadle.engines.dynamodb.items import id_of
 from treadle.engines.dynamodb.keeping import DEEP, PAGE
 from treadle.lifecycle import Failed, Released, Succeeded
@@ -371,13 +372,13 @@ def test_a_long_trail_goes_too(engine, table, clock):
 def test_a_job_that_is_retried_meanwhile_is_not_pruned(engine, table, clock, monkeypatch):
     job = ended(engine, State.FAILED)
     clock.advance(days=1)
-    forget = engine._keeper._forget
+    forget = engine._pruning._forget
 
-    def late(item):
+    def late(item, now):
         engine.turn([lifecycle.retry(job, clock.now(), actor="ada")])
-        return forget(item)
+        return forget(item, now)
 
-    monkeypatch.setattr(engine._keeper, "_forget", late)
+    monkeypatch.setattr(engine._pruning, "_forget", late)
     assert engine.prune(ALL, limit=10) == 0
     assert [got.id for got in claim(engine)] == [job.id]
 
@@ -405,8 +406,8 @@ def test_the_oldest_go_first(engine, clock):
 
 def test_an_id_made_now_lies_below_the_bound_of_now():
     made = new_id()
-    assert made <= engine_module._made_before(datetime.now().astimezone() + timedelta(milliseconds=5))
-    assert made > engine_module._made_before(datetime.now().astimezone() - timedelta(seconds=5))
+    assert made <= pruning._made_before(datetime.now().astimezone() + timedelta(milliseconds=5))
+    assert made > pruning._made_before(datetime.now().astimezone() - timedelta(seconds=5))
 
 
 def test_jobs_that_keep_their_key_do_not_keep_others_from_being_pruned(engine, clock):

@@ -266,6 +266,13 @@ def test_replacing_what_is_new_in_the_same_list_is_refused(app, welcome):
         replacing.enqueue("Bob")
 
 
+def test_a_second_enqueue_of_a_key_is_told_the_whole_first_job_however_large(app, welcome):
+    items = []
+    first = welcome.using(tx=items, key="k", unique="ever").enqueue("A" * 5_000)
+
+    assert welcome.using(tx=items, key="k", unique="ever").enqueue("Bob").payload == first.payload
+
+
 def test_a_list_for_an_app_on_another_store_is_refused(tmp_path):
     app = Treadle(f"sqlite:///{tmp_path}/t.db")
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from treadle.engines.base import Claim, in_order
 from treadle.engines.dynamodb import writes
 from treadle.engines.dynamodb.client import BRIEFLY, Client, Crowded, Failed
-from treadle.engines.dynamodb.items import Item, Place, Slot, is_ours, job_from, place_of, plain, text_of
+from treadle.engines.dynamodb.items import Item, Place, Slot, due_place, is_ours, job_from, place_of, plain, text_of
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import AT_ONCE, Memory, Pools
 from treadle.engines.dynamodb.slots import Range, Slots
@@ -79,6 +79,7 @@ class Look:
     def __init__(self, client: Client, cursors: Cursors, claim: Claim, now: datetime) -> None:
         self.first: Lane | None = None  # the lane that the first job came from
         self.strangers: list[Item] = []
+        self.crowded = False  # a range could not be read just now
         self.cut_short = False  # there were more strangers than one look may meet
         self._client = client
         self._cursors = cursors
@@ -107,11 +108,17 @@ class Look:
                     yield item
 
     def _due(self, pk: str) -> Iterator[Item]:
-        """What of a range may be claimed now, in order."""
+        """What of a range may be claimed now, in order; nothing where it cannot be read just now."""
+        try:
+            yield from self._walk(pk)
+        except Crowded:
+            self.crowded = True
+
+    def _walk(self, pk: str) -> Iterator[Item]:
         low, met, running = self._cursors.start(pk), 0, 0
         head = True
         for page in self._client.pages(
-            pk, low=low, high=f"scheduled#{self._now}#~", limit=max(PAGE, self._claim.limit)
+            pk, low=low, high=f"scheduled#{self._now}#~", limit=max(PAGE, self._claim.limit), patience=BRIEFLY
         ):
             for item in page:
                 at = plain(item)
@@ -156,6 +163,20 @@ def by_turns(sources: list[Iterator[Item]], wanted: int) -> list[Item]:
     return taken
 
 
+class Take(NamedTuple):
+    """What became of one job that was to be claimed: the item, or others wanted it too."""
+
+    item: Item | None
+    crowded: bool = False
+
+
+class Attempt(NamedTuple):
+    """What one way through the ranges has got, and whether it met a crowd."""
+
+    taken: list[Item]
+    crowded: bool
+
+
 class Claims:
     """Claims jobs of one table for this process."""
 
@@ -176,7 +197,8 @@ class Claims:
         self._pools = pools
         self._cursors = cursors
         self._places = places
-        self._tokens: Memory[datetime] = Memory()  # of claims that this process has begun, and when
+        self._seen: Memory[bool] = Memory()  # tokens of claims that this process was asked for
+        self._tokens: Memory[datetime] = Memory()  # of those it has sent, and when
         self._first: Lane | None = None  # the lane that the last claim began with
 
     def begun(self, token: str) -> bool:
@@ -184,41 +206,58 @@ class Claims:
 
         One that was minted a moment ago can only have been sent by us, and that we would know.
         """
+        if self._seen.get(token):
+            return self._tokens.get(token) is not None
+        self._seen.put(token, True)
         made = int(token[:8] + token[9:13], 16) / 1000 if UUID.fullmatch(token) else 0.0
-        return self._tokens.get(token) is not None or abs(time.time() - made) > FRESH
+        return abs(time.time() - made) > FRESH
 
     def claim(self, claim: Claim, now: datetime, *, repeated: bool) -> list[Job]:
         """Claim jobs, or give again what an earlier sending of this claim has got."""
         if repeated and (held := self._under(claim, now)):
             return in_order(self._reader.jobs(held))  # this turn was here before: the same answer, and no more
         self._tokens.put(claim.token, now)
+        for give_way in (True, False):
+            attempt = self._attempt(claim, now, give_way=give_way)
+            if attempt.taken or not attempt.crowded:
+                break
+        else:
+            raise Crowded(f"{self._client.where}: there are jobs, but none can be claimed just now; repeating is safe")
+        return in_order(self._reader.jobs(attempt.taken))
+
+    def _attempt(self, claim: Claim, now: datetime, *, give_way: bool) -> Attempt:
         taken: list[Item] = []
+        crowded = False
         for _ in range(ROUNDS):
             look = Look(self._client, self._cursors, claim, now)
             sources = look.sources(self._slots.of(claim.queues, claim.lanes), self._first)
             while len(taken) < claim.limit and (tried := by_turns(sources, claim.limit - len(taken))):
-                taken += [item for item in self._pools.each(lambda item: self._take(item, claim, now), tried) if item]
+                takes = self._pools.each(lambda item: self._take(item, claim, now, give_way=give_way), tried)
+                taken += [take.item for take in takes if take.item]
+                crowded |= any(take.crowded for take in takes)
+            crowded |= look.crowded
             self._first = look.first or self._first
             if len(look.strangers) > FILED:  # no more than a moment's worth while jobs wait to be started
                 self._pools.each(self._file, look.strangers[:AT_ONCE] if taken else look.strangers)
             if taken or not look.cut_short:
                 break
-        return in_order(self._reader.jobs(taken))
+        return Attempt(taken, crowded)
 
-    def _take(self, item: Item, claim: Claim, now: datetime) -> Item | None:
-        """Claim this one; None if somebody else was quicker."""
+    def _take(self, item: Item, claim: Claim, now: datetime, *, give_way: bool) -> Take:
+        """Claim this one, if nobody else was quicker."""
         place, job = place_of(item), job_from(item)
         try:
-            self._client.write(writes.take(self._table, job, claim, place, now), patience=BRIEFLY, give_way=True)
+            parts = writes.take(self._table, job, claim, place, now)
+            self._client.write(parts, patience=BRIEFLY, give_way=give_way)
         except Failed as failed:
             there = failed.which.get(0)
             if there is None or there.get("lease_token", {}).get("S") != claim.token:
-                return None  # else it was us, and the answer was lost
+                return Take(None)  # else it was us, and the answer was lost
         except Crowded:
-            return None  # others want it too, or the partition gives no more: the next poll finds it
+            return Take(None, crowded=True)
         self._places.put(job.id, place)
         kept = {name: value for name, value in item.items() if name not in writes.TAKEN_AWAY}
-        return kept | writes.taking(job, claim, now)
+        return Take(kept | writes.taking(job, claim, now))
 
     def _under(self, claim: Claim, now: datetime) -> list[Item]:
         """What is held under this token: it was due when the claim was first sent."""
@@ -237,6 +276,6 @@ class Claims:
         """Put a job that nobody here knows where only those look who know it."""
         job, old = job_from(item), place_of(item)
         filed = Slot(job.queue, job.lane, job.priority, task=job.task, version=job.task_version)
-        new = Place(self._slots.register(self._table, filed).partition(0), old.sk)
+        new = due_place(job, self._slots.register(self._table, filed), self._slots.shards)
         with suppress(Failed, Crowded):  # somebody took it, or did the same
             self._client.write(writes.moved(self._table, item, job, old, new))

@@ -32,6 +32,7 @@ PATIENCE = 6.0  # seconds to go on trying
 BRIEFLY = 2.0  # seconds, for one of many that others wait for
 CONNECTIONS = 32
 FIRST_PAUSE, LONGEST_PAUSE = 0.025, 1.0
+TRIES = 20  # at something that others keep changing under us
 BATCH = 100  # items a BatchGetItem takes, and a transaction
 
 _CROWDED = (
@@ -97,7 +98,14 @@ class Client:
         return found
 
     def pages(
-        self, pk: str, *, low: str = " ", high: str = "~", limit: int = 100, backward: bool = False
+        self,
+        pk: str,
+        *,
+        low: str = " ",
+        high: str = "~",
+        limit: int = 100,
+        backward: bool = False,
+        patience: float = PATIENCE,
     ) -> Iterator[list[Item]]:
         """The items of a partition with sort keys from `low` to `high`, by consistent reads, page by page."""
         body: dict[str, Any] = {
@@ -109,7 +117,7 @@ class Client:
             "Limit": limit,
         }
         while low <= high:
-            reply = self.call("Query", body)
+            reply = self.call("Query", body, patience=patience)
             yield reply["Items"]
             if "LastEvaluatedKey" not in reply:
                 return
@@ -153,6 +161,8 @@ class Client:
                 if not wanted:
                     break
                 time.sleep(pause)
+            else:
+                raise Crowded(f"{self.where} deletes no more items just now; repeating is safe")
 
     # --------------------------------------------------------------------------------------- calls
 

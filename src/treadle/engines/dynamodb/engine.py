@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TypeVar
 
 from treadle.clock import SystemClock
 from treadle.engines.base import (
@@ -30,7 +29,7 @@ from treadle.engines.base import (
     judge,
 )
 from treadle.engines.dynamodb import claims, table, writes
-from treadle.engines.dynamodb.client import BRIEFLY, Client, Crowded, Failed, pauses
+from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed, pauses
 from treadle.engines.dynamodb.items import (
     Item,
     Place,
@@ -42,9 +41,10 @@ from treadle.engines.dynamodb.items import (
     place_of,
     value_of,
 )
-from treadle.engines.dynamodb.keeping import Keeper, Recovery, back
+from treadle.engines.dynamodb.keeping import Expiry, Recovery
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Memory, Pools
+from treadle.engines.dynamodb.pruning import Pruning
 from treadle.engines.dynamodb.scripts import Scripts
 from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.storing import Storing
@@ -54,10 +54,7 @@ from treadle.engines.rows import renewal_of
 from treadle.errors import EngineUnavailable, SchemaError
 from treadle.model import Change, Event, Fence, Job, State
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-TRIES = 20
+PLACED_BY = ("due_at", "queue", "lane", "priority", "task_version")
 SELDOM = 1 / 1440  # of the times that a worker prunes, which it does each minute
 
 
@@ -85,7 +82,7 @@ class DynamoEngine:
         self._auto_migrate = auto_migrate
         self._slots = Slots(self.client, shards)
         self._cursors = claims.Cursors()
-        self._places: Memory[Place] = Memory()  # of jobs that this process holds
+        self._places: Memory[Place] = Memory()  # where jobs were seen last
         self._hints = Hints()
         self._pools = Pools()
         self._recovery = Recovery(self.client, self._slots, skew, self._pools.each)
@@ -94,6 +91,8 @@ class DynamoEngine:
     # ------------------------------------------------------------------------------------ the table
 
     def open(self) -> None:
+        if self._ready:
+            return
         try:
             spread = table.spread_of(self.client)
         except SchemaError:
@@ -105,7 +104,8 @@ class DynamoEngine:
         self._reader = Reader(self.client, self._slots, spread, self._pools.each)
         self._storing = Storing(self.client, self._reader, self._pools, self._new)
         self._scripts = Scripts(self._reader, self._new, self._parts)
-        self._keeper = Keeper(self.client, self._reader, self._table, self._pools.each)
+        self._expiry = Expiry(self.client, self._reader, self._table, self._pools.each)
+        self._pruning = Pruning(self.client, self._reader, self._table, self._pools.each)
         self._claims = claims.Claims(
             self.client, self._table, self._slots, self._reader, self._pools, self._cursors, self._places
         )
@@ -183,11 +183,12 @@ class DynamoEngine:
         moment = now or self._clock()
         repeated = claim is not None and self._claims.begun(claim.token)
         free = [change for change in changes if not change.takes_key]
-        verdicts = self._pools.each(lambda change: self._settle(change, moment), free)
+        deadline = time.monotonic() + BRIEFLY  # for all of them: behind a crowded partition each has one try
+        verdicts = self._pools.each(lambda change: self._settle(change, moment, deadline), free)
         found = {change.before.id: verdict for change, verdict in zip(free, verdicts, strict=True)}
         for change in changes:
             if change.takes_key:  # one after the other: of two that want one key the first gets it
-                found[change.before.id] = self._settle(change, moment)
+                found[change.before.id] = self._settle(change, moment, time.monotonic() + BRIEFLY)
         if changes:
             self._hints.wrote()
         moment = now or self._clock()  # a lease counts from now, whatever the changes took
@@ -199,7 +200,7 @@ class DynamoEngine:
             self._recovery.expect(moment + timedelta(seconds=claim.lease))
         return Turn([found[change.before.id] for change in changes], jobs, moment)
 
-    def _settle(self, change: Change, now: datetime) -> Verdict:
+    def _settle(self, change: Change, now: datetime, deadline: float) -> Verdict:
         """Write one change, or say why not."""
         dead, id_ = None, change.before.id
         try:
@@ -208,7 +209,7 @@ class DynamoEngine:
                 if place is None or not _ripe(change, now):
                     return judge(change, self._reader.get([id_])[0])
                 try:
-                    self._change(change, place, now, dead)
+                    self._change(change, place, now, dead, deadline - time.monotonic())
                     return Verdict(Ruling.APPLIED)
                 except Failed as failed:
                     if 0 not in failed.which:  # its key is another's
@@ -237,34 +238,32 @@ class DynamoEngine:
             return id_place(change.before.id, self._table.spread)
         return self._reader.place(change.before.id, change.before.due_at)
 
-    def _change(self, change: Change, place: Place, now: datetime, dead: str | None) -> None:
+    def _change(self, change: Change, place: Place, now: datetime, dead: str | None, patience: float) -> None:
         once = change.fence is not Fence.HOLDER  # the holder's repeat is known by its token
-        self.client.write(self._parts(change, place, now, dead), patience=BRIEFLY, once=once)
+        self.client.write(self._parts(change, place, now, dead), patience=patience, once=once)
         if change.after.state is not State.RUNNING:
             self._places.drop(change.before.id)
 
     def _parts(self, change: Change, place: Place, now: datetime, dead: str | None) -> list[Part]:
         before, after = change.before, change.after
-        stays = (before.due_at, before.queue, before.lane, before.priority) == (
-            after.due_at, after.queue, after.lane, after.priority,
-        )  # fmt: skip
+        stays = all(getattr(before, field) == getattr(after, field) for field in PLACED_BY)
         new = place
         if not after.state.final and (before.state.final or not stays):
             new = self._due_place(after)
         self._cursors.back(new.pk, new.sk)
-        return writes.change_parts(self._table, change, place, new, now, dead).parts
+        return writes.change_parts(self._table, change, place, new, now, dead)
 
     # ------------------------------------------------------------------------------------ in between
 
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         self._opened()
-        span = timedelta(seconds=lease)
-        return self._pools.each(lambda hold: self._extend(hold, span, now), holds, lane="renewals")
+        span, deadline = timedelta(seconds=lease), time.monotonic() + BRIEFLY  # for all: none waits for many
+        return self._pools.each(lambda hold: self._extend(hold, span, now, deadline), holds, pool="renewals")
 
-    def _extend(self, hold: Hold, lease: timedelta, now: datetime | None) -> Held:
+    def _extend(self, hold: Hold, lease: timedelta, now: datetime | None, deadline: float) -> Held:
         """Renew one lease. Each try counts from its own time, and what arrives late does not put the lease back."""
         trouble: EngineUnavailable | None = None
-        for pause in pauses(BRIEFLY):
+        for pause in pauses(deadline - time.monotonic()):
             try:
                 return self._renew(hold, (now or self._clock()) + lease, forward=now is None and not self._given)
             except EngineUnavailable as error:
@@ -310,7 +309,7 @@ class DynamoEngine:
         for item in past:
             self._places.put(id_of(item), place_of(item))
         jobs = self._reader.jobs(past)
-        jobs += islice(self._keeper.unstarted(limit, now), limit - len(jobs))
+        jobs += islice(self._expiry.past(limit, now), limit - len(jobs))
         if jobs:
             self._recovery.expect(now)
         return jobs
@@ -342,9 +341,8 @@ class DynamoEngine:
         moment = now or self._clock()
         # Our ids tell when they were made, and nothing ends before it is made. Ids that others made, and ids under a
         # clock for tests, do not: so once in a while we look at all of them.
-        bounded = keep and not self._given and now is None and random.random() > SELDOM  # noqa: S311 - no secret
-        high = _made_before(back(moment, min(keep.values()))) if bounded else "~"
-        return self._keeper.prune(keep, limit, moment, high=high)
+        everything = self._given or now is not None or random.random() < SELDOM  # noqa: S311 - no secret
+        return self._pruning.prune(keep, limit, moment, everything=everything)
 
     # ------------------------------------------------------------- for the caller's own transaction
 
@@ -354,7 +352,7 @@ class DynamoEngine:
 
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         self._opened()
-        place = self._places.get(change.before.id) or self._where(change)
+        place = self._where(change)  # read, not remembered: nobody tries again if it is wrong
         return (yield from self._scripts.settle(change, place, now or self._clock()))
 
 
@@ -369,9 +367,3 @@ def _again(change: Change, current: Job) -> Change:
     """A cancel request for the job as it is now: whoever holds it, it is told."""
     after = current.evolve(cancel_requested=True, revision=current.revision + 1)
     return change._replace(before=current, after=after)
-
-
-def _made_before(moment: datetime) -> str:
-    """The highest id that can have been made by then."""
-    stamp = f"{max(0, int(moment.timestamp() * 1000)):012x}"
-    return f"{stamp[:8]}-{stamp[8:]}-~"

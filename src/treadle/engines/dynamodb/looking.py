@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from treadle.engines.base import LISTED, Page, Where
-from treadle.engines.dynamodb.client import Client
+from treadle.engines.dynamodb.client import TRIES, Client
 from treadle.engines.dynamodb.items import (
     PLAIN,
     Item,
@@ -21,15 +21,16 @@ from treadle.engines.dynamodb.items import (
     joined,
     lines,
     piece_places,
+    place_of,
     pointed,
     spilled_names,
     text_of,
 )
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.slots import Slots
+from treadle.errors import EngineError
 from treadle.model import UUID, Event, Job, State
 
-TRIES = 20
 _LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z#" + UUID.pattern)
 
 
@@ -47,7 +48,7 @@ class Reader:
     def get(self, ids: Sequence[str]) -> list[Job | None]:
         wanted = [id_ for id_ in dict.fromkeys(ids) if UUID.fullmatch(id_)]
         found = {id_of(item): item for item in self.items(wanted)}
-        jobs = dict(zip(found, self.jobs(list(found.values())), strict=True))
+        jobs = {job.id: job for job in self.jobs(list(found.values()))}
         return [jobs.get(id_) for id_ in ids]
 
     def items(self, ids: Sequence[str]) -> list[Item]:
@@ -85,7 +86,7 @@ class Reader:
         if job is not None or place is None:
             return job
         item = self._client.get([place]).get(place)
-        return self.jobs([item])[0] if item is not None and is_ours(item) else None
+        return next(iter(self.jobs([item])), None) if item is not None and is_ours(item) else None
 
     def holder(self, key: Place, now: datetime) -> tuple[Job | None, str | None]:
         """The job that has this key, or else, if the job is gone that it was for, the id of that one."""
@@ -96,16 +97,30 @@ class Reader:
         return job, item["job"]["S"] if job is None else None
 
     def jobs(self, items: Sequence[Item]) -> list[Job]:
-        """The jobs in these items, with what was too large for them."""
-        wanted = {
-            (id_of(item), name): piece_places(id_of(item), item, name) for item in items for name in spilled_names(item)
-        }
-        pieces = self._client.get([place for places in wanted.values() for place in places]) if wanted else {}
+        """The jobs in these items, with what was too large for them; not those that were pruned meanwhile."""
+        for _ in range(TRIES):
+            wanted = {
+                (id_of(item), name): piece_places(id_of(item), item, name)
+                for item in items
+                for name in spilled_names(item)
+            }
+            pieces = self._client.get([place for places in wanted.values() for place in places]) if wanted else {}
+            torn = {job_id for (job_id, _), places in wanted.items() if any(place not in pieces for place in places)}
+            if not torn:
+                break
+            items = self._again(items, torn)
+        else:
+            raise EngineError(f"job {min(torn)}: a part of its payload, result or error is missing from the table")
         texts: dict[str, dict[str, str]] = {}
         for (job_id, name), places in wanted.items():
-            if all(place in pieces for place in places):  # not while it is being pruned
-                texts.setdefault(job_id, {})[name] = joined([pieces[place] for place in places])
+            texts.setdefault(job_id, {})[name] = joined([pieces[place] for place in places])
         return [job_from(item, texts.get(id_of(item))) for item in items]
+
+    def _again(self, items: Sequence[Item], torn: set[str]) -> list[Item]:
+        """These items, those of `torn` as they are now: they were replaced or pruned while we read."""
+        now = self._client.get([place_of(item) for item in items if id_of(item) in torn])
+        kept = [item if id_of(item) not in torn else now.get(place_of(item)) for item in items]
+        return [item for item in kept if item is not None]
 
     # -------------------------------------------------------------------------------------- lists
 

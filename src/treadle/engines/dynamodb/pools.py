@@ -21,7 +21,7 @@ REMEMBERED = 100_000
 class Pools:
     """Threads for calls that need not wait for each other.
 
-    Renewals have a lane of their own: they must not wait behind what a crowded partition holds up.
+    Renewals have a pool of their own: they must not wait behind what a crowded partition holds up.
     """
 
     def __init__(self) -> None:
@@ -29,16 +29,16 @@ class Pools:
         self._process = 0
         self._lock = threading.Lock()
 
-    def each(self, work: Callable[[T], R], things: Sequence[T], *, lane: str = "calls") -> list[R]:
+    def each(self, work: Callable[[T], R], things: Sequence[T], *, pool: str = "calls") -> list[R]:
         """Do it for each of them, several at once; the first error is raised when all have ended."""
         if len(things) <= 1:
             return [work(thing) for thing in things]
         with self._lock:
             if self._process != os.getpid():  # threads do not survive a fork
                 self._pools, self._process = {}, os.getpid()
-            if lane not in self._pools:
-                self._pools[lane] = ThreadPoolExecutor(AT_ONCE, f"treadle-{lane}")
-            futures = [self._pools[lane].submit(work, thing) for thing in things]
+            if pool not in self._pools:
+                self._pools[pool] = ThreadPoolExecutor(AT_ONCE, f"treadle-{pool}")
+            futures = [self._pools[pool].submit(work, thing) for thing in things]
         errors = [error for future in futures if (error := future.exception())]
         if errors:
             raise errors[0]
@@ -47,8 +47,8 @@ class Pools:
     def close(self) -> None:
         with self._lock:
             if self._process == os.getpid():
-                for pool in self._pools.values():
-                    pool.shutdown(wait=False)
+                for threads in self._pools.values():
+                    threads.shutdown(wait=False)
             self._pools = {}
 
 

@@ -11,7 +11,16 @@ from datetime import datetime
 
 from treadle.engines.base import Receipt, Ruling, Script, Verdict, fits, judge
 from treadle.engines.dynamodb.client import BATCH
-from treadle.engines.dynamodb.items import Item, Place, holder_of, job_from, place_of
+from treadle.engines.dynamodb.items import (
+    Item,
+    Place,
+    holder_of,
+    job_from,
+    joined,
+    piece_places,
+    place_of,
+    spilled_names,
+)
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.writes import Part, key_of
 from treadle.errors import EngineError
@@ -102,7 +111,10 @@ class Listed:
         """The job of this id that is new in the list."""
         for place, item in self.put.items():
             if "job_type" in item and place.sk.endswith(f"#{job_id}"):
-                return job_from(item)
+                names = spilled_names(item)
+                return job_from(
+                    item, {name: joined([self.put[one] for one in piece_places(job_id, item, name)]) for name in names}
+                )
         return None
 
     def with_(self, parts: Sequence[Part]) -> tuple[str, str]:

@@ -93,15 +93,14 @@ class Slots:
                 )
                 found[slot] = int(at["shards"])
         with self._lock:
-            self._known.update(found)
+            self._known = found  # a table may have been made anew
             self._read_at = asked
 
     def _wanted(self, slot: Slot) -> Slot:
         """This slot, or, where a queue has many, one that its lane shares."""
-        if not slot.lane or (self._number(slot.queue) < MOST and time.monotonic() - self._read_at < RECENT):
-            return slot
-        self.refresh()
-        if slot in self._known or self._number(slot.queue) < MOST:
+        if slot.lane and self._number(slot.queue) < MOST and time.monotonic() - self._read_at >= RECENT:
+            self.refresh()
+        if not slot.lane or slot in self._known or self._number(slot.queue) < MOST:
             return slot
         return slot._replace(lane=_bucket(slot.lane), hashed=True)
 

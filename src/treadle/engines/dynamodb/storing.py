@@ -5,16 +5,15 @@ from contextlib import suppress
 from datetime import datetime
 
 from treadle.engines.base import Receipt
-from treadle.engines.dynamodb.client import BATCH, BRIEFLY, Client, Crowded, Failed
+from treadle.engines.dynamodb.client import BATCH, BRIEFLY, TRIES, Client, Crowded, Failed
 from treadle.engines.dynamodb.items import holder_of
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Pools
 from treadle.engines.dynamodb.writes import ID, KEY, Part
-from treadle.model import Job, Scope
+from treadle.model import Job
 
 TOGETHER = 25  # jobs in one transaction
 LARGEST = 1_000_000  # characters of payload in it; the service takes 4 MB in all
-TRIES = 20
 
 
 class Storing:
@@ -64,14 +63,11 @@ class Storing:
                     self._client.write(self._new(job, now, dead))
                     return Receipt(job, created=True)
                 except Failed as failed:
-                    key = None if ID in failed.which else failed.which[KEY]
-                    holder = job.id if ID in failed.which else holder_of(key)
+                    holder = job.id if ID in failed.which else holder_of(failed.which[KEY])
                 [first] = self._reader.get([holder]) if holder else [None]
                 if first is not None:
                     return Receipt(first, created=False)
-                if key is not None and key["scope"]["S"] != Scope.WINDOW:
-                    return Receipt(job, created=False)
-                dead = holder  # a window whose job is gone: not trusted
+                dead = holder  # a key whose job is gone is not trusted
         except ValueError as error:
             return Receipt(job, created=False, refused=str(error))
         raise Crowded(f"{self._client.where}: job {job.id} or its key keeps changing; repeating is safe")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from treadle.engines.base import LISTED, Claim
 from treadle.engines.dynamodb.items import (
     INLINE,
+    SPILLED,
     Item,
     Place,
     Value,
@@ -20,6 +21,7 @@ from treadle.engines.dynamodb.items import (
     id_place,
     key_place,
     pieces_of,
+    place_of,
     spilling,
     text_of,
     value_of,
@@ -115,7 +117,7 @@ def enqueue(table: Table, job: Job, place: Place, now: datetime, dead: str | Non
     parts += _lists(table, None, job)
     if table.everything:
         parts.append(event(table, Event(job.id, 0, now, What.ENQUEUED, "enqueue", "", job.tenant)))
-    return [*parts, *_pieces(table, job, ("payload",))]
+    return [*parts, *(put(table, place, piece) for place, piece in _pieces(job, SPILLED).items())]
 
 
 def pointer(place: Place) -> Item:
@@ -145,14 +147,13 @@ def key_of(job: Job) -> Place:
 
 def event(table: Table, line: Event) -> Part:
     item = event_item(line)
-    return put(table, Place(item["PK"]["S"], item["SK"]["S"]), item)
+    return put(table, place_of(item), item)
 
 
-def _pieces(table: Table, job: Job, names: Sequence[str]) -> Iterator[Part]:
-    for name, text in spilling(job).items():
-        if name in names and len(text) > INLINE:
-            for piece in pieces_of(job.id, name, text):
-                yield put(table, Place(piece["PK"]["S"], piece["SK"]["S"]), piece)
+def _pieces(job: Job, names: Sequence[str]) -> dict[Place, Item]:
+    """The items of what is too large of these texts."""
+    texts = {name: text for name, text in spilling(job).items() if name in names and len(text) > INLINE}
+    return {place_of(piece): piece for name, text in texts.items() for piece in pieces_of(job.id, name, text)}
 
 
 # --------------------------------------------------------------------------------------------- claim
@@ -189,13 +190,6 @@ def take(table: Table, job: Job, claim: Claim, place: Place, now: datetime) -> l
 # ------------------------------------------------------------------------------------------- changes
 
 
-class Written(NamedTuple):
-    """The parts of a change; `key` is where among them it takes its key, if it does."""
-
-    parts: list[Part]
-    key: int | None
-
-
 def fence(change: Change) -> list[Test]:
     """What the item must still be like. The whole fence, in one place: see the compare table of the design.
 
@@ -214,11 +208,10 @@ def fence(change: Change) -> list[Test]:
 
 def change_parts(
     table: Table, change: Change, old: Place, new: Place, now: datetime, dead: str | None = None
-) -> Written:
+) -> list[Part]:
     """A change: `old` is where its item is, `new` where its due item will be (the same if it stays)."""
     before, after = change.before, change.after
     home, tests = id_place(before.id, table.spread), fence(change)
-    key: int | None = None
     parts: list[Part]
     if after.state.final:
         parts = [delete(table, old, tests), put(table, home, attributes_of(after))]
@@ -233,7 +226,6 @@ def change_parts(
     else:
         parts = [put(table, old, attributes_of(after), tests)]
     if change.takes_key:
-        key = len(parts)
         parts.append(take_key(table, after, now, dead))
     elif change.frees_key:
         parts.append(_free_key(table, before))
@@ -241,17 +233,16 @@ def change_parts(
         line = Event(before.id, after.revision, change.at, change.what, change.actor, change.note, before.tenant)
         parts.append(event(table, line))
     parts += _lists(table, before, after)
-    changed = [
-        name
-        for name, is_same in (
-            ("payload", before.payload_json == after.payload_json),
-            ("result", before.result_json == after.result_json),
-            ("last_error", before.error == after.error),
-        )
-        if not is_same
-    ]
-    parts += _pieces(table, after, changed)
-    return Written(parts, key)
+    return [*parts, *_respilled(table, before, after)]
+
+
+def _respilled(table: Table, before: Job, after: Job) -> Iterator[Part]:
+    """What is too large for the item and has changed: the new pieces, and no more those of the old."""
+    was, now = spilling(before), spilling(after)
+    changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    old, new = _pieces(before, changed), _pieces(after, changed)
+    yield from (put(table, place, piece) for place, piece in new.items())
+    yield from (delete(table, place) for place in old if place not in new)
 
 
 def _lists(table: Table, before: Job | None, after: Job | None) -> Iterator[Part]:
