@@ -160,11 +160,12 @@ class Job(NamedTuple):
 
     @property
     def payload(self) -> Any:
-        return json.loads(self.payload_json)
+        """The payload as data; what another program stored that is no JSON, as text."""
+        return _data(self.payload_json)
 
     @property
     def result(self) -> Any:
-        return None if self.result_json is None else json.loads(self.result_json)
+        return None if self.result_json is None else _data(self.result_json)
 
     @property
     def max_attempts(self) -> int:
@@ -190,6 +191,13 @@ class Job(NamedTuple):
                 return "dead" if self.reason in (Reason.EXHAUSTED, Reason.CRASHED) else "failed"
             case State.SUCCEEDED:
                 return "succeeded"
+
+
+def _data(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 class Fence(Enum):

@@ -62,6 +62,8 @@ class Profile(NamedTuple):
         if isinstance(word, State):
             return {word: LABELS[word]}
         labels = [label for label in _STATE_OF if _spelt(self.word(label)) == _spelt(word)]
+        if not self.states and word in _STATE_OF:
+            labels = labels or [word]  # what lists print of a job, they can be asked for
         if not labels:
             raise InvalidJob("state", f"{word!r} must be one of {', '.join(self.words())}")
         return {

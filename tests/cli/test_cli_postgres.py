@@ -103,7 +103,7 @@ def test_migrate_creates_the_tables_once_and_check_agrees(bare, url):
     assert "`treadle migrate`" in missing.out
     first = bare("migrate", "--json")
     assert first.json["applied"]
-    assert bare("migrate", "--json").json == {"applied": []}
+    assert bare("migrate", "--json").json == {"applied": [], "differences": []}
     assert bare("migrate").out == f"{url} is up to date\n"
     assert bare("migrate", "--check", "--json").json == {"differences": []}
     assert bare("migrate", "--check").code == 0
@@ -119,6 +119,10 @@ def test_migrate_check_names_what_was_changed_by_hand_and_mends_nothing(store, u
     assert any("jobs.priority is missing" in line for line in broken.json["differences"])
     assert any("strange is unknown" in line for line in broken.json["differences"])
     assert store("migrate", "--check").code == 1
+    again = store("migrate")
+    assert again.code == 1
+    assert "not as expected" in again.out
+    assert "jobs.priority is missing" in again.out
 
 
 def test_migrate_sql_prints_a_schema_that_another_tool_can_apply(bare, url):
@@ -130,7 +134,7 @@ def test_migrate_sql_prints_a_schema_that_another_tool_can_apply(bare, url):
         assert connection.execute("select to_regnamespace(%s)", [schema]).fetchone() == (None,)
         connection.execute(printed.out)
     assert bare("migrate", "--check").code == 0
-    assert bare("migrate", "--json").json == {"applied": []}
+    assert bare("migrate", "--json").json == {"applied": [], "differences": []}
     assert bare("enqueue", "greet", '{"name": "Ada"}').code == 0
 
 

@@ -256,3 +256,9 @@ def test_an_error_is_a_value_with_its_attempt_and_time():
     assert an_error(NOW, "boom", attempt=3)._asdict() == {
         "type": "RuntimeError", "message": "boom", "traceback": "Traceback: boom", "attempt": 3, "at": NOW.isoformat(),
     }  # fmt: skip
+
+
+def test_what_another_program_stored_that_is_no_json_is_shown_as_text():
+    job = a_job(FakeClock().now(), payload_json="not json", result_json="{")
+
+    assert (job.payload, job.result) == ("not json", "{")

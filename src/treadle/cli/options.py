@@ -15,7 +15,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="The store: sqlite:///treadle.db or postgresql://… (or TREADLE_URL).",
+        help="The store: sqlite:///treadle.db, postgresql://… or dynamodb://table (or TREADLE_URL).",
         show_default=False,
     ),
 ]

@@ -47,10 +47,17 @@ def migrate(
                 raise typer.Exit(1)
         else:
             applied = store.migrate(half)
+            differences = store.check_schema() if not applied and half is None else []
             if as_json:
-                document({"applied": applied})
+                document({"applied": applied, "differences": differences})
+            elif differences:
+                say(f"{where}: nothing to apply, yet it is not as expected (compare with --sql):")
+                for line in differences:
+                    say(f"  {safe(line)}")
             else:
                 say(f"{where}: applied {', '.join(map(safe, applied))}" if applied else f"{where} is up to date")
+            if differences:
+                raise typer.Exit(1)
 
 
 def doctor(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:

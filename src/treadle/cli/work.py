@@ -148,6 +148,7 @@ def _set_up_logging(as_json: bool, verbose: bool) -> None:
         handler.setFormatter(JsonLines() if as_json else Lines())
         root.handlers = [handler]
         root.setLevel(logging.INFO)
+        logging.getLogger("botocore").setLevel(logging.WARNING)  # it tells where credentials were found
     if verbose:
         root.setLevel(logging.DEBUG)
 

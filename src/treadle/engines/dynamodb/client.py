@@ -263,8 +263,10 @@ class Client:
             return SchemaError(f"{self.where} is not there; run `treadle migrate` (or set auto_migrate) first")
         if code == "ResourceInUseException":
             return Crowded(f"{self.where}: {text}; repeating is safe")
+        if code == "AccessDeniedException":
+            return EngineError(f"{self.where}: {text}. The DynamoDB guide has a policy with the rights it needs")
         if code in _ACCESS:
-            return EngineError(f"{self.where}: {text}. See the policy in the DynamoDB guide for the rights it needs")
+            return EngineError(f"{self.where}: {text}. See to the credentials: they are wrong or over")
         if code in ("ValidationException", "SerializationException", "ItemCollectionSizeLimitExceededException"):
             return Refused(text)
         return EngineError(f"{self.where}: {code}: {text}")

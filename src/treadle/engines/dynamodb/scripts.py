@@ -23,7 +23,7 @@ from treadle.engines.dynamodb.items import (
 )
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.writes import Part, key_of
-from treadle.errors import EngineError
+from treadle.errors import ConfigError, EngineError
 from treadle.model import Change, Job
 
 ITEMS = (
@@ -99,7 +99,9 @@ class Listed:
         self.put: dict[Place, Item] = {}
         self.deleted: set[Place] = set()
         self._size = len(rows)
-        for [part] in rows:
+        for number, [part] in enumerate(rows):
+            if not isinstance(part, dict) or len(part) != 1 or not isinstance(next(iter(part.values())), dict):
+                raise ConfigError(f'tx: item {number} of the list is none such as {{"Put": {{...}}}}')
             [(kind, said)] = part.items()
             key = said.get("Item") or said.get("Key", {})
             if "PK" in key and "SK" in key and kind == "Put":  # others may lie in a table of any keys
