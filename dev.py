@@ -7,6 +7,7 @@ python3 dev.py mutants [args]        break the code on purpose and see that the 
 python3 dev.py chaos [args]          kill, stall and restart workers under load
 python3 dev.py walk [args]           long random walks through the engine contract
 python3 dev.py faults [args]         thousands of operations on a DynamoDB that throttles, fails and loses answers
+python3 dev.py ticks [args]          when schedules fire, in every time zone, against a clock walked minute by minute
 python3 dev.py lock [uv args]        write requirements.lock anew; --upgrade takes newer versions
 
 The first run makes .venv and fills it from requirements.lock; later runs start at once.
@@ -47,6 +48,7 @@ SCRIPTS = {
     "chaos": "tests/chaos/run.py",
     "walk": "tests/conformance/walk.py",
     "faults": "tests/dynamodb/faulty.py",
+    "ticks": "tests/ticks.py",
 }
 
 

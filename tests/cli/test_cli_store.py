@@ -89,7 +89,7 @@ def test_every_command_explains_itself_and_speaks_json(call, command):
 def test_no_command_was_forgotten_here():
     assert cli.registered_groups[0].name == "jobs"
     assert len(cli.registered_commands) == 6
-    assert len(cli.registered_groups) == 1
+    assert len(cli.registered_groups) == 2
 
 
 def test_a_reader_that_leaves_early_is_no_error_worth_a_traceback(spawn, project):

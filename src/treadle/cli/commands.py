@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import treadle
-from treadle.cli import demo_show, enqueue, jobs, options, store, work
+from treadle.cli import demo_show, enqueue, jobs, options, schedules, store, work
 from treadle.cli.terminal import console, document, masked, safe, say
 from treadle.errors import ConfigError, InvalidJob, TreadleError, UnknownTask
 
@@ -92,6 +92,18 @@ cli.add_typer(
     help="List, show, retry, cancel and count jobs.",
     rich_help_panel=JOBS,
     epilog=_example("treadle jobs list --state failed"),
+)
+
+schedules_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
+schedules_cli.command(
+    "preview", epilog=_example('treadle schedules preview --cron "30 2 * * MON-FRI" --tz Europe/Berlin')
+)(schedules.preview_ticks)
+cli.add_typer(
+    schedules_cli,
+    name="schedules",
+    help="See when a schedule runs.",
+    rich_help_panel=JOBS,
+    epilog=_example('treadle schedules preview --cron "30 2 * * *"'),
 )
 
 cli.command("migrate", rich_help_panel=STORE, epilog=_example("treadle migrate --check"))(store.migrate)
