@@ -40,7 +40,7 @@ CHECKS = {
     "ruff format": ("ruff", "format", "--check"),
     "mypy": ("mypy",),
     "lint-imports": ("lint-imports",),
-    "pytest": (*PYTEST, "-n", "2", "--dist", "loadfile"),  # a file's tests share their servers
+    "pytest": (*PYTEST, "-n", "3", "--dist", "loadfile"),  # most of them wait; a file's tests share their servers
 }
 SCRIPTS = {
     "requirements": "tests/requirements.py",
