@@ -73,6 +73,7 @@ class Worker:
         self._stopping = False
         self._drained = False
         self._until_idle = False
+        self._refusal: Exception | None = None  # why the store will have nothing of a worker that shall end
         self._rate = 0.0  # jobs settled a second, lately
         self._asked = threading.Event()
         self._bell: asyncio.Event | None = None
@@ -83,13 +84,15 @@ class Worker:
     def run(self, *, until_idle: bool = False) -> None:
         """Work in this thread until `stop`, SIGTERM or SIGINT; a second signal releases at once what still runs.
 
-        With `until_idle`, also stop when nothing is due and nothing runs.
+        With `until_idle`, also stop when nothing is due and nothing runs, and raise if the store refuses the worker.
         """
         self._until_idle = until_idle
         loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(self._run())
             loop.run_until_complete(loop.shutdown_asyncgens())
+            if self._refusal is not None:
+                raise self._refusal
         finally:
             # Not asyncio.run, which waits for every task: a handler that will not stop must not keep the process.
             for task in asyncio.all_tasks(loop):
@@ -271,6 +274,10 @@ class Worker:
                     self._upkeep.tick()
             except Exception as error:
                 failures += 1
+                refused = isinstance(error, EngineError) and not isinstance(error, EngineUnavailable)
+                if self._until_idle and refused and failures > 1:  # nobody waits for rights to be granted
+                    self._refusal = error
+                    self.stop()
                 self._stumble(error, failures)
             if time.monotonic() > give_up_at:
                 self._log.error("the store did not answer: %d jobs are left to their leases", len(self._held))

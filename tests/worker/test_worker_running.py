@@ -12,7 +12,7 @@ import pytest
 from workbench import Crowd, all_in, any_engine, ended, until, watched, working
 
 import stores
-from treadle import Context, Reason, Retry, State, Treadle
+from treadle import Context, EngineError, Reason, Retry, State, Treadle
 
 
 @pytest.mark.covers("000-R01.a", "000-R21.b", "000-R21.d", "001-R24.a", "003-S09.b", "003-S10.a", "000-AC-14.a")
@@ -291,6 +291,19 @@ def test_a_worker_may_stop_by_itself_when_nothing_is_due(app: Treadle) -> None:
     app.worker(poll=0.05).run(until_idle=True)
     assert app.count()[State.SUCCEEDED] == 6
     assert app.get(later.id).state is State.PENDING
+
+
+def test_a_worker_that_shall_end_does_not_wait_for_rights_that_it_lacks(app: Treadle) -> None:
+    engine = watched(app)
+    engine.turn = refused_turn
+    app.register("tick", lambda: None)
+
+    with pytest.raises(EngineError, match="permission denied"):
+        app.worker(poll=0.05).run(until_idle=True)
+
+
+def refused_turn(*_: Any, **__: Any) -> Any:
+    raise EngineError("permission denied for table jobs")
 
 
 # ------------------------------------------------------------------------------------------- when idle

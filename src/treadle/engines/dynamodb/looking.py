@@ -176,12 +176,15 @@ class Reader:
         found = merge(*streams, key=lambda item: str(item["SK"]["S"]), reverse=True)
         return (item for item in found if item["SK"]["S"] != beyond)
 
-    def _active(self, where: Where) -> Iterator[Item]:
+    def _active(self, where: Where) -> Iterable[Item]:
+        """Due items that match. No snapshot: one that moves while we walk counts once, or not at all."""
+        found: dict[str, Item] = {}
         for range_ in self._slots.all():
             if where.queue in (None, range_.slot.queue):
                 for shard in range(range_.shards):
                     for page in self._client.pages(range_.slot.partition(shard), low="scheduled#", limit=1000):
-                        yield from (item for item in page if is_ours(item) and _matches(item, where))
+                        found.update({id_of(item): item for item in page if is_ours(item) and _matches(item, where)})
+        return found.values()
 
     # ------------------------------------------------------------------------------------- numbers
 
