@@ -29,6 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-servers", action="store_true", help="the whole conformance suite on slow servers too")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was left out; here, because under xdist only this file is loaded where the summary is written."""
+    for kind in stores.missing():
+        terminalreporter.write_line(f"not run: conformance on {kind}, for its binaries are not on this machine")
+    if not config.getoption("--all-servers"):
+        names = ", ".join(stores.SLOW)
+        terminalreporter.write_line(
+            f"not run: most of conformance on {names}; run python3 dev.py test tests/conformance --all-servers"
+        )
+
+
 @pytest.fixture(params=ENGINES)
 def engine_kind(request: pytest.FixtureRequest) -> str:
     return request.param

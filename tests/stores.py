@@ -18,6 +18,14 @@ DYNAMO = {"dynamodb" if kind == dynamo_servers.DEFAULT else kind: kind for kind 
 """By kind, the server that speaks DynamoDB; the conformance suite asks the others for a second opinion."""
 
 
+SLOW = tuple(kind for kind in DYNAMO if kind not in KINDS)
+
+
+def missing() -> list[str]:
+    """The servers for a second opinion that are not to be had here."""
+    return [kind for kind in SECOND if kind.removeprefix("postgres") not in provision.binaries()]
+
+
 def _fresh_table(server: str) -> Iterator[str]:
     table = f"t{uuid4().hex[:20]}"
     url = f"dynamodb://{table}?endpoint={dynamo_servers.shared_dynamodb(server)}&region=us-east-1&spread=4&skew=0"
