@@ -189,3 +189,23 @@ def test_cost_is_kept_in_millionths_and_printed_in_cents_rounded_up(
     system.register("ENGINE_RUN", work).using(tenant="acme").enqueue()
     [job] = run_until_idle(system)
     assert (job.cost_micros, system.view(job)["costCents"]) == (sum(micros), cents)
+
+
+@pytest.mark.covers("002-M1.b")
+def test_the_database_refuses_an_unknown_state_and_the_backends_words_are_understood(
+    make_app: Callable[..., Treadle], store_url: str
+) -> None:
+    app = make_app(profile=BACKEND)
+    task = app.register("work", lambda: None)
+    [gone, waits] = [task.enqueue(), task.enqueue()]
+    app.cancel(gone.id)
+    server, _, schema = store_url.partition("?schema=")
+    with psycopg.connect(server, autocommit=True) as connection, pytest.raises(psycopg.errors.CheckViolation):
+        connection.execute(f"update {schema}.jobs set state = 'queued'")
+
+    assert (app.view(waits)["state"], app.view(app.get(gone.id))["state"]) == ("queued", "canceled")
+    assert [job.id for job in app.find(state="queued").jobs] == [waits.id]
+    for spelling in ("canceled", "cancelled"):
+        assert [job.id for job in app.find(state=spelling).jobs] == [gone.id]
+    for word in ("running", "completed", "failed"):
+        assert app.find(state=word).jobs == []
