@@ -197,7 +197,7 @@ class Claims:
         self._pools = pools
         self._cursors = cursors
         self._places = places
-        self._seen: Memory[bool] = Memory()  # tokens of claims that this process was asked for
+        self._strange: Memory[bool] = Memory()  # tokens that we were asked for, and whether others may have sent them
         self._tokens: Memory[datetime] = Memory()  # of those it has sent, and when
         self._first: Lane | None = None  # the lane that the last claim began with
 
@@ -206,11 +206,12 @@ class Claims:
 
         One that was minted a moment ago can only have been sent by us, and that we would know.
         """
-        if self._seen.get(token):
-            return self._tokens.get(token) is not None
-        self._seen.put(token, True)
-        made = int(token[:8] + token[9:13], 16) / 1000 if UUID.fullmatch(token) else 0.0
-        return abs(time.time() - made) > FRESH
+        strange = self._strange.get(token)
+        if strange is None:
+            made = int(token[:8] + token[9:13], 16) / 1000 if UUID.fullmatch(token) else 0.0
+            strange = abs(time.time() - made) > FRESH
+            self._strange.put(token, strange)
+        return strange or self._tokens.get(token) is not None
 
     def claim(self, claim: Claim, now: datetime, *, repeated: bool) -> list[Job]:
         """Claim jobs, or give again what an earlier sending of this claim has got."""
@@ -261,7 +262,7 @@ class Claims:
 
     def _under(self, claim: Claim, now: datetime) -> list[Item]:
         """What is held under this token: it was due when the claim was first sent."""
-        first = self._tokens.get(claim.token)
+        first = None if self._strange.get(claim.token) else self._tokens.get(claim.token)
         high = "~" if first is None else f"scheduled#{text_of(max(first, now))}#~"
         return [
             item
