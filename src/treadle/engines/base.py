@@ -197,7 +197,7 @@ class Engine(Protocol):
         ...
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
-        """Running jobs whose lease is past and pending jobs whose expires_at is; nothing is written.
+        """Running jobs whose lease is past and pending jobs whose expires_at is; no job is written.
 
         EngineUnavailable while the store takes no writes: then nobody can renew, and no lease counts as lost.
         """
@@ -244,6 +244,15 @@ class Engine(Protocol):
 
 LISTED = (State.FAILED, State.CANCELLED)
 """The states whose jobs `find` lists by the time they ended: what an operator looks for."""
+
+
+ITEMS = "dynamodb items"
+"""The statement of a DynamoDB script: its parameter is a JSON array of items to add, its rows are all items so far."""
+
+
+def arrived(job: Job, now: datetime) -> Job:
+    """A new job as it is stored: made now by the store's clock, and due no earlier."""
+    return job.evolve(created_at=now, due_at=job.due_at if job.due_at > job.created_at else now)
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:

@@ -4,10 +4,9 @@ import json
 import time
 from typing import Any
 
+from treadle.engines.base import ITEMS
 from treadle.errors import ConfigError
 from treadle.tx.joined import Rows, Step
-
-ITEMS = "dynamodb items"
 
 
 class Collected:

@@ -42,7 +42,7 @@ def family_of(tx: Any) -> Family:
         family = _FAMILIES.get((kind.__module__.partition(".")[0], kind.__name__))
         if family is not None:
             return family
-    if isinstance(tx, str) and "django.db" in sys.modules:
+    if isinstance(tx, str) and "://" not in tx and "django.db" in sys.modules:  # an alias, never a URL
         return Family("django")
     raise ConfigError(
         f"tx: {name_of(tx)} is not supported; pass a connection of sqlite3, psycopg or asyncpg, a session or a "

@@ -26,6 +26,7 @@ from treadle.engines.base import (
     Turn,
     Verdict,
     Where,
+    arrived,
     judge,
 )
 from treadle.engines.dynamodb import claims, table, writes
@@ -158,8 +159,7 @@ class DynamoEngine:
         now = now or self._clock()
         fresh: dict[str, Job] = {}
         for job in jobs:
-            due_at = job.due_at if job.due_at > job.created_at else now
-            fresh.setdefault(job.id, job.evolve(created_at=now, due_at=due_at))
+            fresh.setdefault(job.id, arrived(job, now))
         receipts = self._storing.store(list(fresh.values()), now)
         self._hints.wrote()
         told: list[Receipt] = []

@@ -2,7 +2,7 @@
 
 A pending or running job is a *due item*: its partition is a slot's (slots.py), its sort key its due time and id. An *id
 item* beside it proves that the id was taken, says where the due item is and becomes the record once the job has
-finished. A field that is left at its default is left out, so a plain job is twelve attributes.
+finished. A field that is left at its default is left out, so a plain job is eight attributes.
 """
 
 import base64

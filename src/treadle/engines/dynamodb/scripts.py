@@ -1,6 +1,6 @@
 """Enqueue and settle as items for the caller's own TransactWriteItems.
 
-Nothing is written here. What can be told beforehand is told now, by consistent reads and by what the caller's list
+No job is written here. What can be told beforehand is told now, by consistent reads and by what the caller's list
 already holds; what happens until the caller commits is caught by the conditions in the items, which then cancel the
 whole transaction.
 """
@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from treadle.engines.base import Receipt, Ruling, Script, Verdict, fits, judge
+from treadle.engines.base import ITEMS, Receipt, Ruling, Script, Verdict, arrived, fits, judge
 from treadle.engines.dynamodb.client import BATCH
 from treadle.engines.dynamodb.items import (
     Item,
@@ -25,10 +25,6 @@ from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.writes import Part, key_of
 from treadle.errors import ConfigError, EngineError
 from treadle.model import Change, Job
-
-ITEMS = (
-    "dynamodb items"  # the statement of such a script: its parameter is a JSON array of items, its rows are all items
-)
 
 
 class Scripts:
@@ -48,8 +44,7 @@ class Scripts:
         receipts: list[Receipt] = []
         for job in jobs:
             listed = Listed((yield ITEMS, "[]"))
-            due_at = job.due_at if job.due_at > job.created_at else now
-            new = job.evolve(created_at=now, due_at=due_at)
+            new = arrived(job, now)
             first, dead = self._first(new, listed, now)
             if first is not None:
                 receipts.append(Receipt(first, created=False))

@@ -8,7 +8,6 @@ from typing import Any
 from treadle.engines.dynamodb.client import Client, Crowded, Failed, Refused
 from treadle.engines.dynamodb.items import Place
 from treadle.errors import EngineUnavailable, SchemaError
-from treadle.model import new_id
 
 VERSION = 1
 META = Place("meta", "meta")
@@ -47,7 +46,7 @@ def create(client: Client, spread: int) -> bool:
         if time.monotonic() > deadline:
             raise EngineUnavailable(f"{client.where} is still being made after {CREATION:g} s; repeating is safe")
         time.sleep(0.2)
-    item = {**META.key, "version": {"N": str(VERSION)}, "spread": {"N": str(spread)}, "table": {"S": new_id()}}
+    item = {**META.key, "version": {"N": str(VERSION)}, "spread": {"N": str(spread)}}
     put = {"TableName": client.table, "Item": item, "ConditionExpression": "attribute_not_exists(PK)"}
     try:
         client.write([{"Put": put}])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from treadle.engines.base import Receipt, Ruling, Script, Verdict, judge
+from treadle.engines.base import Receipt, Ruling, Script, Verdict, arrived, judge
 from treadle.engines.rows import COLUMNS, EDITED, NEW, Row, fence_of, small
 from treadle.engines.sqlite.rows import JOB, job_from, micros, row_from
 from treadle.model import Change, Fence, Job, What, holds_nul
@@ -87,8 +87,7 @@ def enqueue(jobs: Sequence[Job], now: datetime, *, everything: bool) -> Script[l
     """Store new jobs; who has the id or the key already answers with the job that was first."""
     fresh: dict[str, Job] = {}
     for job in jobs:
-        due_at = job.due_at if job.due_at > job.created_at else now
-        fresh.setdefault(job.id, job.evolve(created_at=now, due_at=due_at))
+        fresh.setdefault(job.id, arrived(job, now))
     first: dict[str, str] = {}  # id asked for -> id of the job that was there before
     keyed = [job for job in fresh.values() if job.key is not None]
     if keyed:
