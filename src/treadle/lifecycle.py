@@ -10,11 +10,13 @@
 Nothing here reads a clock, draws a number or touches a store.
 """
 
+import json
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from treadle.errors import NotPossible
-from treadle.model import Change, Fence, Job, JobError, Reason, State, What
+from treadle.model import Change, Fence, FollowUp, Job, JobError, Reason, State, What
+from treadle.records import made_id
 
 
 class Succeeded(NamedTuple):
@@ -206,4 +208,37 @@ def _finish(
 ) -> Change:
     revision = job.revision + 1
     after = job.evolve(state=state, reason=reason, finished_at=now, lease_until=None, revision=revision, **fields)
-    return Change(job, after, what, Fence.HOLDER, now, actor, note)
+    return _followed(Change(job, after, what, Fence.HOLDER, now, actor, note))
+
+
+def _followed(change: Change) -> Change:
+    """The change with what the job says is to follow its end."""
+    job = change.after
+    wanted = job.on_end and (job.on_end.succeeded if job.state is State.SUCCEEDED else job.on_end.failed)
+    if wanted is None or job.state is State.CANCELLED:
+        return change
+    note = ": ".join(filter(None, (wanted.event, change.note)))
+    follow = _follow_up(job, wanted, change.at) if wanted.task else None
+    return change._replace(note=note, loud=bool(wanted.event), follow=follow)
+
+
+def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
+    """The job that tells another task how this one ended; made from it, so that a repeated write is the same one."""
+    told = {
+        "job_id": job.id,
+        "task": job.task,
+        "state": job.state.value,
+        "reason": job.reason and job.reason.value,
+        "error": job.error and job.error.message,
+    }
+    return Job(
+        made_id(f"follow-up\x1f{job.id}\x1f{job.revision}", now),
+        wanted.task,
+        json.dumps(told, ensure_ascii=False),
+        now,
+        now,
+        tenant=job.tenant,
+        queue=wanted.queue,
+        priority=wanted.priority,
+        task_version=wanted.version,
+    )

@@ -90,6 +90,13 @@ class What(StrEnum):
     SUPERSEDED = "superseded"
     CANCEL_REQUESTED = "cancel_requested"
     RETRIED = "retried"
+    CREATED = "created"  # from here on, of a schedule or a pause
+    CHANGED = "changed"
+    ENABLED = "enabled"
+    DISABLED = "disabled"
+    DELETED = "deleted"
+    PAUSED = "paused"
+    RESUMED = "resumed"
 
     @property
     def noteworthy(self) -> bool:
@@ -117,6 +124,23 @@ class Progress(NamedTuple):
     note: str = ""
 
 
+class FollowUp(NamedTuple):
+    """What the end of a job brings about: a named line in the audit trail, a job of another task, or both."""
+
+    event: str = ""
+    task: str = ""
+    queue: str = "default"
+    priority: int = 0
+    version: int = 1
+
+
+class OnEnd(NamedTuple):
+    """What is to follow when a job has ended."""
+
+    succeeded: FollowUp | None = None
+    failed: FollowUp | None = None
+
+
 class Job(NamedTuple):
     """One request to run a task. Times are UTC; `payload_json` and `result_json` are JSON text as stored."""
 
@@ -136,6 +160,8 @@ class Job(NamedTuple):
     key: str | None = None
     key_scope: Scope | None = None
     key_until: datetime | None = None
+    schedule: str | None = None
+    on_end: OnEnd | None = None
     state: State = State.PENDING
     reason: Reason | None = None
     result_json: str | None = None
@@ -219,6 +245,8 @@ class Change(NamedTuple):
     at: datetime
     actor: str
     note: str = ""
+    loud: bool = False  # its audit line is written at every level
+    follow: Job | None = None  # a job to store with it
 
     @property
     def takes_key(self) -> bool:

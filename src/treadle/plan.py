@@ -3,12 +3,12 @@
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.clock import Duration, seconds
+from treadle.engines.base import Retention
 from treadle.errors import ConfigError
-from treadle.model import State, check_name
+from treadle.model import check_name
 
 if TYPE_CHECKING:
     from treadle.settings import Settings
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     fail_unknown: bool = False  # claim jobs of unknown tasks too, and fail them
     end_expired: bool = True
     start_first: bool = False  # write that a job starts before it does, not with the next write
-    keep: Mapping[State, timedelta] = {}
+    keep: Retention = Retention()
 
 
 def plan_from(settings: "Settings", given: Mapping[str, Any]) -> Plan:

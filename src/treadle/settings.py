@@ -18,6 +18,7 @@ from pydantic_settings import (
 )
 
 from treadle.clock import seconds
+from treadle.engines.base import Retention
 from treadle.errors import ConfigError
 from treadle.model import State
 
@@ -37,6 +38,11 @@ def _age(value: float | str, info: ValidationInfo) -> float | None:
 
 Seconds = Annotated[float | str, AfterValidator(_duration)]
 Age = Annotated[float | str | None, AfterValidator(_age)]
+Ended = Literal[State.SUCCEEDED, State.FAILED, State.CANCELLED]
+
+
+def _span(age: float | str | None) -> timedelta | None:
+    return None if age is None else timedelta(seconds=float(age))
 
 
 class Settings(BaseSettings):
@@ -72,16 +78,20 @@ class Settings(BaseSettings):
     keep_succeeded: Age = "7d"
     keep_cancelled: Age = "7d"
     keep_failed: Age = "30d"
+    keep_tasks: dict[str, dict[Ended, Age]] = {}
 
     @property
-    def keep(self) -> Mapping[State, timedelta]:
-        """How long a finished job is kept; a state not named is kept for ever."""
+    def keep(self) -> Retention:
+        """How long finished jobs are kept; what is not named is kept for ever."""
         ages = {
             State.SUCCEEDED: self.keep_succeeded,
             State.CANCELLED: self.keep_cancelled,
             State.FAILED: self.keep_failed,
         }
-        return {state: timedelta(seconds=float(age)) for state, age in ages.items() if age is not None}
+        return Retention(
+            {state: timedelta(seconds=float(age)) for state, age in ages.items() if age is not None},
+            {task: {state: _span(age) for state, age in said.items()} for task, said in self.keep_tasks.items()},
+        )
 
     @classmethod
     def settings_customise_sources(

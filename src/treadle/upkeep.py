@@ -60,7 +60,7 @@ class Upkeep:
                 pass
         if now >= self._prune_at:
             self._prune_at = now + PRUNE_PERIOD
-            if self._plan.keep and self._engine.prune(self._plan.keep, limit=BATCH) == BATCH:
+            if self._engine.prune(self._plan.keep, limit=BATCH) == BATCH:
                 self._prune_at = now + 0.1  # there is more, but the jobs come first
 
     def recover(self) -> int:

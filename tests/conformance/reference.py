@@ -5,10 +5,10 @@ independent readings of the contract that agree on a million answers are probabl
 clock of its own, no speed to speak of. Where the contract leaves something open, a comment says how we read it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from treadle.engines.base import LISTED, Claim, Held, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
+from treadle.engines.base import LISTED, Claim, Held, Hold, Receipt, Renewal, Retention, Ruling, Turn, Verdict, Where
 from treadle.model import Change, Event, Fence, Job, Scope, State, What
 
 Key = tuple[str, str, str]  # tenant, task, key
@@ -150,14 +150,15 @@ class ReferenceEngine:
         late = [job for job in self._in(State.PENDING) if _too_late(job, now)]
         return (crashed + late)[:limit]
 
-    def prune(self, keep: Mapping[State, timedelta], *, limit: int, now: datetime, prefer: Collection[str] = ()) -> int:
+    def prune(self, keep: Retention, *, limit: int, now: datetime, prefer: Collection[str] = ()) -> int:
         """Which jobs go first is left open, so `prefer` names those another engine deleted."""
-        old = [job for job in self.jobs.values() if job.state in keep and job.finished_at < now - keep[job.state]]
+        ended = [job for job in self.jobs.values() if job.state.final]
+        ages = {job.id: keep.age(job.state, job.task) for job in ended}
+        old = [job for job in ended if (age := ages[job.id]) is not None and job.finished_at < now - age]
         free = [job for job in old if self.holder_of_key(job, now) != job.id]
         gone = sorted(free, key=lambda job: job.id not in prefer)[:limit]
         for job in gone:
             del self.jobs[job.id]
-            self.trail.pop(job.id, None)  # a trail ends with its job: the id may come back at revision 0
         return len(gone)
 
     # ----------------------------------------------------------------------------------- looking

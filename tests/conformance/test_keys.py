@@ -25,7 +25,7 @@ from making import (
     write,
 )
 from treadle import lifecycle
-from treadle.engines.base import Hold, Ruling, Where
+from treadle.engines.base import Hold, Retention, Ruling, Where
 from treadle.errors import NotPossible
 from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 from treadle.model import JobError, Reason, Retry, Scope, State, What
@@ -513,10 +513,10 @@ def test_prune_keeps_jobs_whose_key_is_still_held(engine, clock):
     ids = [job.id for job in (window, ever, active)]
     clock.advance(hours=99)
 
-    assert engine.prune({State.SUCCEEDED: timedelta(hours=1)}, limit=10) == 1
+    assert engine.prune(Retention({State.SUCCEEDED: timedelta(hours=1)}), limit=10) == 1
     assert engine.get(ids) == [window, ever, None]
     clock.advance(hours=1)
-    assert engine.prune({State.SUCCEEDED: timedelta(hours=1)}, limit=10) == 1
+    assert engine.prune(Retention({State.SUCCEEDED: timedelta(hours=1)}), limit=10) == 1
     assert engine.get(ids) == [None, ever, None]
     assert ask(engine, clock, Scope.EVER, key="e").job == ever
     assert ask(engine, clock, Scope.WINDOW, key="w").created

@@ -20,7 +20,7 @@ import stores
 from making import an_error
 from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Hold, Ruling
+from treadle.engines.base import Claim, Hold, Retention, Ruling
 from treadle.model import Change, Fence, Job, Progress, Reason, Retry, Scope, State
 
 LEASE = 5.0
@@ -185,7 +185,7 @@ class Story(RuleBasedStateMachine):
     @rule(keep=st.sampled_from([0, 3]), limit=st.sampled_from([1, 100]))
     def prune(self, keep: int, limit: int) -> None:
         ages = {state: timedelta(seconds=keep) for state in State if state.final}
-        self.pair.prune(ages, limit, self.now)
+        self.pair.prune(Retention(ages), limit, self.now)
 
     @rule(seconds=st.sampled_from([0.001, 1, 3, 5, 12]))
     def wait(self, seconds: float) -> None:

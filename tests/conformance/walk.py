@@ -23,7 +23,7 @@ from reference import ReferenceEngine, storable
 import stores
 from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Held, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
+from treadle.engines.base import Claim, Engine, Held, Hold, Receipt, Renewal, Retention, Ruling, Turn, Verdict, Where
 from treadle.model import Change, Fence, Job, JobError, Progress, Reason, Retry, Scope, State, What
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -134,7 +134,7 @@ class Pair:
         self.counts["expired: found"] += len(found)
         return found
 
-    def prune(self, keep: dict[State, timedelta], limit: int, now: datetime) -> int:
+    def prune(self, keep: Retention, limit: int, now: datetime) -> int:
         self.recent.append(("prune", now, keep, limit))
         deleted = self.engine.prune(keep, limit=limit, now=now)
         ids = list(self.reference.jobs)
@@ -649,7 +649,8 @@ class Walk:
     def prune(self) -> bool:
         ages = (timedelta(), timedelta(seconds=5), timedelta(seconds=30))
         states = self.rng.sample([state for state in State if state.final], self.rng.choice((1, 3, 3)))
-        self.pair.prune({state: self.rng.choice(ages) for state in states}, self.rng.choice((1, 5, 100)), self.now)
+        keep = Retention({state: self.rng.choice(ages) for state in states})
+        self.pair.prune(keep, self.rng.choice((1, 5, 100)), self.now)
         return True
 
     def find(self) -> bool:

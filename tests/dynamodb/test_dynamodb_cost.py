@@ -15,12 +15,12 @@ import dynamo_servers
 from making import LEASE, a_job, an_error, claim, claimed, crashed, current, ended, enqueued, recover, running, settle
 from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Hold, Where
+from treadle.engines.base import Claim, Hold, Retention, Where
 from treadle.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
 from treadle.model import Job, Progress, Reason, Scope, State, new_id
 
 DAY = timedelta(days=1)
-KEPT = {State.SUCCEEDED: DAY, State.FAILED: DAY, State.CANCELLED: DAY}
+KEPT = Retention({State.SUCCEEDED: DAY, State.FAILED: DAY, State.CANCELLED: DAY})
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def over(state: State, **fields: Any) -> Callable[[Any, Any], Job]:
     """A job that ended two days ago."""
 
     def before(engine: Any, clock: Any) -> Job:
-        engine.prune({State.SUCCEEDED: timedelta(0)}, limit=10, now=clock.now() + DAY)
+        engine.prune(Retention({State.SUCCEEDED: timedelta(0)}), limit=10, now=clock.now() + DAY)
         job = ended(engine, state, **fields)
         clock.advance(days=2)
         return job

@@ -7,7 +7,7 @@ import pytest
 
 from making import LEASE, a_job, an_error, claim, claimed, current, ended, enqueued, recover, running, settle
 from treadle import lifecycle
-from treadle.engines.base import Hold, Ruling, Where
+from treadle.engines.base import Hold, Retention, Ruling, Where
 from treadle.engines.dynamodb import engine as engine_module
 from treadle.engines.dynamodb import pruning
 from treadle.engines.dynamodb.items import id_of
@@ -17,7 +17,7 @@ from treadle.model import Reason, Scope, State, new_id
 from treadle.retry import Retry
 
 STEP = 0.1  # seconds
-ALL = {state: timedelta(0) for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED)}
+ALL = Retention({state: timedelta(0) for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED)})
 
 
 @pytest.fixture
@@ -294,7 +294,7 @@ def finished(engine, number):
 def test_records_that_are_too_young_are_not_even_read(real, layer):
     finished(real, 200)
     layer.forget()
-    assert real.prune({State.SUCCEEDED: timedelta(days=1)}, limit=100) == 0
+    assert real.prune(Retention({State.SUCCEEDED: timedelta(days=1)}), limit=100) == 0
     assert (layer.count(), sum(layer.spent.reads.values())) == (4, 4)  # one unit a partition of ids
 
 
@@ -311,7 +311,7 @@ def test_a_job_that_was_made_long_ago_and_ended_just_now_stays(real):
     stamp = f"{int(made.timestamp() * 1000):012x}"
     old = f"{stamp[:8]}-{stamp[8:]}-7000-8000-000000000000"
     settle(real, claimed(real, enqueued(real, id=old)), Succeeded("1"))
-    assert real.prune({State.SUCCEEDED: timedelta(days=2)}, limit=10) == 0
+    assert real.prune(Retention({State.SUCCEEDED: timedelta(days=2)}), limit=10) == 0
     assert real.prune(ALL, limit=10) == 1
 
 
@@ -328,7 +328,7 @@ def test_an_id_that_tells_no_time_is_pruned_too_in_the_end(real, monkeypatch):
 @pytest.mark.parametrize("days", [0, 1, 100_000, 999_999_999])
 def test_any_age_to_keep_is_understood(real, days):
     job = finished(real, 1)[0]
-    assert real.prune({State.SUCCEEDED: timedelta(days=days)}, limit=10) == (0 if days else 1)
+    assert real.prune(Retention({State.SUCCEEDED: timedelta(days=days)}), limit=10) == (0 if days else 1)
     assert (real.get([job.id]) == [None]) is (days == 0)
 
 
@@ -336,7 +336,8 @@ def test_any_age_to_keep_is_understood(real, days):
 def test_a_state_that_is_not_named_is_kept_for_ever(engine, clock):
     kept, gone = ended(engine, State.FAILED), ended(engine, State.SUCCEEDED)
     clock.advance(days=10_000)
-    assert engine.prune({State.SUCCEEDED: timedelta(days=7), State.CANCELLED: timedelta(days=7)}, limit=10) == 1
+    week = timedelta(days=7)
+    assert engine.prune(Retention({State.SUCCEEDED: week, State.CANCELLED: week}), limit=10) == 1
     assert (engine.get([kept.id, gone.id])) == [kept, None]
     assert engine.find(Where(state=State.FAILED), limit=10).jobs == [kept]
 

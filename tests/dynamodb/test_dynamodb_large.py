@@ -8,7 +8,7 @@ import pytest
 
 from making import a_job, an_error, claim, claimed, crashed, current, ended, enqueued, running, settle, write
 from treadle import lifecycle
-from treadle.engines.base import Hold, Renewal, Ruling, Where
+from treadle.engines.base import Hold, Renewal, Retention, Ruling, Where
 from treadle.engines.dynamodb.items import INLINE, PIECE
 from treadle.lifecycle import Failed, Released, Snoozed, Succeeded
 from treadle.model import PAYLOAD_CAP, JobError, Scope, State
@@ -122,7 +122,7 @@ def test_of_a_replaced_payload_no_piece_outlives_its_job(engine, table, clock, o
     asked = a_job(clock.now(), payload_json=text(new, "n"))
     engine.turn([lifecycle.replace(job, asked, clock.now(), actor="ada")])
     settle(engine, claimed(engine, job), Succeeded("1"))
-    assert engine.prune({State.SUCCEEDED: timedelta(0)}, limit=10, now=clock.now() + timedelta(days=1)) == 1
+    assert engine.prune(Retention({State.SUCCEEDED: timedelta(0)}), limit=10, now=clock.now() + timedelta(days=1)) == 1
     assert pieces(table) == []
 
 
@@ -135,7 +135,7 @@ def test_pieces_go_with_their_job(engine, table, clock, state):
     kept = enqueued(engine, payload_json=text(5_000))
     assert len(pieces(table)) == 4
     clock.advance(days=2)
-    assert engine.prune({state: timedelta(days=1)}, limit=10) == 1
+    assert engine.prune(Retention({state: timedelta(days=1)}), limit=10) == 1
     assert engine.get([job.id]) == [None]
     assert [place.pk for place in pieces(table)] == [f"large#{kept.id}"]
     assert current(engine, kept).payload_json == text(5_000)
@@ -169,7 +169,7 @@ def test_errors_of_many_attempts_leave_the_pieces_of_the_last_one_only(engine, t
         job = current(engine, job) if size == 5_000 else claimed(engine, job)
     assert (job.state, job.error) == (State.FAILED, an_error_of(5_000))
     clock.advance(days=2)
-    assert engine.prune({State.FAILED: timedelta(days=1)}, limit=10) == 1
+    assert engine.prune(Retention({State.FAILED: timedelta(days=1)}), limit=10) == 1
     assert pieces(table) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from making import LEASE, a_job, an_error, claim, current, ended, enqueued, running, write
 from treadle import lifecycle
-from treadle.engines.base import Claim, Hold, Ruling, Where
+from treadle.engines.base import Claim, Hold, Retention, Ruling, Where
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.lifecycle import Failed, Succeeded
 from treadle.model import Job, Scope, State, new_id
@@ -74,7 +74,7 @@ def test_an_engine_without_a_clock_never_tells_the_server_the_time(
     near.extend([Hold(job.id, job.lease_token or "")], lease=LEASE)
     near.turn([lifecycle.settle(job, Succeeded(), near.now())])
     near.expired(limit=10)
-    near.prune({State.SUCCEEDED: timedelta(days=1)}, limit=10)
+    near.prune(Retention({State.SUCCEEDED: timedelta(days=1)}), limit=10)
 
     said = [each["now"] for each in told if isinstance(each, dict) and "now" in each]
     assert len(said) >= 6

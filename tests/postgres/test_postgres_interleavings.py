@@ -20,7 +20,7 @@ import stores
 from making import a_job, an_error
 from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Hold, Where, drive
+from treadle.engines.base import Claim, Hold, Retention, Where, drive
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.connections import Connection, conninfo
 from treadle.engines.postgres.engine import PostgresEngine
@@ -120,7 +120,7 @@ def extend(engine: PostgresEngine, side: str, jobs: Jobs) -> Any:
 
 
 def prune(engine: PostgresEngine, side: str, jobs: Jobs) -> Any:
-    return engine.prune(dict.fromkeys((State.SUCCEEDED, State.FAILED), timedelta(days=1)), limit=10)
+    return engine.prune(Retention(dict.fromkeys((State.SUCCEEDED, State.FAILED), timedelta(days=1))), limit=10)
 
 
 # Where J stands when they meet, and who may come.

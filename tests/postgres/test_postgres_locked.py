@@ -11,7 +11,7 @@ import pytest
 
 from making import LEASE, a_job, claim, current, ended, enqueued, running, write
 from treadle import lifecycle
-from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, drive
+from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, drive
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.lifecycle import Succeeded
@@ -129,7 +129,7 @@ def test_pruning_steps_over_locked_jobs(engine: PostgresEngine, clock: FakeClock
     clock.advance(days=2)
 
     with locked(held):
-        assert engine.prune({State.FAILED: timedelta(days=1)}, limit=10) == 1
+        assert engine.prune(Retention({State.FAILED: timedelta(days=1)}), limit=10) == 1
 
     assert engine.get([held.id, other.id]) == [held, None]
 

@@ -18,7 +18,7 @@ from workbench import QUICK, Crowd, Process, ended, until, working
 from making import a_job, claim, current, enqueued, recover, running
 from proxy import Proxy
 from treadle import Context, EngineUnavailable, State, Treadle, lifecycle
-from treadle.engines.base import Claim, Hold, Renewal, Ruling, Turn, Where
+from treadle.engines.base import Claim, Hold, Renewal, Retention, Ruling, Turn, Where
 from treadle.engines.postgres.connections import IDLE
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
 from treadle.lifecycle import Succeeded
@@ -335,7 +335,7 @@ BOUNDED: dict[str, tuple[Callable[[PostgresEngine, Job], Any], float]] = {
     "get": (lambda engine, job: engine.get([job.id]), PERSISTENCE),
     "find": (lambda engine, job: engine.find(Where(), limit=5), PERSISTENCE),
     "events": (lambda engine, job: engine.events(job.id), PERSISTENCE),
-    "prune": (lambda engine, job: engine.prune({State.SUCCEEDED: timedelta(0)}, limit=5), 0.0),
+    "prune": (lambda engine, job: engine.prune(Retention({State.SUCCEEDED: timedelta(0)}), limit=5), 0.0),
 }
 
 

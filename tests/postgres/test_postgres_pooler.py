@@ -12,7 +12,7 @@ import provision
 from making import a_job, an_error, claim, current, enqueued, race, recover, running
 from provision import Cluster, PgBouncer
 from treadle import Context, State, Treadle, lifecycle
-from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
+from treadle.engines.base import Claim, Hold, Renewal, Retention, Ruling, Where
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.lifecycle import Failed, Succeeded
 from treadle.model import Scope, new_id
@@ -87,7 +87,7 @@ def test_an_engine_lives_its_whole_life_behind_a_pooler(pooled: PostgresEngine) 
     assert len(pooled.find(Where(task="bulk"), limit=100).jobs) == 50
     assert pooled.count(Where(task="bulk")) == {State.PENDING: 50}
     assert [event.what.value for event in pooled.events(keyed.id)] == ["retrying", "cancel_requested"]
-    assert pooled.prune({State.SUCCEEDED: timedelta(0)}, limit=10) == 1
+    assert pooled.prune(Retention({State.SUCCEEDED: timedelta(0)}), limit=10) == 1
     assert pooled.get([plain.id]) == [None]
     cancelled = lifecycle.cancel(current(pooled, short[0]), pooled.now(), actor="me")
     assert pooled.turn([cancelled]).verdicts[0].ruling is Ruling.APPLIED

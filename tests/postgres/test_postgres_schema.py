@@ -21,7 +21,7 @@ from making import a_job, claim, claimed, current, ended, enqueued, race, settle
 from provision import Cluster, standby
 from treadle import Treadle, lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Finding, Hold, Ruling, Where
+from treadle.engines.base import Claim, Engine, Finding, Hold, Retention, Ruling, Where
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.postgres.schema import Migration
@@ -128,7 +128,7 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
         "find": lambda: engine.find(Where(), limit=1),
         "count": lambda: engine.count(Where()),
         "events": lambda: engine.events(job.id),
-        "prune": lambda: engine.prune({State.FAILED: timedelta(0)}, limit=1),
+        "prune": lambda: engine.prune(Retention({State.FAILED: timedelta(0)}), limit=1),
     }
 
 

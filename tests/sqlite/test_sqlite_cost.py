@@ -10,7 +10,7 @@ import pytest
 from making import a_job, an_error, claim, enqueued
 from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, Where
+from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
 from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite.rows import JOB, row_from
 from treadle.lifecycle import Failed, Snoozed, Succeeded
@@ -210,7 +210,7 @@ def test_finished_jobs_are_listed_from_their_index_without_sorting(crowded: Engi
 
 
 def test_pruning_walks_the_index_of_finished_jobs(crowded: Engine) -> None:
-    found = plans(crowded, lambda: crowded.prune({State.FAILED: HOUR}, limit=10))
+    found = plans(crowded, lambda: crowded.prune(Retention({State.FAILED: HOUR}), limit=10))
     [plan] = [plan for sql, plan in found.items() if sql.lstrip().startswith("select id from treadle_finished")]
     assert "treadle_finished_state (state=? AND finished_at<?)" in plan[0]
     assert "TEMP B-TREE" not in " ".join(plan)

@@ -16,7 +16,7 @@ import pytest
 
 from making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, Where
+from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
 from treadle.errors import EngineUnavailable
 from treadle.lifecycle import Succeeded
 from treadle.model import Job, State
@@ -62,7 +62,7 @@ def test_an_engine_that_opens_a_locked_file_waits_too(
         lambda engine, job: enqueued(engine),
         lambda engine, job: engine.turn([], Claim("token", "w2", 10, 30.0)),
         lambda engine, job: settle(engine, job, Succeeded()),
-        lambda engine, job: engine.prune({State.SUCCEEDED: timedelta(0)}, limit=10),
+        lambda engine, job: engine.prune(Retention({State.SUCCEEDED: timedelta(0)}), limit=10),
     ],
     ids=["enqueue", "claim", "settle", "prune"],
 )

@@ -13,6 +13,9 @@ The rules every engine keeps, each with a conformance case of its own:
   repeated with the same token returns the jobs already claimed under it and claims no more.
 - Order: priority, due time, id within a lane, among jobs due when the claim began.
 - One bad value never takes its batch along: its verdict is REFUSED, its neighbours' are not touched.
+- Once `save` of a pause has returned, no claim that it stops commits, and no claim has waited for it. What a claim
+  meets and may not take, be it paused or unknown to the claimer, is put where claims step over it; a job whose pause is
+  over is claimed from there in its turn.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -23,8 +26,10 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from treadle import model
 from treadle.model import Change, Fence, Job, Progress, State
+from treadle.records import Record, Schedule, Seal
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
 Half = Literal["pre", "post"]
 
@@ -53,6 +58,12 @@ class Claim(NamedTuple):
     lanes: Sequence[str] | None = None  # None: all lanes of these queues
     tasks: Sequence[str] | None = None  # None: any task
     versions: Mapping[str, int] = {}  # of a task: the newest that may be claimed; of one not named: any
+    unless: Sequence[str] = ()  # tasks that are not taken, whatever else is said
+
+    def takes(self, task: str, version: int) -> bool:
+        """Whether it is for jobs of this task and version."""
+        named = task not in self.unless and (self.tasks is None or task in self.tasks)
+        return named and version <= self.versions.get(task, version)
 
 
 class Ruling(Enum):
@@ -133,6 +144,32 @@ class Page(NamedTuple):
 
     jobs: list[Job]
     cursor: str | None
+
+
+class Retention(NamedTuple):
+    """How long finished jobs are kept, by state, and by task where it says otherwise; what is not named, for ever."""
+
+    states: Mapping[State, timedelta] = {}
+    tasks: Mapping[str, Mapping[State, timedelta | None]] = {}
+
+    def age(self, state: State, task: str) -> timedelta | None:
+        return self.tasks.get(task, {}).get(state, self.states.get(state))
+
+
+class Whatever(Enum):
+    """`save` without a look at what is there."""
+
+    WHATEVER = "whatever"
+
+
+WHATEVER = Whatever.WHATEVER
+
+
+class Saved(NamedTuple):
+    """The answer to a save: whether it was done, and what became of the job that came with it."""
+
+    done: bool
+    receipt: Receipt | None = None
 
 
 class Finding(NamedTuple):
@@ -223,14 +260,66 @@ class Engine(Protocol):
         ...
 
     def events(self, job_id: str) -> list[model.Event]:
-        """The audit lines of one job, oldest first."""
+        """The audit lines of one job, or of a record by its `subject`, oldest first."""
         ...
 
-    def prune(self, keep: Mapping[State, timedelta], *, limit: int, now: datetime | None = None) -> int:
-        """Delete up to `limit` jobs that finished longer ago than `keep` says for their state; how many it deleted.
+    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None) -> int:
+        """Delete up to `limit` jobs that finished longer ago than `keep` says; how many it deleted.
 
-        A state not named is kept for ever, and so is a job whose key is still held.
+        A job whose key is still held is kept. The audit trail stays: `forget` deletes from it.
         """
+        ...
+
+    def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
+        """What the jobs that ended in this time have cost, in millionths, by tenant and task; free ones left out."""
+        ...
+
+    # -------------------------------------------------------------------------- the rows beside the jobs
+
+    def records(self, kind: type[R], *, tenant: str | None = None) -> list[R]:
+        """All records of a kind, in the order of their keys; of a kind that has tenants, maybe only one's."""
+        ...
+
+    def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
+        """Enabled schedules whose `next_at` is None, or comes within `ahead` seconds; the longest due first."""
+        ...
+
+    def save(
+        self,
+        record: Record,
+        *,
+        before: Record | Whatever | None,
+        line: model.Event | None = None,
+        job: Job | None = None,
+        now: datetime | None = None,
+    ) -> Saved:
+        """Write a record, its audit line and the job it makes, in one atom.
+
+        It is done if the stored record is still `before` (its revision, and of a schedule `enabled` and `next_at`), or
+        there is none and `before` is None. A job whose id or key is taken stops nothing: its receipt says so.
+        """
+        ...
+
+    def drop(self, record: Record, *, line: model.Event | None = None) -> bool:
+        """Delete a record, if it still has this revision; whether this call did it."""
+        ...
+
+    # ---------------------------------------------------------------------------------- the audit trail
+
+    def unsealed(self, *, limit: int) -> list[model.Event]:
+        """Audit lines that are in no seal yet, by tenant, time, job and revision."""
+        ...
+
+    def seal(self, seal: Seal, lines: Sequence[model.Event]) -> bool:
+        """Write a seal over these lines; False if its number is taken or one of them is sealed already."""
+        ...
+
+    def sealed(self, seal: Seal) -> list[model.Event]:
+        """The lines in a seal, by time, job and revision."""
+        ...
+
+    def forget(self, seal: Seal, *, now: datetime | None = None) -> bool:
+        """Delete the lines of a seal, which stays and says when; False if somebody else did."""
         ...
 
     def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from treadle.engines.base import Hold
-from treadle.model import Change, Fence, Job, JobError, Progress, Reason, Scope, State, holds_nul
+from treadle.model import Change, Fence, FollowUp, Job, JobError, OnEnd, Progress, Reason, Scope, State, holds_nul
 from treadle.retry import Retry
 
 COLUMNS = (
     "id", "task", "payload", "created_at", "due_at", "tenant", "queue", "lane", "task_version", "priority",
     "max_attempts", "retry_base", "retry_cap", "retry_jitter", "timeout", "expires_at", "key", "key_scope",
-    "key_until", "state", "reason", "result", "error", "attempt", "failures", "crashes", "claimed_at",
-    "started_at", "finished_at", "worker", "lease_until", "lease_token", "cancel_requested", "progress",
+    "key_until", "schedule", "on_end", "state", "reason", "result", "error", "attempt", "failures", "crashes",
+    "claimed_at", "started_at", "finished_at", "worker", "lease_until", "lease_token", "cancel_requested", "progress",
     "cost_micros", "revision",
 )  # fmt: skip
 EDITED = (
@@ -30,9 +30,9 @@ def job_from(row: Row, moment: Callable[[Any], datetime | None]) -> Job:
     """The job in a row of COLUMNS; `moment` reads a stored time."""
     (
         id_, task, payload, created_at, due_at, tenant, queue, lane, task_version, priority, max_attempts, base, cap,
-        jitter, timeout, expires_at, key, key_scope, key_until, state, reason, result, error, attempt, failures,
-        crashes, claimed_at, started_at, finished_at, worker, lease_until, lease_token, cancel_requested, progress,
-        cost_micros, revision,
+        jitter, timeout, expires_at, key, key_scope, key_until, schedule, on_end, state, reason, result, error, attempt,
+        failures, crashes, claimed_at, started_at, finished_at, worker, lease_until, lease_token, cancel_requested,
+        progress, cost_micros, revision,
     ) = row  # fmt: skip
     return Job(
         id_,
@@ -51,6 +51,8 @@ def job_from(row: Row, moment: Callable[[Any], datetime | None]) -> Job:
         key,
         Scope(key_scope) if key_scope else None,
         moment(key_until),
+        schedule,
+        on_end_from(on_end),
         _STATES[state],
         Reason(reason) if reason else None,
         result,
@@ -90,6 +92,8 @@ def row_from(job: Job, stored: Callable[[datetime | None], Any]) -> Row:
         job.key,
         job.key_scope,
         stored(job.key_until),
+        job.schedule,
+        on_end_text(job.on_end),
         job.state,
         job.reason,
         job.result_json,
@@ -140,6 +144,19 @@ def renewal_of(hold: Hold, stored: Callable[[datetime | None], Any]) -> Row:
 def small(value: JobError | Progress | None) -> str | None:
     """An error or a progress as stored: an object, so that people can read it with SQL."""
     return None if value is None else json.dumps(value._asdict(), ensure_ascii=False)
+
+
+def on_end_text(on_end: OnEnd | None) -> str | None:
+    """What follows a job's end, as stored."""
+    if on_end is None:
+        return None
+    return json.dumps({name: follow and follow._asdict() for name, follow in on_end._asdict().items()})
+
+
+def on_end_from(text: str | None) -> OnEnd | None:
+    if text is None:
+        return None
+    return OnEnd(**{name: follow and FollowUp(**follow) for name, follow in json.loads(text).items()})
 
 
 _STATES = {state.value: state for state in State}

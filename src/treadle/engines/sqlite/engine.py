@@ -4,7 +4,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,27 +21,35 @@ from treadle.engines.base import (
     Page,
     Receipt,
     Renewal,
+    Retention,
     Ruling,
+    Saved,
     Script,
     Turn,
     Verdict,
+    Whatever,
     Where,
     drive,
     in_order,
 )  # fmt: skip
+from treadle.engines.retention import Rule, Sweeper, Window
 from treadle.engines.rows import Row, renewal_of
-from treadle.engines.sqlite import scripts
-from treadle.engines.sqlite.claims import SPARE, pick
+from treadle.engines.sqlite import records, scripts
+from treadle.engines.sqlite.claims import pick
 from treadle.engines.sqlite.file import LEDGER, MEMORY, WAL_RESET_FIXED, File, FileLocked, differences, migrations
 from treadle.engines.sqlite.rows import JOB, event_from, job_from, micros
+from treadle.engines.sqlite.rows import moment as time_of
 from treadle.errors import EngineError, SchemaError
 from treadle.model import UUID, Change, Event, Job, Scope, State, What
+from treadle.records import Record, Schedule, Seal
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
 _GLANCE = 0.01  # seconds between two looks at the file by a worker that waits
 _BRIEFLY = 0.25  # seconds to wait for the lock when it is not worth more
-FILINGS = 20  # times that one claim may file strangers away before it takes what it has
+FILINGS = 20  # times that one claim may put jobs away before it takes what it has
+WINDOW = 1000  # finished jobs that are looked at in one go, to see which are old
 _DATA_ERRORS = (ValueError, OverflowError, sqlite3.IntegrityError, sqlite3.DataError)
 
 
@@ -61,6 +69,7 @@ class SqliteEngine:
         self._everything = everything
         self._waiting: set[threading.Event] = set()
         self._rounds = 0
+        self._sweeper = Sweeper()
 
     # ------------------------------------------------------------------------------------ the schema
 
@@ -165,8 +174,8 @@ class SqliteEngine:
         return self._settle(connection, changes[:half], now) + self._settle(connection, changes[half:], now)
 
     def _promising(self, reader: sqlite3.Connection, claim: Claim, now: datetime | None) -> bool:
-        one = claim._replace(limit=1)
-        return bool(self._under(reader, claim.token) or any(pick(reader, one, now or self._clock())))
+        one, now = claim._replace(limit=1), now or self._clock()
+        return bool(self._under(reader, claim.token) or any(pick(reader, one, now, records.gate(reader, now))))
 
     @staticmethod
     def _under(connection: sqlite3.Connection, token: str) -> list[Row]:
@@ -199,20 +208,22 @@ class SqliteEngine:
             connection.execute(scripts.RELEASE_KEYS, (json.dumps(keyed),))
         if self._everything:
             connection.executemany(
-                "insert into treadle_events values (?, ?, ?, ?, ?, '', ?)",
+                "insert into treadle_events values (?, ?, ?, ?, ?, '', ?, null)",
                 [(job.id, job.revision, micros(now), What.CLAIMED, claim.worker, job.tenant) for job in jobs],
             )
         return in_order(jobs)
 
     def _pick(self, connection: sqlite3.Connection, claim: Claim, now: datetime) -> list[str]:
-        """Ids to claim; jobs that this worker does not know are filed away, so that it meets them once."""
+        """Ids to claim; what this worker may not take is put away, so that it is met once."""
+        gate = records.gate(connection, now)
         for _ in range(FILINGS):
-            ids, strangers = pick(connection, claim, now, first=self._rounds)
-            if strangers:
-                connection.execute(scripts.FILE, (json.dumps(strangers),))
-            if len(strangers) < SPARE:
+            picked = pick(connection, claim, now, gate, first=self._rounds)
+            for put_away, ids in ((scripts.FILE, picked.strangers), (scripts.PARK, picked.parked)):
+                if ids:
+                    connection.execute(put_away, (json.dumps(ids),))
+            if not picked.full:
                 break
-        return ids
+        return picked.ids
 
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         if not holds:
@@ -328,32 +339,99 @@ class SqliteEngine:
 
     def events(self, job_id: str) -> list[Event]:
         rows = self.file.read(
-            "select job, revision, at, what, actor, note, tenant from treadle_events where job = ? order by revision",
+            "select job, revision, at, what, actor, note, tenant from treadle_events where job = ? order by at, revision",
             job_id,
         )
         return [event_from(row) for row in rows]
 
-    def prune(self, keep: Mapping[State, timedelta], *, limit: int, now: datetime | None = None) -> int:
+    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None) -> int:
         moment = now or self._clock()
-        gone: list[str] = []
         with self.file.write() as connection:
             connection.execute("delete from treadle_keys where until <= ?", (micros(moment),))
-            for state, age in keep.items():
-                rows = connection.execute(
-                    """
-                    select id from treadle_finished
-                    where state = ? and finished_at < ? and not exists (select 1 from treadle_keys where job = id)
-                    order by finished_at limit ?
-                    """,
-                    (state, micros(moment - age), limit - len(gone)),
-                ).fetchall()
-                gone += [row[0] for row in rows]
+        return self._sweeper.sweep(keep, limit, moment, self._prune)
+
+    def _prune(self, rule: Rule, since: datetime | None, until: datetime, limit: int) -> Window:
+        """Delete what the rule wants of the next jobs; in short transactions, for everybody waits for them."""
+        with self.file.write() as connection:
+            rows = connection.execute(
+                """
+                select id, task, finished_at from treadle_finished
+                where state = ? and finished_at >= ? and finished_at < ?
+                and not exists (select 1 from treadle_keys where job = id)
+                order by finished_at limit ?
+                """,
+                (rule.state, micros(since) if since else -(2**62), micros(until), WINDOW if rule.picky else limit),
+            ).fetchall()
+            gone = [row for row in rows if rule.wants(row[1])][:limit]
             if gone:
-                connection.execute(scripts.DELETE_FINISHED, (json.dumps(gone),))
-                connection.execute(
-                    "delete from treadle_events where job in (select value from json_each(?))", (json.dumps(gone),)
-                )
-        return len(gone)
+                connection.execute(scripts.DELETE_FINISHED, (json.dumps([row[0] for row in gone]),))
+        if len(rows) < WINDOW and len(gone) < limit:
+            return Window(len(gone), None)
+        return Window(len(gone), time_of((gone if len(gone) == limit else rows)[-1][2]))
+
+    def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
+        rows = self.file.read(
+            """
+            select tenant, task, sum(cost_micros) from treadle_finished
+            where cost_micros > 0 and finished_at >= ? and finished_at < ? and (? is null or tenant = ?)
+            group by tenant, task
+            """,
+            micros(since), micros(until), tenant, tenant,
+        )  # fmt: skip
+        return {(tenant, task): micros for tenant, task, micros in rows}
+
+    # ------------------------------------------------------------------------ the rows beside the jobs
+
+    def records(self, kind: type[R], *, tenant: str | None = None) -> list[R]:
+        return self.file.look(lambda reader: records.read(reader, kind, tenant))
+
+    def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
+        until = (now or self._clock()) + timedelta(seconds=ahead)
+        return self.file.look(lambda reader: records.due(reader, until, limit))
+
+    def save(
+        self,
+        record: Record,
+        *,
+        before: Record | Whatever | None,
+        line: Event | None = None,
+        job: Job | None = None,
+        now: datetime | None = None,
+    ) -> Saved:
+        receipt = None
+        with self.file.write() as connection:
+            done = records.save(connection, record, before)
+            if done:
+                records.note(connection, line)
+                if job is not None:
+                    [receipt] = self._enqueue(connection, [job], now or self._clock())
+        if done:
+            self._stir()
+        return Saved(done, receipt)
+
+    def drop(self, record: Record, *, line: Event | None = None) -> bool:
+        with self.file.write() as connection:
+            done = records.drop(connection, record)
+            if done:
+                records.note(connection, line)
+        self._stir()
+        return done
+
+    # -------------------------------------------------------------------------------- the audit trail
+
+    def unsealed(self, *, limit: int) -> list[Event]:
+        return self.file.look(lambda reader: records.unsealed(reader, limit))
+
+    def seal(self, seal: Seal, lines: Sequence[Event]) -> bool:
+        with self.file.write() as connection:
+            return records.seal(connection, seal, lines)
+
+    def sealed(self, seal: Seal) -> list[Event]:
+        return self.file.look(lambda reader: records.sealed(reader, seal))
+
+    def forget(self, seal: Seal, *, now: datetime | None = None) -> bool:
+        with self.file.write() as connection:
+            return records.forget(connection, seal, now or self._clock())
 
     # ------------------------------------------------------------- for the caller's own transaction
 

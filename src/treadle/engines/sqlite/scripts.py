@@ -193,6 +193,7 @@ returning id
 """  # noqa: S608
 
 FILE = f"update treadle_jobs set filed = 1 where id in {_IDS} and state = 'pending'"  # noqa: S608
+PARK = f"update treadle_jobs set filed = 2 where id in {_IDS} and state = 'pending'"  # noqa: S608
 
 DELETE_FINISHED = f"delete from treadle_finished where id in {_IDS}"  # noqa: S608
 
@@ -256,10 +257,13 @@ def _write(changes: Sequence[Change], now: datetime, verdicts: dict[str, Verdict
     events = [
         (c.before.id, written[c.before.id], micros(c.at), c.what, c.actor, c.note, c.before.tenant)
         for c in changes
-        if c.before.id in written and (everything or c.what.noteworthy)
+        if c.before.id in written and (everything or c.loud or c.what.noteworthy)
     ]
     if events:
         yield EVENTS, _text(events)
+    follows = [c.follow for c in changes if c.before.id in written and c.follow is not None]
+    if follows:
+        yield from enqueue(follows, now, everything=everything)
     verdicts.update(dict.fromkeys(written, Verdict(Ruling.APPLIED)))
     unwritten = [change for change in changes if change.before.id not in written]
     if unwritten:

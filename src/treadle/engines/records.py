@@ -1,0 +1,84 @@
+"""How a record lies in a row: its kind's table and columns, the same in every SQL engine; DynamoDB uses the names."""
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from treadle.engines.rows import Row
+from treadle.records import KEYS, Member, Misfire, Overlap, Pause, Record, Schedule, Seal
+
+TIMES = frozenset(
+    ("created_at", "updated_at", "next_at", "last_at", "at", "until", "started_at", "seen_at", "first_at",
+     "last_at", "sealed_at", "pruned_at")
+)  # fmt: skip
+JSONS = frozenset(("payload", "queues", "lanes", "tasks"))
+FLAGS = frozenset(("enabled", "stopping"))
+WORDS: Mapping[str, Callable[[str], str]] = {"misfire": Misfire, "overlap": Overlap}
+
+
+class Table(NamedTuple):
+    """Where the records of a kind are kept."""
+
+    name: str
+    kind: type[Any]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.kind._fields  # type: ignore[no-any-return]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return KEYS[self.kind]
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """What a save compares beside the key. Of a schedule not only the revision: people disable one with SQL."""
+        if self.kind is Schedule:
+            return ("revision", "enabled", "next_at")
+        return ("revision",) if "revision" in self.columns else ()
+
+    @property
+    def has_tenant(self) -> bool:
+        return "tenant" in self.columns
+
+
+TABLES: Mapping[type[Any], Table] = {
+    kind: Table(name, kind)
+    for name, kind in {"schedules": Schedule, "pauses": Pause, "workers": Member, "seals": Seal}.items()
+}
+
+
+def table_of(record: Record) -> Table:
+    return TABLES[type(record)]
+
+
+def row_from(record: Record, stored: Callable[[datetime | None], Any]) -> Row:
+    """A record as a row of its table's columns; `stored` writes a time."""
+    return tuple(value_from(name, value, stored) for name, value in zip(record._fields, record, strict=True))
+
+
+def value_from(name: str, value: Any, stored: Callable[[datetime | None], Any]) -> Any:
+    """One field as a column holds it."""
+    if name in TIMES:
+        return stored(value)
+    if name in JSONS and value is not None:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return value
+
+
+def record_from(kind: type[Any], row: Row, moment: Callable[[Any], datetime | None]) -> Any:
+    """The record in a row of its table's columns; `moment` reads a stored time."""
+    return kind(*(_read(name, value, moment) for name, value in zip(kind._fields, row, strict=True)))
+
+
+def _read(name: str, value: Any, moment: Callable[[Any], datetime | None]) -> Any:
+    if value is None:
+        return None
+    if name in TIMES:
+        return moment(value)
+    if name in JSONS:
+        return json.loads(value)
+    if name in FLAGS:
+        return bool(value)
+    return WORDS[name](value) if name in WORDS else value

@@ -1,0 +1,90 @@
+"""Which finished jobs are old enough to go, found without walking over those that stay each time anew."""
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from treadle.engines.base import Retention
+from treadle.model import State
+
+AGAIN = 3600.0  # seconds after which a walk begins at the oldest job again: some stayed only for their key
+LONGEST = 20  # windows that one call walks through
+
+
+class Rule(NamedTuple):
+    """Jobs of a state go at this age: of one task, or of all but some."""
+
+    state: State
+    age: timedelta
+    task: str | None = None
+    but: frozenset[str] = frozenset()
+
+    @property
+    def picky(self) -> bool:
+        """Whether it walks over jobs that stay."""
+        return self.task is not None or bool(self.but)
+
+    def wants(self, task: str) -> bool:
+        return task == self.task if self.task is not None else task not in self.but
+
+
+def rules(keep: Retention) -> list[Rule]:
+    found = []
+    for state in (state for state in State if state.final):
+        own = {task: ages[state] for task, ages in keep.tasks.items() if state in ages}
+        if state in keep.states:
+            found.append(Rule(state, keep.states[state], but=frozenset(own)))
+        found += [Rule(state, age, task) for task, age in own.items() if age is not None]
+    return found
+
+
+class Window(NamedTuple):
+    """What was found between two moments: how many went, and where the look ended (None: there is no more)."""
+
+    gone: int
+    end: datetime | None
+
+
+class Sweeper:
+    """Walks through the finished jobs of each rule, oldest first; goes on where it was."""
+
+    def __init__(self) -> None:
+        self._reached: dict[Rule, tuple[datetime, float]] = {}
+
+    def sweep(
+        self,
+        keep: Retention,
+        limit: int,
+        now: datetime,
+        window: Callable[[Rule, datetime | None, datetime, int], Window],
+    ) -> int:
+        """Delete up to `limit` jobs; `window(rule, since, until, limit)` does a part of it."""
+        gone = 0
+        for rule in rules(keep):
+            until = _back(now, rule.age)
+            for _ in range(LONGEST):
+                if gone >= limit:
+                    return gone
+                done = window(rule, self._since(rule), until, limit - gone)
+                gone += done.gone
+                if done.end is None:
+                    break
+                if rule.picky:
+                    began = self._reached.get(rule, (done.end, time.monotonic()))[1]
+                    self._reached[rule] = (done.end, began)
+        return gone
+
+    def _since(self, rule: Rule) -> datetime | None:
+        reached = self._reached.get(rule)
+        if reached is not None and time.monotonic() - reached[1] > AGAIN:
+            del self._reached[rule]
+            return None
+        return reached[0] if reached is not None else None
+
+
+def _back(now: datetime, age: timedelta) -> datetime:
+    try:
+        return now - age
+    except OverflowError:
+        return datetime.min.replace(tzinfo=now.tzinfo)
