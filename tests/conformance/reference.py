@@ -178,7 +178,7 @@ class ReferenceEngine:
         return {state: states.count(state) for state in set(states)}
 
     def events(self, job_id: str) -> list[Event]:
-        return list(self.trail.get(job_id, ()))
+        return sorted(self.trail.get(job_id, ()), key=lambda line: (line.revision, line.at))
 
     def holder_of_key(self, job: Job, now: datetime) -> str | None:
         """The id of the job that has this job's key now; a key whose window is over is nobody's."""
