@@ -1,22 +1,29 @@
 """Treadle: the object an application holds. It registers tasks, stores jobs, looks at them and runs workers."""
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from treadle import lifecycle, looking
+from treadle import lifecycle
 from treadle.clock import Clock, Duration, seconds
 from treadle.context import Context
 from treadle.engines import connect
-from treadle.engines.base import Engine, Finding, Half, Page, Receipt, Ruling, Verdict, Where
+from treadle.engines.base import Engine, Finding, Half, Receipt, Ruling, Verdict
 from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, UnknownTask
-from treadle.model import MESSAGE_CAP, Change, Event, Job, State, check_name, clean
-from treadle.operating import operate
-from treadle.profile import LABELS, Profile, checked
+from treadle.expansion import expansion
+from treadle.handle import Handle, note
+from treadle.housekeeping import forget_old_lines
+from treadle.model import Change, FollowUp, Job, OnEnd, State, check_name
+from treadle.profile import Profile, checked
+from treadle.records import Member, Schedule
 from treadle.retry import Retry
-from treadle.task import OnConflict, Options, Task, Unique, on_conflict
+from treadle.schedule import EXPANSION
+from treadle.task import OnConflict, Options, Task, Unique
+from treadle.tenant import Tenant
+from treadle.timetable import declaration
 from treadle.tx import Steps, arun_in, pauses, run, run_in
 from treadle.upkeep import recover_leases
 
@@ -28,6 +35,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+OPTIONS = ("queue", "lane", "priority", "retry", "timeout", "unique", "version", "on_succeeded", "on_failed", "audit")
+SCHEDULING = (
+    "cron", "every", "tz", "timezone", "payload", "misfire", "misfire_limit", "misfire_age", "overlap", "jitter",
+    "for_each",
+)  # fmt: skip
+"""What `@app.task(...)` may say beside OPTIONS, to be run by itself."""
+
+
 class Decorator(Protocol):
     """What `app.task(...)` returns: it wraps a function, whose Context parameter callers do not pass."""
 
@@ -37,7 +52,7 @@ class Decorator(Protocol):
     def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class Treadle:
+class Treadle(Handle):
     """A job queue in the database you already have.
 
     >>> app = Treadle("sqlite:///:memory:")
@@ -64,6 +79,7 @@ class Treadle:
         self.tasks: dict[str, Task[..., Any]] = {}
         self.profile = checked(profile or Profile())
         self.logger = logger
+        self._declared: dict[str, tuple[str, Any, Mapping[str, Any]]] = {}
         self._clock = clock
         self._given = {"url": url, **settings}
 
@@ -75,7 +91,7 @@ class Treadle:
         return load(self.profile.settings, **self._given)
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> Engine:  # type: ignore[override] # opened on first use
         """The store; opened on first use."""
         settings = self.settings
         return connect(
@@ -105,6 +121,19 @@ class Treadle:
         timeout: Duration | None = None,
         unique: Unique | str = Unique(),  # noqa: B008 - frozen
         version: int = 1,
+        on_succeeded: "str | Task[..., Any] | None" = None,
+        on_failed: "str | Task[..., Any] | None" = None,
+        audit: Mapping[str, str] = ...,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        payload: Any = None,
+        misfire: str = "once",
+        misfire_limit: int = 100,
+        misfire_age: Duration = "1d",
+        overlap: str = "allow",
+        jitter: Duration = 0,
+        for_each: Callable[..., Any] | str | None = None,
     ) -> Decorator: ...
     def task(self, handler: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Make a function (or a class with `handle`) a task: `@app.task` or `@app.task(queue="mail", ...)`."""
@@ -120,16 +149,25 @@ class Treadle:
             raise ConfigError(f"task {name!r}: {handler!r} cannot be called")
         if name in self.tasks and self.tasks[name].handler is not handler:
             raise ConfigError(f"task {name!r} is registered twice; give one of them another name")
+        said = {option: options.pop(option) for option in SCHEDULING if option in options}
         task: Task[..., Any] = Task(self, name, handler, self._options(name, options))
         self.tasks[name] = task
+        if said and name not in self._declared:
+            said["timezone"] = said.pop("tz", said.get("timezone", "UTC"))
+            self.declare(name, name, said.pop("payload", None), **said)
         return task
 
     def _options(self, name: str, given: Mapping[str, Any]) -> Options:
         """What a task takes for granted of its jobs: what it was given, else what the profile says of all tasks."""
         options = {**self.profile.task, **given}
-        unknown = options.keys() - {"queue", "lane", "priority", "retry", "timeout", "unique", "version"}
+        unknown = options.keys() - set(OPTIONS)
         if unknown:
             raise ConfigError(f"task {name!r}: unknown option {', '.join(sorted(unknown))}")
+        follow = {state: _follow_up(name, state, options) for state in ("succeeded", "failed")}
+        for option in ("on_succeeded", "on_failed", "audit"):
+            options.pop(option, None)
+        if any(follow.values()):
+            options["on_end"] = OnEnd(**follow)
         if isinstance(options.get("unique"), str):
             options["unique"] = Unique(options["unique"])
         if options.get("timeout") is not None:
@@ -143,21 +181,33 @@ class Treadle:
 
         With `checked=False` the task need not be known here: the payload is checked when the job runs.
         """
+        return self.stored(self.task_named(name, checked=checked).using(**using), payload)
+
+    def task_named(self, name: str, *, checked: bool) -> Task[..., Any]:
+        """The task of this name; one that is not known here only if it need not be `checked`."""
         task = self.tasks.get(name)
         if task is None:
             if checked:
                 raise UnknownTask(name, self.tasks)
             task = Task(self, name, _raw, self._options(name, {}))
-        bound = task.using(**using)
-        job = bound.job_from_payload({} if payload is None else payload)
-        [receipt] = self.submit([job], on_conflict(bound.options.unique), bound.options.tx)
-        if receipt.refused:
-            raise InvalidJob("payload", receipt.refused)
-        return receipt.job
+        return task
+
+    def stored(self, task: Task[..., Any], payload: Any) -> Job:
+        """Store a job of this task with its whole payload as data."""
+        job = task.job_from_payload({} if payload is None else payload)
+        return task.store(job)
 
     def store_now(self) -> datetime:
         """The store's time."""
         return self.engine.now()
+
+    def follow_up(self, wanted: FollowUp | None) -> FollowUp | None:
+        """What is to follow, with the options of the task that follows, if that is known here."""
+        task = self.tasks.get(wanted.task) if wanted is not None and wanted.task else None
+        if wanted is None or task is None:
+            return wanted
+        options = task.options
+        return wanted._replace(queue=options.queue, priority=options.priority, version=options.version)
 
     def tenant_of(self, named: str | None) -> str:
         """The tenant of a new job; InvalidJob if it must be named and is not."""
@@ -209,87 +259,73 @@ class Treadle:
             return self.engine.turn([change]).verdicts[0]
         return (yield from self.engine.settle_script(change))
 
-    # ---------------------------------------------------------------------------------------- looking
+    # ------------------------------------------------------------------------------ tenants and schedules
 
-    def get(self, job_id: str) -> Job:
-        """The job of this id, finished ones too."""
-        return looking.get(self.engine, job_id)
+    def tenant(self, name: str) -> Tenant:
+        """A view of one tenant, which can neither see, change nor infer what is another's."""
+        return Tenant(self, name)
 
-    def find(
-        self,
-        *,
-        state: State | str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        tenant: str | None = None,
-        key: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
-        """Jobs, newest first, up to 500 a page; go on with the page's cursor.
+    @property
+    def rules(self) -> "Settings":
+        return self.settings
 
-        `state` is a State, or a word of the profile. A page of a word that means only some jobs of a state may be
-        shorter than `limit`, and the jobs of that state are read until one fits; of a word that means several states,
-        one state comes after the other.
+    @property
+    def scheduled_tasks(self) -> "Treadle":
+        return self
+
+    def scheduled_task(self, name: str, payload: Any, *, checked: bool, whole: bool) -> tuple[Mapping[str, Any], Any]:
+        """What a schedule of this task takes for granted of its jobs; and the payload, as the task wants it.
+
+        `whole`: it must fit the task as it is, for no row of `for_each` adds to it.
         """
-        if not 1 <= limit <= looking.PAGE:
-            raise InvalidJob("limit", f"{limit} must be from 1 to {looking.PAGE}; go on with the cursor")
-        where = Where(None, task, queue, tenant, key)
-        meaning = None if state is None else self.profile.meaning(state)
-        try:
-            if meaning is None:
-                return self.engine.find(where, limit=limit, cursor=cursor)
-            return looking.find(self.engine, where, meaning, limit=limit, cursor=cursor)
-        except (ValueError, IndexError, OverflowError):
-            if cursor is None:
-                raise
-            raise InvalidJob("cursor", f"{cursor!r} is none of ours; take it from the page before") from None
+        task = self.task_named(name, checked=checked)
+        payload = {} if payload is None else payload
+        if whole:
+            payload = json.loads(task.payload.encode_value(payload))
+        options = task.options
+        retry = dict(zip(("max_attempts", "retry_base", "retry_cap", "retry_jitter"), options.retry, strict=True))
+        taken = {name: getattr(options, name) for name in ("queue", "lane", "priority", "timeout")}
+        return {**taken, **retry, "task_version": options.version}, payload
 
-    def count(
-        self,
-        *,
-        state: State | str | None = None,
-        task: str | None = None,
-        queue: str | None = None,
-        tenant: str | None = None,
-    ) -> dict[State, int]:
-        """How many jobs there are, by stored state; every state is named.
+    def declare(self, name: str, task: str | Task[..., Any], payload: Any = None, **said: Any) -> None:
+        """Declare a schedule in code, as `@app.task(cron=…)` does: a worker brings it into the store when it starts.
 
-        `state` as in `find`; what a word means only a part of is counted by reading it.
+        It says what `app.schedules.create` says. What an operator disables stays disabled.
         """
-        meaning = LABELS if state is None else self.profile.meaning(state)
-        counts = looking.count(self.engine, Where(None, task, queue, tenant), meaning)
-        return {state: counts.get(state, 0) for state in State}
+        if name in self._declared:
+            raise ConfigError(f"schedule {name!r} is declared twice; give one of them another name")
+        rows = said.get("for_each")
+        if callable(rows):
+            said = {**said, "for_each": self.for_each(rows)}
+        named = task if isinstance(task, str) else task.name
+        declaration(name, named, {}, {}, said)  # what is wrong with it is an error here, where it is written
+        self._declared[name] = (named, payload, said)
 
-    def view(self, job: Job) -> dict[str, Any]:
-        """The job as the profile prints it, or under our own names; plain data."""
-        return self.profile.view(job, self.engine.now())
+    def declared(self) -> list[Schedule]:
+        """The schedules that this code declares."""
+        found = []
+        for name, (task, given, said) in self._declared.items():
+            taken, payload = self.scheduled_task(task, given, checked=True, whole=said.get("for_each") is None)
+            found.append(declaration(name, task, payload, taken, said))
+        return found
 
-    def events(self, job_id: str) -> list[Event]:
-        """The audit trail of a job, oldest first."""
-        return self.engine.events(self.get(job_id).id)
+    def for_each(self, rows: Callable[..., Any], name: str | None = None) -> str:
+        """Register a function that yields rows, for schedules that make a job of each (`for_each=`); its name."""
+        name = name or str(getattr(rows, "__name__", ""))
+        task = f"{EXPANSION}{name}"
+        known = self.tasks.get(task)
+        if known is not None and getattr(known.handler, "rows", None) is not rows:
+            raise ConfigError(f"for_each: {name!r} is registered twice; give one of them another name")
+        if known is None:
+            self.register(task, expansion(rows, lambda: self.engine))
+        return name
 
-    # ------------------------------------------------------------------------------------- operating
+    def workers(self) -> list[Member]:
+        """The workers that are alive, as they last said."""
+        now = self.engine.now()
+        return [member for member in self.engine.records(Member) if member.alive(now)]
 
-    def cancel(self, job_id: str, *, actor: str = "api", reason: str = "") -> Job:
-        """Cancel a pending job, or ask a running one to stop; NotPossible once it has ended.
-
-        With the setting `cancel = "pending"` a running one cannot be cancelled either.
-        """
-        only_pending = self.settings.cancel == "pending"
-
-        def decide(job: Job, now: datetime) -> Change:
-            return lifecycle.cancel(job, now, actor=actor, note=_note(reason), only_pending=only_pending)
-
-        return operate(self.engine, job_id, decide, actor=actor)
-
-    def retry(self, job_id: str, *, keep_attempts: bool = False, actor: str = "api", reason: str = "") -> Job:
-        """Run a failed or cancelled job again, with a fresh budget, or with `keep_attempts` just once more."""
-
-        def decide(job: Job, now: datetime) -> Change:
-            return lifecycle.retry(job, now, actor=actor, note=_note(reason), keep_attempts=keep_attempts)
-
-        return operate(self.engine, job_id, decide, actor=actor)
+    # ------------------------------------------------------------------------------------ keeping order
 
     def recover(self, *, message: str | None = None, actor: str = "api") -> int:
         """Requeue or end every job whose lease has run out; workers do this by themselves. How many it was.
@@ -297,13 +333,17 @@ class Treadle:
         `message` is kept as the error, instead of our own words. A job that is locked is left for the next time.
         """
         check_name("actor", actor)
-        return recover_leases(self.engine, actor=actor, message=_note(message or ""), logger=self.logger)
+        return recover_leases(self.engine, actor=actor, message=note(message or ""), logger=self.logger)
 
     def prune(self) -> int:
-        """Delete finished jobs older than their retention; workers do this by themselves. How many were deleted."""
+        """Delete finished jobs and audit lines older than their retention, as workers do by themselves.
+
+        How many jobs were deleted.
+        """
         total = 0
         while batch := self.engine.prune(self.settings.keep, limit=1000):
             total += batch
+        forget_old_lines(self.engine, self.settings.keep_lines)
         return total
 
     def open(self) -> None:
@@ -360,7 +400,8 @@ class Treadle:
             "poll": poll,
             "name": name,
         }
-        return Worker(self.engine, self.tasks, plan_from(self.settings, given), self.logger)
+        plan = plan_from(self.settings, given)
+        return Worker(self.engine, self.tasks, plan, self.logger, declared=self.declared())
 
     def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
         """Run a worker in this thread until it is stopped (SIGTERM, SIGINT); options as in `worker`."""
@@ -387,5 +428,16 @@ def _raw(payload: Any) -> None:
     """Stands for the handler of a task that is not known here."""
 
 
-def _note(reason: str) -> str:
-    return clean(reason, MESSAGE_CAP)
+def _follow_up(task: str, state: str, options: Mapping[str, Any]) -> FollowUp | None:
+    """What a task says is to follow a job that ends so."""
+    then, names = options.get(f"on_{state}"), options.get("audit") or {}
+    if unknown := names.keys() - {"succeeded", "failed"}:
+        raise ConfigError(f"task {task!r}: audit: {', '.join(sorted(unknown))} must be succeeded or failed")
+    if state in names:
+        check_name("audit", names[state])
+    if then is None and state not in names:
+        return None
+    name = then.name if isinstance(then, Task) else then or ""
+    if name:
+        check_name(f"on_{state}", name)
+    return FollowUp(names.get(state, ""), name)

@@ -5,6 +5,7 @@ TreadleError
 │   └── InvalidPayload    the arguments do not fit the task
 ├── UnknownTask           no task of that name is registered
 ├── JobNotFound           no job of that id
+├── ScheduleNotFound      no schedule of that name
 ├── KeyTaken              another job holds this key, and the caller asked to be told
 ├── NotPossible           the job's state does not allow what an operator asked for
 ├── LeaseLost             this worker no longer holds the job
@@ -61,6 +62,16 @@ class JobNotFound(TreadleError, LookupError):
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         super().__init__(f"there is no job {job_id}; finished jobs are pruned after their retention time")
+
+
+class ScheduleNotFound(TreadleError, LookupError):
+    """No schedule of that name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        near = get_close_matches(name, list(known), 1)
+        hint = f"did you mean {near[0]!r}?" if near else "`treadle schedules list` shows those there are"
+        super().__init__(f"there is no schedule {name!r}; {hint}")
 
 
 class KeyTaken(TreadleError):

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.clock import Duration, seconds
@@ -32,6 +33,11 @@ class Plan(NamedTuple):
     end_expired: bool = True
     start_first: bool = False  # write that a job starts before it does, not with the next write
     keep: Retention = Retention()
+    keep_lines: timedelta | None = None  # of the audit trail
+    beat: float = 10.0  # says that it is alive
+    schedules: bool = True
+    tick: float = 1.0  # looks for schedules that are due
+    budgets: Mapping[str, int] = {}  # of a tenant, in millionths a day
 
 
 def plan_from(settings: "Settings", given: Mapping[str, Any]) -> Plan:
@@ -52,6 +58,11 @@ def plan_from(settings: "Settings", given: Mapping[str, Any]) -> Plan:
         end_expired=settings.expired_jobs == "cancel",
         start_first=settings.start == "first",
         keep=settings.keep,
+        keep_lines=settings.keep_lines,
+        beat=_span("beat", settings.beat, least=0.1),
+        schedules=settings.schedules,
+        tick=_span("schedule_tick", settings.schedule_tick, least=0.05),
+        budgets=settings.budgets,
     )
     if not 1 <= plan.concurrency <= 1000:
         raise ConfigError(f"concurrency: {plan.concurrency} must be from 1 to 1,000")

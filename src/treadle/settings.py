@@ -68,6 +68,10 @@ class Settings(BaseSettings):
     grace: Seconds = 30.0
     poll: Seconds = 1.0
     sweep: Seconds = 1.0
+    beat: Seconds = 10.0
+    schedules: bool = True
+    schedule_tick: Seconds = 1.0
+    budgets: dict[str, int] = {}
     start: Literal["with_next_write", "first"] = "with_next_write"
     unknown_tasks: Literal["leave", "fail"] = "leave"
     expired_jobs: Literal["cancel", "leave"] = "cancel"
@@ -78,6 +82,7 @@ class Settings(BaseSettings):
     keep_succeeded: Age = "7d"
     keep_cancelled: Age = "7d"
     keep_failed: Age = "30d"
+    keep_audit: Age = "90d"
     keep_tasks: dict[str, dict[Ended, Age]] = {}
 
     @property
@@ -92,6 +97,11 @@ class Settings(BaseSettings):
             {state: timedelta(seconds=float(age)) for state, age in ages.items() if age is not None},
             {task: {state: _span(age) for state, age in said.items()} for task, said in self.keep_tasks.items()},
         )
+
+    @property
+    def keep_lines(self) -> timedelta | None:
+        """How long audit lines are kept."""
+        return _span(self.keep_audit)
 
     @classmethod
     def settings_customise_sources(

@@ -12,7 +12,7 @@ from treadle.clock import Duration, seconds
 from treadle.context import Context
 from treadle.engines.base import Receipt
 from treadle.errors import ConfigError, InvalidJob
-from treadle.model import Job, Scope, check_name, check_retry, checked, new_id
+from treadle.model import FollowUp, Job, OnEnd, Scope, check_name, check_retry, checked, new_id
 from treadle.payload import Payload
 from treadle.retry import Retry
 
@@ -51,6 +51,7 @@ class Options(NamedTuple):
     timeout: float | None = None
     version: int = 1
     unique: Unique = Unique()
+    on_end: OnEnd | None = None
     key: str | None = None
     run_after: Duration | datetime | None = None
     expires_at: Duration | datetime | None = None
@@ -64,6 +65,8 @@ class Enqueuer(Protocol):
     def store_now(self) -> datetime: ...
 
     def tenant_of(self, named: str | None) -> str: ...
+
+    def follow_up(self, wanted: FollowUp | None) -> FollowUp | None: ...
 
     def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Receipt]: ...
 
@@ -90,7 +93,7 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store a job that will run this task with these arguments; the job, or the one that holds its key."""
-        return _stored(self._submit([self.job(*args, **kwargs)]))
+        return self.store(self.job(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for async code: the loop goes on while the store works."""
@@ -191,6 +194,10 @@ class Task(Generic[P, R]):
         self._class_method  # noqa: B018 - says clearly if there is none
         return object.__new__(handler).handle
 
+    def store(self, job: Job) -> Job:
+        """Store a job of this task; the job, or the one that holds its key."""
+        return _stored(self._submit([job]))
+
     def _submit(self, jobs: list[Job]) -> list[Receipt]:
         return self._enqueuer.submit(jobs, on_conflict(self.options.unique), self.options.tx)
 
@@ -209,6 +216,13 @@ class Task(Generic[P, R]):
             except InvalidJob as error:
                 raise type(error)(f"call {place}: {error.field}", error.problem) from None
         return jobs
+
+    def _on_end(self) -> OnEnd | None:
+        """What is to follow the end of a job, with the options of the tasks that follow."""
+        wanted = self.options.on_end
+        if wanted is None:
+            return None
+        return OnEnd(self._enqueuer.follow_up(wanted.succeeded), self._enqueuer.follow_up(wanted.failed))
 
     def _job(self, payload_json: str) -> Job:
         options, now = self.options, self._enqueuer.store_now()
@@ -231,6 +245,7 @@ class Task(Generic[P, R]):
                 key=options.key,
                 key_scope=scope,
                 key_until=until,
+                on_end=self._on_end(),
             )
         )
 

@@ -1,4 +1,4 @@
-"""What any worker does between claims: recover leases that ran out, expire jobs, prune old ones.
+"""What any worker does between claims: recover leases that ran out, expire jobs, fire schedules, keep the house.
 
 There is no leader: every act is an ordinary fenced change, so any number of workers may try the same one.
 """
@@ -12,12 +12,13 @@ from datetime import datetime
 from treadle import lifecycle
 from treadle.engines.base import Engine, Ruling
 from treadle.errors import EngineUnavailable
+from treadle.housekeeping import Housekeeping
 from treadle.model import Job, State
 from treadle.plan import SWEEP, Plan
+from treadle.scheduler import Scheduler
 
 log = logging.getLogger("treadle.upkeep")
 
-PRUNE_PERIOD = 60.0
 BATCH = 200
 
 
@@ -25,8 +26,17 @@ class Upkeep:
     """The chores of one worker; `tick` is called between its turns and does what is due."""
 
     def __init__(
-        self, engine: Engine, plan: Plan, *, holds: Callable[[Job], bool], logger: logging.Logger | None = None
+        self,
+        engine: Engine,
+        plan: Plan,
+        *,
+        holds: Callable[[Job], bool],
+        scheduler: Scheduler,
+        housekeeping: Housekeeping,
+        logger: logging.Logger | None = None,
     ) -> None:
+        self.scheduler = scheduler
+        self.housekeeping = housekeeping
         self._engine = engine
         self._plan = plan
         self._lease = plan.lease
@@ -38,7 +48,6 @@ class Upkeep:
         self._slow = False  # or took its time
         self._past: dict[tuple[str, str | None, datetime | None], float] = {}  # what slow looks found, and since when
         self._spared: dict[tuple[str, str | None], float] = {}  # leases whose row was locked, and until when
-        self._prune_at = time.monotonic() + random.uniform(0, PRUNE_PERIOD)  # noqa: S311 - spreads the workers
 
     def heard(self, silence: float) -> None:
         """The store took `silence` seconds to answer, or did not answer at all (infinity).
@@ -58,10 +67,8 @@ class Upkeep:
             self._recover_at = now + self._period()
             while self.recover() == BATCH:
                 pass
-        if now >= self._prune_at:
-            self._prune_at = now + PRUNE_PERIOD
-            if self._engine.prune(self._plan.keep, limit=BATCH) == BATCH:
-                self._prune_at = now + 0.1  # there is more, but the jobs come first
+        self.scheduler.tick()
+        self.housekeeping.tick()
 
     def recover(self) -> int:
         """Requeue or end the jobs whose lease or time to live has run out; how many it was."""

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
@@ -22,10 +22,13 @@ from treadle.context import Attempt, Told
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, Verdict
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.executors import error_from, uncommitted
+from treadle.housekeeping import Housekeeping
 from treadle.keeper import Keeper
 from treadle.lifecycle import Outcome, Refused
 from treadle.model import Change, Job, Reason, State, new_id
 from treadle.plan import Plan
+from treadle.records import Member, Schedule
+from treadle.scheduler import Scheduler
 from treadle.slots import Slots
 from treadle.task import Task
 from treadle.tx import committed
@@ -37,6 +40,7 @@ LARGEST_BATCH = 500
 AHEAD = 0.2  # seconds of work claimed before there is a free slot for it
 PACE_MEMORY = 0.5  # seconds over which the pace of jobs is remembered
 GLANCE = 0.25  # seconds between two looks at jobs that wait for a slot
+ORPHANS = 2.0  # seconds between two looks for jobs that no live worker knows, if those are to fail
 LAST_WORDS = 10.0  # seconds to settle what is left at the end, if the store does not answer
 
 
@@ -52,14 +56,27 @@ class Worker:
     """Runs the jobs of these tasks until it is told to stop: `async with worker:`, or `worker.run()`."""
 
     def __init__(
-        self, engine: Engine, tasks: Mapping[str, Task[Any, Any]], plan: Plan, logger: logging.Logger | None = None
+        self,
+        engine: Engine,
+        tasks: Mapping[str, Task[Any, Any]],
+        plan: Plan,
+        logger: logging.Logger | None = None,
+        *,
+        declared: Sequence[Schedule] = (),
     ) -> None:
         self.plan = plan
         self.exhausted = False  # whether it stopped by itself: too many handlers that never end
         self._engine = engine
         self._tasks = tasks
         self._logger, self._log = logger, logger or log
-        self._upkeep = Upkeep(engine, plan, holds=self._holds, logger=logger)
+        self._upkeep = Upkeep(
+            engine,
+            plan,
+            holds=self._holds,
+            scheduler=Scheduler(engine, plan, declared, logger),
+            housekeeping=Housekeeping(engine, plan, self._versions, lambda: len(self._held), logger),
+            logger=logger,
+        )
         self._keeper = Keeper(
             engine, plan.lease, held=self._kept, tell=self._tell, heard=self._upkeep.heard, logger=logger
         )
@@ -75,6 +92,7 @@ class Worker:
         self._until_idle = False
         self._refusal: Exception | None = None  # why the store will have nothing of a worker that shall end
         self._rate = 0.0  # jobs settled a second, lately
+        self._orphans_at = 0.0  # when to look again for jobs that no live worker knows
         self._asked = threading.Event()
         self._bell: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -225,6 +243,8 @@ class Worker:
             self._take_turns()
         finally:
             self._keeper.stop()
+            with suppress(EngineError):
+                self._upkeep.housekeeping.leave()
 
     def _take_turns(self) -> None:
         claim: Claim | None = None  # kept until it is answered: a repeated token claims no second time
@@ -260,7 +280,7 @@ class Worker:
                     for settling, verdict in zip(settled, turn.verdicts, strict=True):
                         self._heed(settling, verdict)
                     if claim is not None:
-                        if len(turn.jobs) < claim.limit:
+                        if len(turn.jobs) < claim.limit and not claim.unless:
                             rest_until = time.monotonic() + self.plan.poll
                         claim = None
                         self._take(turn.jobs, claimed)
@@ -270,7 +290,9 @@ class Worker:
                     rest_until = 0.0
                 if self._slots.crowded:
                     self._on_loop(self._slots.release_late)
-                if not self._stopping:
+                if self._stopping:
+                    self._upkeep.housekeeping.stopping()
+                else:
                     self._upkeep.tick()
             except Exception as error:
                 failures += 1
@@ -290,9 +312,22 @@ class Worker:
         room = min(plan.batch or LARGEST_BATCH, LARGEST_BATCH, capacity - len(self._held) + len(self._settling))
         if room <= 0 or self._stopping:
             return None
-        tasks = None if plan.fail_unknown else tuple(self._tasks)
-        versions = {task.name: task.options.version for task in self._tasks.values()}
-        return Claim(new_id(), plan.name, room, plan.lease, plan.queues, plan.lanes, tasks, versions)
+        wish = Claim(
+            new_id(), plan.name, room, plan.lease, plan.queues, plan.lanes, tuple(self._tasks), self._versions()
+        )
+        if plan.fail_unknown and time.monotonic() >= self._orphans_at:
+            self._orphans_at = time.monotonic() + ORPHANS
+            return wish._replace(tasks=None, versions={}, unless=self._known_to_somebody())
+        return wish
+
+    def _versions(self) -> dict[str, int]:
+        return {task.name: task.options.version for task in self._tasks.values()}
+
+    def _known_to_somebody(self) -> tuple[str, ...]:
+        """The tasks that some live worker runs: jobs of any other are failed by whoever meets them."""
+        now = self._engine.now()
+        alive = [member for member in self._engine.records(Member) if member.alive(now)]
+        return tuple({*self._tasks, *(task for member in alive for task in member.tasks)})
 
     def _take(self, jobs: list[Job], sent: float) -> None:
         """Hand claimed jobs to the slots; their leases count from before the claim was first sent."""
@@ -314,6 +349,8 @@ class Worker:
     def _rest(self, rest: float) -> bool:
         """Wait for an outcome, a hint, or the next chore; whether there may be something to claim."""
         patience = GLANCE if self._held else min(self.plan.poll, self.plan.sweep)  # chores do not wait for the poll
+        if not self._stopping:
+            patience = min(patience, self._upkeep.scheduler.wait())
         if rest > 0 and not self._stopping:
             hinted = self._engine.wait(self.plan.queues, min(rest, patience), self._wake)
         else:

@@ -339,7 +339,8 @@ class SqliteEngine:
 
     def events(self, job_id: str) -> list[Event]:
         rows = self.file.read(
-            "select job, revision, at, what, actor, note, tenant from treadle_events where job = ? order by revision, at",
+            "select job, revision, at, what, actor, note, tenant from treadle_events where job = ?"
+            " order by revision, at",
             job_id,
         )
         return [event_from(row) for row in rows]

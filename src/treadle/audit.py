@@ -1,0 +1,99 @@
+"""Tamper evidence for the audit trail: batches of lines are sealed, and each seal names the one before it. Pure.
+
+A seal's digest is over its lines, its hash over the digest and the hash before it. Who edits, removes or moves a line
+has to change the digest, and with it the hash of every later seal; who keeps one hash elsewhere can tell.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import NamedTuple
+
+from treadle.model import Event
+from treadle.records import Seal
+
+AT_ONCE = 90  # lines in a seal: what every engine can write in one atom
+
+
+class Verified(NamedTuple):
+    """What a look at a tenant's seals found."""
+
+    tenant: str
+    seals: int
+    lines: int  # that are sealed and there
+    pruned: int  # seals whose lines were old and are gone
+    hash: str  # of the last seal: keep it elsewhere
+    problems: Sequence[str]
+
+
+def digest(lines: Iterable[Event]) -> str:
+    """Over every word of every line, in order."""
+    said = sha256()
+    for line in lines:
+        at = line.at.astimezone(UTC).isoformat(timespec="microseconds")
+        row = [line.job_id, line.revision, at, line.what.value, line.actor, line.note, line.tenant]
+        said.update(json.dumps(row, ensure_ascii=True).encode() + b"\n")
+    return said.hexdigest()
+
+
+def sealing(lines: Sequence[Event], last: Seal | None, now: datetime) -> tuple[Seal, list[Event]]:
+    """The next seal of a tenant, over lines of that tenant, and those lines in the order it holds them."""
+    ordered = sorted(lines, key=in_order)
+    previous, number = (last.hash, last.number + 1) if last is not None else ("", 1)
+    seal = Seal(
+        tenant=ordered[0].tenant,
+        number=number,
+        lines=len(ordered),
+        first_at=ordered[0].at,
+        last_at=ordered[-1].at,
+        digest=digest(ordered),
+        previous=previous,
+        hash="",
+        sealed_at=now,
+    )
+    return seal.evolve(hash=hash_of(seal)), ordered
+
+
+def in_order(line: Event) -> tuple[datetime, str, int]:
+    return line.at, line.job_id, line.revision
+
+
+def hash_of(seal: Seal) -> str:
+    """Over all that a seal says, but for when its lines were pruned."""
+    times = (seal.first_at, seal.last_at, seal.sealed_at)
+    moments = [moment.astimezone(UTC).isoformat(timespec="microseconds") for moment in times]
+    said = [seal.tenant, seal.number, seal.lines, *moments, seal.digest, seal.previous]
+    return sha256(json.dumps(said, ensure_ascii=True).encode()).hexdigest()
+
+
+def verify(tenant: str, seals: Sequence[Seal], lines_of: Callable[[Seal], Sequence[Event]]) -> Verified:
+    """Whether a tenant's seals follow each other and their lines are as they were sealed."""
+    problems: list[str] = []
+    previous, number, there = "", 0, 0
+    for seal in sorted(seals, key=lambda seal: seal.number):
+        number += 1
+        if seal.number != number:
+            problems.append(f"seal {number} is missing" if seal.number == number + 1 else _gap(number, seal.number))
+            number = seal.number
+        elif seal.previous != previous:
+            problems.append(f"seal {seal.number} does not follow the seal before it")
+        if hash_of(seal) != seal.hash:
+            problems.append(f"seal {seal.number} was edited")
+        previous = seal.hash
+        if seal.pruned_at is not None:
+            continue
+        lines = lines_of(seal)
+        there += len(lines)
+        if len(lines) != seal.lines:
+            gone = seal.lines - len(lines)
+            what = f"{gone} of its {seal.lines} lines are gone" if gone > 0 else f"{-gone} lines were added to it"
+            problems.append(f"seal {seal.number}: {what}")
+        elif digest(lines) != seal.digest:
+            problems.append(f"seal {seal.number}: a line was edited or moved")
+    pruned = sum(seal.pruned_at is not None for seal in seals)
+    return Verified(tenant, len(seals), there, pruned, previous, problems)
+
+
+def _gap(first: int, found: int) -> str:
+    return f"seals {first} to {found - 1} are missing"

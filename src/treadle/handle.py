@@ -1,0 +1,315 @@
+"""What one may see of the jobs and do to them: everybody's (the app), or one tenant's (`app.tenant("acme")`).
+
+A handle that is bound to a tenant answers for the jobs of others as for jobs that are not there.
+"""
+
+import time
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple, Protocol
+
+from treadle import lifecycle, looking
+from treadle.audit import Verified, in_order, verify
+from treadle.clock import Duration, seconds
+from treadle.engines.base import Engine, Page, Where
+from treadle.errors import InvalidJob, JobNotFound, NotPossible
+from treadle.model import MESSAGE_CAP, Change, Event, Job, State, What, check_name, clean
+from treadle.operating import operate
+from treadle.profile import LABELS, Profile
+from treadle.records import ANY, Member, Pause, Seal, subject
+from treadle.timetable import Tasks, Timetable, first_revision
+from treadle.why import Obstacle, why
+
+TRIES = 20
+GLANCE = 0.1  # seconds between two looks at what still runs
+
+
+class Rules(Protocol):
+    """The settings that a handle heeds."""
+
+    cancel: Any
+    tenant_required: bool
+
+
+class Spent(NamedTuple):
+    """What the jobs of a task have cost, in millionths of your currency."""
+
+    tenant: str
+    task: str
+    micros: int
+
+
+class Trail(NamedTuple):
+    """What a look at the whole audit trail found: each tenant's seals, and how many lines are not sealed yet."""
+
+    tenants: list[Verified]
+    unsealed: int
+
+    @property
+    def sound(self) -> bool:
+        return not any(tenant.problems for tenant in self.tenants)
+
+
+class Handle:
+    """Jobs, schedules and pauses, seen from one side of the walls between tenants."""
+
+    engine: Engine
+    profile: Profile
+    bound: str | None = None  # the one tenant it is for; None: all
+
+    @property
+    def rules(self) -> Rules:
+        raise NotImplementedError
+
+    @property
+    def scheduled_tasks(self) -> Tasks:
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------------------- looking
+
+    def get(self, job_id: str) -> Job:
+        """The job of this id, finished ones too."""
+        job = looking.get(self.engine, job_id)
+        if self.bound not in (None, job.tenant):
+            raise JobNotFound(str(job_id))
+        return job
+
+    def find(
+        self,
+        *,
+        state: State | str | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        key: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """Jobs, newest first, up to 500 a page; go on with the page's cursor.
+
+        `state` is a State, or a word of the profile. A page of a word that means only some jobs of a state may be
+        shorter than `limit`, and the jobs of that state are read until one fits; of a word that means several states,
+        one state comes after the other.
+        """
+        if not 1 <= limit <= looking.PAGE:
+            raise InvalidJob("limit", f"{limit} must be from 1 to {looking.PAGE}; go on with the cursor")
+        where = Where(None, task, queue, self._of(tenant), key)
+        meaning = None if state is None else self.profile.meaning(state)
+        try:
+            if meaning is None:
+                return self.engine.find(where, limit=limit, cursor=cursor)
+            return looking.find(self.engine, where, meaning, limit=limit, cursor=cursor)
+        except (ValueError, IndexError, OverflowError):
+            if cursor is None:
+                raise
+            raise InvalidJob("cursor", f"{cursor!r} is none of ours; take it from the page before") from None
+
+    def count(
+        self,
+        *,
+        state: State | str | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+    ) -> dict[State, int]:
+        """How many jobs there are, by stored state; every state is named.
+
+        `state` as in `find`; what a word means only a part of is counted by reading it.
+        """
+        meaning = LABELS if state is None else self.profile.meaning(state)
+        counts = looking.count(self.engine, Where(None, task, queue, self._of(tenant)), meaning)
+        return {state: counts.get(state, 0) for state in State}
+
+    def view(self, job: Job) -> dict[str, Any]:
+        """The job as the profile prints it, or under our own names; plain data."""
+        return self.profile.view(job, self.engine.now())
+
+    def events(self, job_id: str) -> list[Event]:
+        """The audit trail of a job, oldest first."""
+        return self.engine.events(self.get(job_id).id)
+
+    def why(self, job_id: str) -> list[Obstacle]:
+        """Why the job is not running, the firmest reason first; of one that runs, who has it."""
+        job = self.get(job_id)
+        holder = None
+        if job.key is not None and job.state.final:
+            rivals = self.engine.find(Where(None, job.task, None, job.tenant, job.key), limit=10).jobs
+            holder = next((rival for rival in rivals if rival.id != job.id and not rival.state.final), None)
+        return why(job, self.engine.now(), self._holding(), self.engine.records(Member), holder)
+
+    def costs(self, day: date | None = None, *, days: int = 1, tenant: str | None = None) -> list[Spent]:
+        """What the jobs that ended on this day (in UTC; today, or the `days` up to it) have cost, by tenant and task.
+
+        A job counts on the day it ends, with all its attempts.
+        """
+        if days < 1:
+            raise InvalidJob("days", f"{days} must be 1 or more")
+        end = datetime.combine(day or self.engine.now().date(), datetime.min.time(), UTC) + timedelta(days=1)
+        found = self.engine.costs(since=end - timedelta(days=days), until=end, tenant=self._of(tenant))
+        return [Spent(owner, task, micros) for (owner, task), micros in sorted(found.items())]
+
+    # ------------------------------------------------------------------------------------- operating
+
+    def cancel(self, job_id: str, *, actor: str = "api", reason: str = "") -> Job:
+        """Cancel a pending job, or ask a running one to stop; NotPossible once it has ended.
+
+        With the setting `cancel = "pending"` a running one cannot be cancelled either.
+        """
+        only_pending = self.rules.cancel == "pending"
+
+        def decide(job: Job, now: datetime) -> Change:
+            return lifecycle.cancel(job, now, actor=actor, note=note(reason), only_pending=only_pending)
+
+        return operate(self.engine, self.get(job_id).id, decide, actor=actor)
+
+    def retry(self, job_id: str, *, keep_attempts: bool = False, actor: str = "api", reason: str = "") -> Job:
+        """Run a failed or cancelled job again, with a fresh budget, or with `keep_attempts` just once more."""
+
+        def decide(job: Job, now: datetime) -> Change:
+            return lifecycle.retry(job, now, actor=actor, note=note(reason), keep_attempts=keep_attempts)
+
+        return operate(self.engine, self.get(job_id).id, decide, actor=actor)
+
+    @property
+    def schedules(self) -> Timetable:
+        """The schedules: make, list, change, enable, disable, delete, preview, run."""
+        return Timetable(self.engine, self.scheduled_tasks, self.bound)
+
+    # --------------------------------------------------------------------------------------- the gate
+
+    def pause(
+        self,
+        *,
+        tenant: str | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        reason: str = "",
+        until: Duration | datetime | None = None,
+        actor: str = "api",
+        wait: bool = False,
+        patience: Duration = "1h",
+    ) -> Pause:
+        """Let no job of this tenant, queue and task be claimed; none named: no job at all.
+
+        When it returns, no claim of such a job can commit. What runs, runs on; with `wait` it returns when nothing of
+        it runs any more (NotPossible if that takes longer than `patience`; the pause stands).
+        """
+        check_name("actor", actor)
+        scope = self._scope(tenant, queue, task)
+        longest = seconds(patience, "patience")
+        for _ in range(TRIES):
+            now = self.engine.now()
+            found = self._found(scope)
+            revision = first_revision(self.engine, scope) if found is None else found.revision + 1
+            pause = scope.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now), revision=revision)
+            line = _line(pause, What.PAUSED, now, actor, pause.reason)
+            if self.engine.save(pause, before=found, line=line).done:
+                if wait:
+                    self._drained(scope, longest)
+                return pause
+        raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
+
+    def resume(
+        self,
+        *,
+        tenant: str | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        reason: str = "",
+        actor: str = "api",
+    ) -> Pause:
+        """Lift the pause of exactly this scope; NotPossible if there is none."""
+        check_name("actor", actor)
+        scope = self._scope(tenant, queue, task)
+        for _ in range(TRIES):
+            pause = self._found(scope)
+            if pause is None:
+                there = "; ".join(one.scope for one in self.pauses()) or "nothing"
+                raise NotPossible(f"{scope.scope} is not paused by itself; paused: {there}")
+            now = self.engine.now()
+            line = _line(pause.evolve(revision=pause.revision + 1), What.RESUMED, now, actor, note(reason))
+            if self.engine.drop(pause, line=line):
+                return pause
+        raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
+
+    def pauses(self) -> list[Pause]:
+        """The pauses that hold now, or whose time is over and that nobody has lifted."""
+        return [pause for pause in self.engine.records(Pause) if self.bound is None or pause.tenant == self.bound]
+
+    def _holding(self) -> list[Pause]:
+        now = self.engine.now()
+        return [pause for pause in self.engine.records(Pause) if pause.until is None or pause.until > now]
+
+    def _scope(self, tenant: str | None, queue: str | None, task: str | None) -> Pause:
+        tenant = self._of(tenant)
+        for field, name in (("tenant", tenant), ("queue", queue), ("task", task)):
+            if name is not None:
+                check_name(field, name)
+        return Pause(tenant or ANY, queue or ANY, task or ANY)
+
+    def _found(self, scope: Pause) -> Pause | None:
+        return next((pause for pause in self.engine.records(Pause) if pause[:3] == scope[:3]), None)
+
+    def _drained(self, scope: Pause, patience: float) -> None:
+        """Wait until nothing in scope runs."""
+        named = [None if name == ANY else name for name in scope[:3]]
+        where = Where(State.RUNNING, named[2], named[1], named[0])
+        deadline = time.monotonic() + patience
+        while running := self.engine.find(where, limit=1).jobs:
+            if time.monotonic() > deadline:
+                raise NotPossible(
+                    f"{scope.scope} is paused, but job {running[0].id} and maybe others still run after {patience:g} s"
+                )
+            time.sleep(GLANCE)
+
+    # -------------------------------------------------------------------------------- the audit trail
+
+    def audit(self, *, limit: int = 100, tenant: str | None = None) -> list[Event]:
+        """The latest audit lines of all jobs, schedules and pauses, newest first."""
+        owner = self._of(tenant)
+        lines = [line for line in self.engine.unsealed(limit=10_000) if owner in (None, line.tenant)]
+        for seal in sorted(self.engine.records(Seal, tenant=owner), key=lambda seal: seal.sealed_at, reverse=True):
+            if len(lines) >= limit:
+                break
+            lines += self.engine.sealed(seal)
+        return sorted(lines, key=in_order, reverse=True)[:limit]
+
+    def verify_audit(self, *, tenant: str | None = None) -> Trail:
+        """Whether the sealed audit lines are as they were; and how many lines are not sealed yet."""
+        owner = self._of(tenant)
+        seals: dict[str, list[Seal]] = {}
+        for seal in self.engine.records(Seal, tenant=owner):
+            seals.setdefault(seal.tenant, []).append(seal)
+        tail = sum(owner in (None, line.tenant) for line in self.engine.unsealed(limit=100_000))
+        return Trail([verify(name, chain, self.engine.sealed) for name, chain in seals.items()], tail)
+
+    def _of(self, tenant: str | None) -> str | None:
+        """Whose rows are meant; InvalidJob if a bound handle is asked for another's."""
+        if self.bound is None:
+            return tenant
+        if tenant not in (None, self.bound):
+            raise InvalidJob("tenant", f"{tenant!r} is not the tenant of this handle")
+        return self.bound
+
+
+def note(reason: str) -> str:
+    """What an operator says, made storable."""
+    return clean(reason, MESSAGE_CAP)
+
+
+def _moment(until: Duration | datetime | None, now: datetime) -> datetime | None:
+    if until is None:
+        return None
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise InvalidJob("until", f"{until!r} has no time zone; write datetime(..., tzinfo=UTC) or a time from now")
+        moment = until.astimezone(UTC)
+    else:
+        moment = now + timedelta(seconds=seconds(until, "until"))
+    if moment <= now:
+        raise InvalidJob("until", f"{moment:%Y-%m-%d %H:%M:%S} UTC is past; leave it out to pause until you resume")
+    return moment
+
+
+def _line(pause: Pause, what: What, at: datetime, actor: str, reason: str) -> Event:
+    text = ": ".join(filter(None, (pause.scope, reason)))
+    return Event(subject(pause), pause.revision, at, what, actor, text, pause.tenant)

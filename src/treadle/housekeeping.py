@@ -1,0 +1,183 @@
+"""What keeps a store in order beside its jobs: live workers, old rows, sealed audit lines, budgets.
+
+Any worker does any of it; what two do at once is done once, for every write compares what was there.
+"""
+
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from treadle.audit import AT_ONCE, sealing
+from treadle.engines.base import WHATEVER, Engine
+from treadle.model import Event, What
+from treadle.plan import Plan
+from treadle.records import ANY, Member, Pause, Seal, subject
+from treadle.timetable import first_revision
+from treadle.why import BUDGET
+
+log = logging.getLogger("treadle.upkeep")
+
+PRUNE_PERIOD = 60.0
+SEAL_PERIOD = 60.0
+BUDGET_PERIOD = 10.0
+FORGET_PERIOD = 3600.0
+BATCH = 200
+SEALS = 20  # of one tenant, made in one go
+RIPE = 60.0  # seconds after which lines are sealed although they do not fill a seal
+GONE = timedelta(days=1)  # after which a worker that was not heard of is forgotten
+
+
+class Housekeeping:
+    """The chores of one worker that are seldom due; `tick` is called between its turns."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: Plan,
+        tasks: Callable[[], Mapping[str, int]],
+        running: Callable[[], int],
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._tasks = tasks
+        self._running = running
+        self._log = logger or log
+        self._started_at: datetime | None = None
+        self._last: dict[str, Seal] = {}  # by tenant, as far as we know
+        self._stopping = False
+        chores: dict[Callable[[], float], float] = {
+            self.beat: 0.0,
+            self._prune: random.uniform(0, PRUNE_PERIOD),  # noqa: S311 - spreads the workers
+            self._seal: random.uniform(0, SEAL_PERIOD),  # noqa: S311
+            self._forget: random.uniform(0, FORGET_PERIOD),  # noqa: S311
+        }
+        if plan.budgets:
+            chores[self._heed_budgets] = random.uniform(0, BUDGET_PERIOD)  # noqa: S311
+        self._chores = {chore: time.monotonic() + delay for chore, delay in chores.items()}
+
+    def tick(self) -> None:
+        """Do what is due; each chore says in how many seconds it is due again."""
+        for chore, due_at in self._chores.items():
+            if time.monotonic() >= due_at:
+                self._chores[chore] = time.monotonic() + 1.0  # if it fails, not again at once
+                self._chores[chore] = time.monotonic() + chore()
+
+    # -------------------------------------------------------------------------------- live workers
+
+    def beat(self) -> float:
+        """Say that this worker is alive, what it serves and what it knows."""
+        now, plan = self._engine.now(), self.plan_of_work()
+        self._started_at = self._started_at or now
+        member = plan._replace(started_at=self._started_at, seen_at=now)
+        self._engine.save(member, before=WHATEVER)
+        return self._plan.beat
+
+    def plan_of_work(self) -> Member:
+        plan, moment = self._plan, self._started_at or self._engine.now()
+        return Member(
+            name=plan.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=list(plan.queues),
+            lanes=None if plan.lanes is None else list(plan.lanes),
+            tasks=dict(self._tasks()),
+            concurrency=plan.concurrency,
+            running=self._running(),
+            stopping=self._stopping,
+            started_at=moment,
+            seen_at=moment,
+            period=plan.beat,
+        )
+
+    def stopping(self) -> None:
+        """Say once that this worker takes no more jobs."""
+        if not self._stopping:
+            self._stopping = True
+            self.beat()
+
+    def leave(self) -> None:
+        """Take this worker off the list."""
+        self._engine.drop(self.plan_of_work())
+
+    # ------------------------------------------------------------------------------------- old rows
+
+    def _prune(self) -> float:
+        if self._engine.prune(self._plan.keep, limit=BATCH) >= BATCH:
+            return 0.1  # there is more, but the jobs come first
+        return PRUNE_PERIOD
+
+    def _forget(self) -> float:
+        forget_old_lines(self._engine, self._plan.keep_lines)
+        now = self._engine.now()
+        for member in self._engine.records(Member):
+            if now - member.seen_at > GONE:
+                self._engine.drop(member)
+        return FORGET_PERIOD
+
+    # ------------------------------------------------------------------------------ the audit trail
+
+    def _seal(self) -> float:
+        lines = self._engine.unsealed(limit=AT_ONCE * SEALS)
+        for tenant, group in groupby(lines, key=lambda line: line.tenant):
+            self._seal_tenant(tenant, list(group))
+        return 0.5 if len(lines) == AT_ONCE * SEALS else SEAL_PERIOD
+
+    def _seal_tenant(self, tenant: str, lines: list[Event]) -> None:
+        now = self._engine.now()
+        for start in range(0, len(lines), AT_ONCE):
+            batch = lines[start : start + AT_ONCE]
+            ripe = any((now - line.at).total_seconds() >= RIPE for line in batch)
+            if len(batch) < AT_ONCE and not ripe:
+                return
+            seal, ordered = sealing(batch, self._last_seal(tenant), now)
+            if not self._engine.seal(seal, ordered):
+                self._last.pop(tenant, None)  # somebody else does it
+                return
+            self._last[tenant] = seal
+
+    def _last_seal(self, tenant: str) -> Seal | None:
+        if tenant not in self._last:
+            found = self._engine.records(Seal, tenant=tenant)
+            if not found:
+                return None
+            self._last[tenant] = max(found, key=lambda seal: seal.number)
+        return self._last[tenant]
+
+    # --------------------------------------------------------------------------------------- budgets
+
+    def _heed_budgets(self) -> float:
+        """Pause the tenants that have spent what they may in a day (of UTC), until that day is over."""
+        now = self._engine.now()
+        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        tomorrow = today + timedelta(days=1)
+        spent: dict[str, int] = {}
+        for (tenant, _), micros in self._engine.costs(since=today, until=tomorrow).items():
+            spent[tenant] = spent.get(tenant, 0) + micros
+        paused = {pause.tenant: pause for pause in self._engine.records(Pause) if pause[1:3] == (ANY, ANY)}
+        for tenant, budget in self._plan.budgets.items():
+            there = paused.get(tenant)
+            holds = there is not None and (there.until is None or there.until > now)
+            if spent.get(tenant, 0) < budget or holds:
+                continue
+            why = f"{spent[tenant]:,} of {budget:,} micros were spent on {today:%Y-%m-%d}"
+            scope = Pause(tenant, actor=BUDGET, reason=why, at=now, until=tomorrow)
+            revision = first_revision(self._engine, scope) if there is None else there.revision + 1
+            line = Event(subject(scope), revision, now, What.PAUSED, BUDGET, f"{scope.scope}: {why}", tenant)
+            if self._engine.save(scope.evolve(revision=revision), before=there, line=line).done:
+                self._log.warning("tenant %s is paused until %s: %s", tenant, tomorrow, why)
+        return BUDGET_PERIOD
+
+
+def forget_old_lines(engine: Engine, keep: timedelta | None) -> int:
+    """Delete the lines of seals that are older than this; the seals stay. How many seals it was."""
+    if keep is None:
+        return 0
+    old = engine.now() - keep
+    due = [seal for seal in engine.records(Seal) if seal.pruned_at is None and seal.last_at < old]
+    return sum(engine.forget(seal) for seal in due)

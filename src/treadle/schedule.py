@@ -1,0 +1,198 @@
+"""When a schedule makes which job. Pure: a schedule and the time go in, a firing comes out.
+
+A tick is one nominal time of a schedule. What was missed is decided by the schedule's misfire policy, and the job of a
+tick has an id made from the schedule's name and the tick: no crash, no clock and no number of workers makes it twice.
+"""
+
+import json
+import math
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from treadle.cron import Cron, Every, Tick, time_zone
+from treadle.errors import ConfigError, InvalidJob
+from treadle.model import Job, Scope, check_name, check_retry, checked, json_text
+from treadle.records import Misfire, Overlap, Schedule, made_id
+
+LATE = 60.0  # seconds: a tick that nobody has made into a job by then was missed
+OLDEST = 30 * 86_400.0  # seconds that misfire `all` may reach back
+MOST = 10_000  # jobs that it may make up for
+EXPANSION = "treadle.for_each:"  # the task that makes a job of every row is called this and the name of its rows
+
+
+class Firing(NamedTuple):
+    """What to do now: make the job of this tick (None: only go on), and look again at `next_at`."""
+
+    tick: datetime | None
+    next_at: datetime
+
+
+def next_tick(schedule: Schedule, after: datetime) -> datetime:
+    """The first tick strictly later than `after`."""
+    if schedule.cron is not None:
+        return Cron.parse(schedule.cron).next_after(time_zone(schedule.timezone), after)
+    step = Every.parse(schedule.every or 0)
+    return step.next_after(schedule.created_at + timedelta(seconds=step.seconds), after)
+
+
+def preview(schedule: Schedule, after: datetime, n: int) -> list[Tick]:
+    """The next ticks, with notes where clocks are changed."""
+    if schedule.cron is not None:
+        ticks = Cron.parse(schedule.cron).ticks(time_zone(schedule.timezone), after)
+        return [tick for tick, _ in zip(ticks, range(n), strict=False)]
+    zone, found = time_zone(schedule.timezone), []
+    for _ in range(n):
+        after = next_tick(schedule, after)
+        found.append(Tick(after, after.astimezone(zone), ""))
+    return found
+
+
+def restarted(schedule: Schedule, now: datetime) -> Schedule:
+    """The schedule with its next tick counted from now, and never again one that it has had."""
+    return schedule.evolve(next_at=next_tick(schedule, max(now, schedule.last_at or now)))
+
+
+def firing(schedule: Schedule, now: datetime, *, late: float = LATE) -> Firing | None:
+    """What is due of this schedule; None if nothing is."""
+    next_at = schedule.next_at
+    if next_at is None:
+        next_at = restarted(schedule, now).next_at
+        return Firing(None, next_at) if next_at is not None else None
+    if not schedule.enabled or next_at > now:
+        return None
+    found = _due(schedule, next_at, now, late)
+    if found.tick is not None and schedule.last_at is not None and found.tick <= schedule.last_at:
+        return found._replace(tick=None)  # it has had that one: the clock was set back
+    return found
+
+
+def _due(schedule: Schedule, next_at: datetime, now: datetime, late: float) -> Firing:
+    missed_until = now - timedelta(seconds=late)
+    if next_at > missed_until:
+        return Firing(next_at, next_tick(schedule, next_at))
+    match schedule.misfire:
+        case Misfire.SKIP:
+            return Firing(None, next_tick(schedule, missed_until))
+        case Misfire.ONCE:
+            return Firing(_latest(schedule, next_at, now), next_tick(schedule, now))
+        case Misfire.ALL:
+            oldest = now - timedelta(seconds=schedule.misfire_age)
+            since = next_at if next_at >= oldest else next_tick(schedule, oldest)
+            if since > now:
+                return Firing(None, since)
+            kept = deque(_ticks(schedule, since, now), maxlen=schedule.misfire_limit)
+            return Firing(kept[0], next_tick(schedule, kept[0]))
+
+
+def _ticks(schedule: Schedule, tick: datetime, until: datetime) -> Iterator[datetime]:
+    """The ticks from this one to `until`."""
+    while tick <= until:
+        yield tick
+        tick = next_tick(schedule, tick)
+
+
+def _latest(schedule: Schedule, tick: datetime, until: datetime) -> datetime:
+    """The last tick no later than `until`, of which there is at least this one; found from the near end."""
+    for hours in (1, 24, 32 * 24, 366 * 24, 8 * 366 * 24):
+        since = until - timedelta(hours=hours)
+        if since > tick and (near := next_tick(schedule, since)) <= until:
+            tick = near
+            break
+    for later in _ticks(schedule, tick, until):
+        tick = later
+    return tick
+
+
+def tick_of(job: Job) -> datetime | None:
+    """The nominal time that a schedule made this job for; None for any other job. To the millisecond."""
+    if job.schedule is None or job.id[14] != "7":
+        return None
+    return datetime.fromtimestamp(int(job.id[:8] + job.id[9:13], 16) / 1000, tz=job.created_at.tzinfo)
+
+
+def job_of(schedule: Schedule, tick: datetime, now: datetime, *, id_: str | None = None) -> Job:
+    """The job of one tick; `id_` for a run between the ticks."""
+    made = made_id(f"tick\x1f{schedule.tenant}\x1f{schedule.name}\x1f{tick.isoformat()}", tick)
+    key, scope = None, None
+    if schedule.overlap is not Overlap.ALLOW:
+        key = f"schedule:{schedule.name}"
+        scope = Scope.ACTIVE if schedule.overlap is Overlap.SKIP else Scope.PENDING
+    delay = schedule.jitter * int(made[-8:], 16) / 2**32
+    if schedule.for_each is None:
+        task, version, payload = schedule.task, schedule.task_version, schedule.payload
+    else:
+        task, version = f"{EXPANSION}{schedule.for_each}", 1
+        payload = {"tick": tick.isoformat(), "schedule": _child(schedule)}
+    return Job(
+        id_ or made,
+        task,
+        json.dumps(payload, ensure_ascii=False, separators=(",", ":")),
+        created_at=now,
+        due_at=tick + timedelta(seconds=delay) if id_ is None else now,
+        tenant=schedule.tenant,
+        queue=schedule.queue,
+        lane=schedule.lane,
+        task_version=version,
+        priority=schedule.priority,
+        retry=schedule.retry,
+        timeout=schedule.timeout,
+        key=key,
+        key_scope=scope,
+        schedule=schedule.name,
+    )
+
+
+_CHILD = ("name", "task", "tenant", "payload", "queue", "lane", "priority", "task_version", "max_attempts",
+          "retry_base", "retry_cap", "retry_jitter", "timeout")  # fmt: skip
+
+
+def _child(schedule: Schedule) -> dict[str, object]:
+    """What the jobs of the rows need to know of their schedule."""
+    return {name: getattr(schedule, name) for name in _CHILD}
+
+
+def job_of_row(parent: Job, row: object, now: datetime) -> Job:
+    """The job of one row; made from schedule, tick and row, so that an expansion that is repeated doubles nothing."""
+    told = parent.payload
+    schedule = Schedule(created_at=now, **told["schedule"])
+    payload = row
+    if isinstance(row, dict) and isinstance(schedule.payload, dict):
+        payload = {**schedule.payload, **row}
+    text = json_text(payload, f"row of {parent.task.removeprefix(EXPANSION)}")
+    name = f"row\x1f{parent.id}\x1f{schedule.tenant}\x1f{schedule.name}\x1f{told['tick']}\x1f{text}"
+    return checked(
+        job_of(schedule, now, now, id_=made_id(name, now.fromisoformat(told["tick"]))).evolve(payload_json=text)
+    )
+
+
+def check(schedule: Schedule) -> Schedule:
+    """The schedule itself, if it can be kept; otherwise an error that names the field and the way out."""
+    for field in ("name", "task", "tenant", "queue"):
+        check_name(field, getattr(schedule, field))
+    if schedule.lane:
+        check_name("lane", schedule.lane)
+    if schedule.for_each is not None:
+        check_name("for_each", schedule.for_each)
+    if (schedule.cron is None) == (schedule.every is None):
+        raise ConfigError("schedule: give it either cron='30 2 * * *' or every='15m'")
+    time_zone(schedule.timezone)
+    if schedule.cron is not None:
+        Cron.parse(schedule.cron)
+    else:
+        Every.parse(schedule.every or 0)
+    check_retry(schedule.retry)
+    for field, most in (("jitter", math.inf), ("misfire_age", OLDEST)):
+        value = getattr(schedule, field)
+        if not 0 <= value < math.inf or value > most:
+            raise InvalidJob(field, f"{value} must be from 0 seconds to {most:g}" if most < math.inf else f"{value}")
+    if not 1 <= schedule.misfire_limit <= MOST:
+        raise InvalidJob("misfire_limit", f"{schedule.misfire_limit} must be from 1 to {MOST:,}")
+    for field, words in (("misfire", Misfire), ("overlap", Overlap)):
+        if getattr(schedule, field) not in list(words):
+            given = getattr(schedule, field)
+            raise InvalidJob(field, f"{given!r} must be {', '.join(word.value for word in words)}")
+    checked(job_of(schedule, schedule.created_at, schedule.created_at))
+    json_text(schedule.payload, "payload")
+    return schedule

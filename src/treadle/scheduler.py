@@ -1,0 +1,96 @@
+"""Makes jobs of schedules, in any number of workers at once: a tick and its job are one compare-and-set.
+
+There is no leader. Every worker looks for schedules that are due and tries to fire them; whoever is first, is.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from datetime import datetime
+
+from treadle.engines.base import Engine
+from treadle.errors import ConfigError, EngineError, TreadleError
+from treadle.model import Event, What, clean
+from treadle.plan import Plan
+from treadle.records import Schedule, subject
+from treadle.schedule import LATE, firing, job_of
+from treadle.timetable import reconcile
+
+log = logging.getLogger("treadle.scheduler")
+
+BATCH = 200
+CATCHING_UP = 200  # ticks of one schedule that are made up for before the jobs come first again
+
+
+class Scheduler:
+    """The schedules' part of one worker; `tick` is called between its turns."""
+
+    def __init__(
+        self, engine: Engine, plan: Plan, declared: Sequence[Schedule] = (), logger: logging.Logger | None = None
+    ) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._declared = declared
+        self._log = logger or log
+        self._late = max(LATE, 2 * plan.tick)
+        self._look_at = 0.0 if plan.schedules else float("inf")
+
+    def wait(self) -> float:
+        """Seconds until there is something to do."""
+        return max(0.0, self._look_at - time.monotonic())
+
+    def tick(self) -> None:
+        """Fire what is due."""
+        if time.monotonic() < self._look_at:
+            return
+        if self._declared:
+            for name in reconcile(self._engine, self._declared, actor=self._plan.name):
+                self._log.info("schedule %s: brought up to date with the code", name)
+            self._declared = ()
+        asked = time.monotonic()
+        found = self._engine.due(limit=BATCH, ahead=self._plan.tick)
+        self._look_at = asked + (0.0 if len(found) == BATCH else self._plan.tick)
+        for schedule in found:
+            next_at = self.fire(schedule)
+            if next_at is not None:  # soon: be there in time
+                soon = (next_at - self._engine.now()).total_seconds()
+                self._look_at = min(self._look_at, time.monotonic() + max(0.0, soon))
+
+    def fire(self, schedule: Schedule) -> datetime | None:
+        """Make the jobs of this schedule that are due; when it is due again, None if somebody else sees to it."""
+        try:
+            for _ in range(CATCHING_UP):
+                now = self._engine.now()
+                due = firing(schedule, now, late=self._late)
+                if due is None:
+                    return schedule.next_at
+                job = job_of(schedule, due.tick, now) if due.tick is not None else None
+                after = schedule.evolve(next_at=due.next_at, updated_at=now, revision=schedule.revision + 1)
+                if job is not None:
+                    after = after.evolve(last_at=due.tick, last_job=job.id)
+                saved = self._engine.save(after, before=schedule, job=job)
+                if not saved.done:
+                    return None
+                if saved.receipt is not None and not saved.receipt.created:
+                    after = self._skipped(schedule, after, saved.receipt.refused or f"job {saved.receipt.job.id}")
+                schedule = after
+        except EngineError:
+            raise
+        except TreadleError as error:  # written into the table by somebody else, for we would not have taken it
+            self._disable(schedule, error)
+            return None
+        return schedule.next_at
+
+    def _skipped(self, before: Schedule, after: Schedule, why: str) -> Schedule:
+        """The tick is over, but it made no job: say so, and let the last job be the one before."""
+        self._log.info("schedule %s: its run for %s was skipped: %s", after.name, after.last_at, why)
+        told = after.evolve(last_at=before.last_at, last_job=before.last_job, revision=after.revision + 1)
+        return told if self._engine.save(told, before=after).done else after
+
+    def _disable(self, schedule: Schedule, error: ConfigError | TreadleError) -> None:
+        now, revision = self._engine.now(), schedule.revision + 1
+        after = schedule.evolve(enabled=False, updated_at=now, revision=revision)
+        note = clean(f"schedule {schedule.name}: disabled, for it cannot be read: {error}", 4000)
+        line = Event(subject(schedule), revision, now, What.DISABLED, self._plan.name, note, schedule.tenant)
+        if self._engine.save(after, before=schedule, line=line).done:
+            self._log.error("%s", note)

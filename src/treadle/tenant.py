@@ -1,0 +1,94 @@
+"""A tenant's own view of the app: it can neither see, change nor infer what is another's."""
+
+from datetime import datetime
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from treadle.engines.base import Engine, Receipt
+from treadle.errors import InvalidJob, UnknownTask
+from treadle.handle import Handle, Rules
+from treadle.model import FollowUp, Job, check_name
+from treadle.profile import Profile
+from treadle.task import OnConflict, Task
+from treadle.timetable import Tasks
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class House(Protocol):
+    """The app that all tenants live in."""
+
+    engine: Engine
+    profile: Profile
+    tasks: dict[str, Task[..., Any]]
+    rules: Rules
+    scheduled_tasks: Tasks
+
+    def store_now(self) -> datetime: ...
+
+    def follow_up(self, wanted: FollowUp | None) -> FollowUp | None: ...
+
+    def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any = None) -> list[Receipt]: ...
+
+    async def asubmit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Receipt]: ...
+
+    def stored(self, task: Task[..., Any], payload: Any) -> Job: ...
+
+    def task_named(self, name: str, *, checked: bool) -> Task[..., Any]: ...
+
+
+class Tenant(Handle):
+    """`app.tenant("acme")`: jobs, schedules and pauses of one tenant."""
+
+    def __init__(self, app: Any, tenant: str) -> None:
+        check_name("tenant", tenant)
+        self._app: House = app
+        self.bound = tenant
+        self.profile = app.profile
+
+    @property
+    def engine(self) -> Engine:  # type: ignore[override] # opened on first use, as the app's
+        return self._app.engine
+
+    @property
+    def rules(self) -> Rules:
+        return self._app.rules
+
+    @property
+    def scheduled_tasks(self) -> Tasks:
+        return self._app.scheduled_tasks
+
+    def using(self, task: Task[P, R], **options: Any) -> Task[P, R]:
+        """The task, enqueueing for this tenant only: `acme.using(welcome, priority=5).enqueue(user)`."""
+        if self._app.tasks.get(task.name) is None or self._app.tasks[task.name].handler is not task.handler:
+            raise UnknownTask(task.name, self._app.tasks)
+        return Task(self, task.name, task.handler, task.options).using(**options)
+
+    def enqueue(self, name: str, payload: Any = None, *, checked: bool = True, **using: Any) -> Job:
+        """Store a job of this tenant by task name; as `app.enqueue`."""
+        task = self._app.task_named(name, checked=checked)
+        return self._app.stored(Task(self, task.name, task.handler, task.options).using(**using), payload)
+
+    # ------------------------------------------------------------------------- as the tasks' enqueuer
+
+    def store_now(self) -> datetime:
+        return self._app.store_now()
+
+    def tenant_of(self, named: str | None) -> str:
+        """This tenant; InvalidJob if another one is named."""
+        return self._of(named) or ""
+
+    def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any = None) -> list[Receipt]:
+        return self._own(self._app.submit(jobs, conflict, tx))
+
+    async def asubmit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Receipt]:
+        return self._own(await self._app.asubmit(jobs, conflict, tx))
+
+    def follow_up(self, wanted: FollowUp | None) -> FollowUp | None:
+        return self._app.follow_up(wanted)
+
+    def _own(self, receipts: list[Receipt]) -> list[Receipt]:
+        for receipt in receipts:
+            if receipt.job.tenant != self.bound:
+                raise InvalidJob("id", "this id cannot be used; leave it out and treadle makes one")
+        return receipts

@@ -1,0 +1,284 @@
+"""What an application and its operators do with schedules: make, change, enable, look ahead, run one now.
+
+Every act is a compare-and-set on the schedule's revision with an audit line in the same atom; who was late decides
+again on what is there now.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Protocol
+
+from treadle.clock import Duration, seconds
+from treadle.cron import MOST_TICKS, Tick
+from treadle.engines.base import Engine
+from treadle.errors import ConfigError, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
+from treadle.model import MESSAGE_CAP, Event, Job, What, check_name, clean, new_id
+from treadle.records import Misfire, Overlap, Record, Schedule, subject
+from treadle.retry import Retry
+from treadle.schedule import check, job_of, next_tick, preview, restarted
+
+TRIES = 20
+TIMING = ("cron", "every", "timezone")
+EDITABLE = (
+    "task", "payload", *TIMING, "enabled", "queue", "lane", "priority", "retry", "max_attempts", "timeout", "misfire",
+    "misfire_limit", "misfire_age", "overlap", "jitter", "for_each",
+)  # fmt: skip
+"""What may be said of a schedule beside its name and tenant."""
+
+_BY_CODE = tuple(
+    name
+    for name in Schedule._fields
+    if name not in ("name", "tenant", "created_at", "enabled", "next_at", "last_at", "last_job", "declared",
+                    "updated_at", "revision")
+)  # fmt: skip
+
+
+class Tasks(Protocol):
+    """Who knows the tasks: what a schedule takes for granted of its jobs, and whether a payload fits."""
+
+    def scheduled_task(self, name: str, payload: Any, *, checked: bool, whole: bool) -> tuple[Mapping[str, Any], Any]:
+        """The task's options by the names of Schedule's fields, and the payload as data; an error if it cannot be."""
+        ...
+
+
+class Timetable:
+    """The schedules of a store: everybody's, or one tenant's (`app.schedules`, `app.tenant("acme").schedules`)."""
+
+    def __init__(self, engine: Engine, tasks: Tasks, tenant: str | None = None) -> None:
+        self._engine = engine
+        self._tasks = tasks
+        self._tenant = tenant
+
+    def list(self, *, tenant: str | None = None) -> Sequence[Schedule]:
+        """All schedules, or those of one tenant, by tenant and name."""
+        return self._engine.records(Schedule, tenant=self._of(tenant, None))
+
+    def get(self, name: str, *, tenant: str | None = None) -> Schedule:
+        """The schedule of this name; ScheduleNotFound if there is none."""
+        owner = self._of(tenant)
+        found = [schedule for schedule in self._engine.records(Schedule, tenant=owner) if schedule.name == name]
+        if not found:
+            raise ScheduleNotFound(name, [schedule.name for schedule in self._engine.records(Schedule, tenant=owner)])
+        return found[0]
+
+    def create(
+        self,
+        name: str,
+        task: str,
+        payload: Any = None,
+        *,
+        tenant: str | None = None,
+        checked: bool = True,
+        actor: str = "api",
+        reason: str = "",
+        **said: Any,
+    ) -> Schedule:
+        """Make a schedule: `cron="30 2 * * *"` with a `timezone`, or `every="15m"`; the rest as in EDITABLE.
+
+        What is not said comes from the task. With `checked=False` the task need not be known here.
+        """
+        check_name("actor", actor)
+        now = self._engine.now()
+        schedule = self._made(name, task, payload, self._of(tenant) or "default", checked, said, now)
+        schedule = schedule.evolve(next_at=next_tick(schedule, now), updated_at=now)
+        if not put(self._engine, schedule, What.CREATED, actor, _note(schedule, reason), now):
+            raise NotPossible(f"there is a schedule {name!r} already; update it, or choose another name")
+        return self.get(name, tenant=schedule.tenant)
+
+    def update(
+        self,
+        name: str,
+        *,
+        tenant: str | None = None,
+        checked: bool = True,
+        actor: str = "api",
+        reason: str = "",
+        **said: Any,
+    ) -> Schedule:
+        """Change what is said; a new cron, interval, zone or `enabled=True` counts its next run from now."""
+        if not said:
+            raise ConfigError(f"schedule {name!r}: nothing to change; say one of {', '.join(EDITABLE)}")
+
+        def edit(schedule: Schedule, now: datetime) -> Schedule:
+            if said.get("cron") is not None and "every" not in said:
+                schedule = schedule.evolve(every=None)
+            if said.get("every") is not None and "cron" not in said:
+                schedule = schedule.evolve(cron=None)
+            edited = schedule.evolve(**_fields(said))
+            if "payload" in said or "task" in said:
+                whole = edited.for_each is None
+                _, payload = self._tasks.scheduled_task(edited.task, edited.payload, checked=checked, whole=whole)
+                edited = edited.evolve(payload=payload)
+            check(edited)
+            moved = any(getattr(edited, field) != getattr(schedule, field) for field in TIMING)
+            return restarted(edited, now) if moved or (edited.enabled and not schedule.enabled) else edited
+
+        what = What.CHANGED
+        if set(said) == {"enabled"}:
+            what = What.ENABLED if said["enabled"] else What.DISABLED
+        return self._change(name, tenant, what, edit, actor, reason)
+
+    def enable(self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "") -> Schedule:
+        """Let it run again, from now on: what was missed meanwhile stays missed."""
+        return self.update(name, tenant=tenant, actor=actor, reason=reason, enabled=True)
+
+    def disable(self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "") -> Schedule:
+        """Let it make no more jobs; a restart of the code that declares it does not enable it."""
+        return self.update(name, tenant=tenant, actor=actor, reason=reason, enabled=False)
+
+    def delete(self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "") -> None:
+        """Remove it; the jobs it has made stay. One that code declares comes back: disable it instead."""
+        check_name("actor", actor)
+        for _ in range(TRIES):
+            schedule, now = self.get(name, tenant=tenant), self._engine.now()
+            line = _line(schedule, schedule.revision + 1, What.DELETED, now, actor, _note(schedule, reason))
+            if self._engine.drop(schedule, line=line):
+                return
+        raise NotPossible(f"schedule {name!r} keeps changing; try again")
+
+    def preview(
+        self, name: str, n: int = 5, *, after: datetime | None = None, tenant: str | None = None
+    ) -> Sequence[Tick]:
+        """Its next runs, with offsets, and a note where clocks are changed."""
+        if not 1 <= n <= MOST_TICKS:
+            raise ConfigError(f"n: {n} runs cannot be shown; it must be from 1 to {MOST_TICKS:,}")
+        return preview(self.get(name, tenant=tenant), after or self._engine.now(), n)
+
+    def run(self, name: str, *, tenant: str | None = None) -> Job:
+        """Make a job of it now, beside its ticks; KeyTaken if `overlap` does not allow one."""
+        schedule, now = self.get(name, tenant=tenant), self._engine.now()
+        job = job_of(schedule, now, now, id_=new_id())
+        [receipt] = self._engine.enqueue([job])
+        if receipt.refused:
+            raise InvalidJob("payload", receipt.refused)
+        if not receipt.created:
+            raise KeyTaken(job.key or "", receipt.job.id)
+        return receipt.job
+
+    def events(self, name: str, *, tenant: str | None = None) -> Sequence[Event]:
+        """What was done to a schedule, oldest first; also to one that is gone."""
+        named = Schedule(name, "", datetime.min.replace(tzinfo=UTC), tenant=self._of(tenant) or "default")
+        return self._engine.events(subject(named))
+
+    def _of(self, tenant: str | None, default: str | None = "default") -> str | None:
+        if self._tenant is None:
+            return tenant if tenant is not None else default
+        if tenant not in (None, self._tenant):
+            raise InvalidJob("tenant", f"{tenant!r} is not the tenant of this handle")
+        return self._tenant
+
+    def _made(
+        self, name: str, task: str, payload: Any, tenant: str, checked: bool, said: Mapping[str, Any], now: datetime
+    ) -> Schedule:
+        whole = said.get("for_each") is None
+        taken, payload = self._tasks.scheduled_task(task, payload, checked=checked, whole=whole)
+        return check(Schedule(name, task, now, tenant, payload, **{**taken, **_fields(said)}))
+
+    def _change(
+        self,
+        name: str,
+        tenant: str | None,
+        what: What,
+        edit: Callable[[Schedule, datetime], Schedule],
+        actor: str,
+        reason: str,
+    ) -> Schedule:
+        check_name("actor", actor)
+        for _ in range(TRIES):
+            schedule, now = self.get(name, tenant=tenant), self._engine.now()
+            after = edit(schedule, now).evolve(revision=schedule.revision + 1, updated_at=now)
+            line = _line(after, after.revision, what, now, actor, _note(after, reason))
+            if self._engine.save(after, before=schedule, line=line).done:
+                return after
+        raise NotPossible(f"schedule {name!r} keeps changing; try again")
+
+
+def put(engine: Engine, schedule: Schedule, what: What, actor: str, note: str, now: datetime) -> bool:
+    """Store a new schedule with its audit line; whether there was none before."""
+    schedule = schedule.evolve(revision=first_revision(engine, schedule))
+    return engine.save(schedule, before=None, line=_line(schedule, schedule.revision, what, now, actor, note)).done
+
+
+def first_revision(engine: Engine, record: Record) -> int:
+    """Where a new record begins to count: its trail may tell of an earlier one of the same name."""
+    return max((line.revision for line in engine.events(subject(record))), default=-1) + 1
+
+
+def reconcile(engine: Engine, declared: Iterable[Schedule], *, actor: str) -> list[str]:
+    """Bring what code declares into the store; the names that were made or changed.
+
+    A schedule is touched only when the code has changed: then the code's words count, but not its `enabled`, so that
+    what an operator has disabled stays so, and what an operator has edited stays until the code says something new.
+    """
+    touched = []
+    for wanted in declared:
+        now = engine.now()
+        there = {(one.tenant, one.name): one for one in engine.records(Schedule, tenant=wanted.tenant)}
+        found = there.get((wanted.tenant, wanted.name))
+        if found is None:
+            made = wanted.evolve(created_at=now, updated_at=now)
+            made = made.evolve(next_at=next_tick(made, now))
+            if put(engine, made, What.CREATED, actor, _note(made, "declared in code"), now):
+                touched.append(wanted.name)
+        elif found.declared != wanted.declared:
+            after = found.evolve(**{name: getattr(wanted, name) for name in _BY_CODE})
+            after = after.evolve(declared=wanted.declared, updated_at=now, revision=found.revision + 1)
+            if any(getattr(after, field) != getattr(found, field) for field in TIMING):
+                after = restarted(after, now)
+            line = _line(after, after.revision, What.CHANGED, now, actor, _note(after, "declared in code"))
+            if engine.save(after, before=found, line=line).done:
+                touched.append(wanted.name)
+    return touched
+
+
+def declaration(name: str, task: str, payload: Any, taken: Mapping[str, Any], said: Mapping[str, Any]) -> Schedule:
+    """The schedule that code declares, not stored; checked, so that a bad one is an error where it is written."""
+    moment = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
+    schedule = check(Schedule(name, task, moment, payload=payload, **{**taken, **_fields(said)}))
+    told = json.dumps([str(getattr(schedule, field)) for field in _BY_CODE])
+    return schedule.evolve(declared=sha256(told.encode()).hexdigest()[:16])
+
+
+def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a caller says, as fields of a schedule."""
+    unknown = said.keys() - set(EDITABLE)
+    if unknown:
+        raise ConfigError(f"schedule: {', '.join(sorted(unknown))}: no such option; known: {', '.join(EDITABLE)}")
+    fields = dict(said)
+    retry = fields.pop("retry", None)
+    if retry is not None:
+        if not isinstance(retry, Retry):
+            raise InvalidJob("retry", f"{retry!r} is no policy; write Retry(max_attempts=3)")
+        fields |= dict(zip(("max_attempts", "retry_base", "retry_cap", "retry_jitter"), retry, strict=True))
+        if said.get("max_attempts") is not None:
+            fields["max_attempts"] = said["max_attempts"]
+    for name in ("every", "timeout", "misfire_age", "jitter"):
+        if fields.get(name) is not None:
+            fields[name] = _seconds(fields[name], name)
+    for name, words in (("misfire", Misfire), ("overlap", Overlap)):
+        if name in fields:
+            fields[name] = _word(words, fields[name], name)
+    if "enabled" in fields and not isinstance(fields["enabled"], bool):
+        raise InvalidJob("enabled", f"{fields['enabled']!r} must be true or false")
+    return {name: value for name, value in fields.items() if value is not None or name in ("cron", "every", "for_each")}
+
+
+def _seconds(value: Duration, field: str) -> float:
+    return float(seconds(value, field))
+
+
+def _word(words: Any, value: object, field: str) -> Any:
+    try:
+        return words(value)
+    except ValueError:
+        raise InvalidJob(field, f"{value!r} must be {', '.join(word.value for word in words)}") from None
+
+
+def _note(schedule: Schedule, reason: str) -> str:
+    return clean(": ".join(filter(None, (f"schedule {schedule.name}", reason))), MESSAGE_CAP)
+
+
+def _line(schedule: Schedule, revision: int, what: What, at: datetime, actor: str, note: str) -> Event:
+    return Event(subject(schedule), revision, at, what, actor, note, schedule.tenant)
