@@ -13,19 +13,14 @@ from treadle.context import Context
 from treadle.engines import connect
 from treadle.engines.base import Engine, Finding, Half, Receipt, Ruling, Verdict
 from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, UnknownTask
-from treadle.expansion import expansion
 from treadle.handle import Handle, note
-from treadle.housekeeping import forget_old_lines
 from treadle.model import Change, FollowUp, Job, OnEnd, State, check_name
 from treadle.profile import Profile, checked
 from treadle.records import Member, Schedule
 from treadle.retry import Retry
-from treadle.schedule import EXPANSION
 from treadle.task import OnConflict, Options, Task, Unique
 from treadle.tenant import Tenant
-from treadle.timetable import declaration
 from treadle.tx import Steps, arun_in, pauses, run, run_in
-from treadle.upkeep import recover_leases
 
 if TYPE_CHECKING:
     from treadle.settings import Settings
@@ -292,6 +287,8 @@ class Treadle(Handle):
 
         It says what `app.schedules.create` says. What an operator disables stays disabled.
         """
+        from treadle.timetable import declaration  # noqa: PLC0415 - calendars are loaded by who uses them
+
         if name in self._declared:
             raise ConfigError(f"schedule {name!r} is declared twice; give one of them another name")
         rows = said.get("for_each")
@@ -303,6 +300,10 @@ class Treadle(Handle):
 
     def declared(self) -> list[Schedule]:
         """The schedules that this code declares."""
+        if not self._declared:
+            return []
+        from treadle.timetable import declaration  # noqa: PLC0415
+
         found = []
         for name, (task, given, said) in self._declared.items():
             taken, payload = self.scheduled_task(task, given, checked=True, whole=said.get("for_each") is None)
@@ -311,6 +312,9 @@ class Treadle(Handle):
 
     def for_each(self, rows: Callable[..., Any], name: str | None = None) -> str:
         """Register a function that yields rows, for schedules that make a job of each (`for_each=`); its name."""
+        from treadle.expansion import expansion  # noqa: PLC0415 - only who has rows needs it
+        from treadle.schedule import EXPANSION  # noqa: PLC0415
+
         name = name or str(getattr(rows, "__name__", ""))
         task = f"{EXPANSION}{name}"
         known = self.tasks.get(task)
@@ -332,6 +336,8 @@ class Treadle(Handle):
 
         `message` is kept as the error, instead of our own words. A job that is locked is left for the next time.
         """
+        from treadle.upkeep import recover_leases  # noqa: PLC0415 - a process that only enqueues does not need it
+
         check_name("actor", actor)
         return recover_leases(self.engine, actor=actor, message=note(message or ""), logger=self.logger)
 
@@ -340,6 +346,8 @@ class Treadle(Handle):
 
         How many jobs were deleted.
         """
+        from treadle.housekeeping import forget_old_lines  # noqa: PLC0415
+
         total = 0
         while batch := self.engine.prune(self.settings.keep, limit=1000):
             total += batch

@@ -5,7 +5,7 @@ A handle that is bound to a tenant answers for the jobs of others as for jobs th
 
 import time
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from treadle import lifecycle, looking
 from treadle.audit import Verified, in_order, verify
@@ -13,11 +13,13 @@ from treadle.clock import Duration, seconds
 from treadle.engines.base import Engine, Page, Where
 from treadle.errors import InvalidJob, JobNotFound, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, Job, State, What, check_name, clean
-from treadle.operating import operate
+from treadle.operating import first_revision, operate
 from treadle.profile import LABELS, Profile
 from treadle.records import ANY, Member, Pause, Seal, subject
-from treadle.timetable import Tasks, Timetable, first_revision
 from treadle.why import Obstacle, why
+
+if TYPE_CHECKING:
+    from treadle.timetable import Tasks, Timetable
 
 TRIES = 20
 GLANCE = 0.1  # seconds between two looks at what still runs
@@ -61,7 +63,7 @@ class Handle:
         raise NotImplementedError
 
     @property
-    def scheduled_tasks(self) -> Tasks:
+    def scheduled_tasks(self) -> "Tasks":
         raise NotImplementedError
 
     # ---------------------------------------------------------------------------------------- looking
@@ -170,8 +172,10 @@ class Handle:
         return operate(self.engine, self.get(job_id).id, decide, actor=actor)
 
     @property
-    def schedules(self) -> Timetable:
+    def schedules(self) -> "Timetable":
         """The schedules: make, list, change, enable, disable, delete, preview, run."""
+        from treadle.timetable import Timetable  # noqa: PLC0415 - calendars are loaded by who uses them
+
         return Timetable(self.engine, self.scheduled_tasks, self.bound)
 
     # --------------------------------------------------------------------------------------- the gate

@@ -15,9 +15,9 @@ from itertools import groupby
 from treadle.audit import AT_ONCE, sealing
 from treadle.engines.base import WHATEVER, Engine
 from treadle.model import Event, What
+from treadle.operating import first_revision
 from treadle.plan import Plan
 from treadle.records import ANY, Member, Pause, Seal, subject
-from treadle.timetable import first_revision
 from treadle.why import BUDGET
 
 log = logging.getLogger("treadle.upkeep")

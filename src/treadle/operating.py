@@ -8,6 +8,7 @@ from treadle.engines.base import Engine, Ruling
 from treadle.errors import NotPossible
 from treadle.looking import get
 from treadle.model import Change, Job, check_name
+from treadle.records import Record, subject
 from treadle.tx import pauses
 
 
@@ -27,6 +28,11 @@ def operate(engine: Engine, job_id: str, decide: Callable[[Job, datetime], Chang
         if verdict.ruling is Ruling.BUSY:
             time.sleep(pause)
     raise NotPossible(f"job {job_id} keeps changing, or an open transaction holds it; try again")
+
+
+def first_revision(engine: Engine, record: Record) -> int:
+    """Where a new record begins to count: its trail may tell of an earlier one of the same name."""
+    return max((line.revision for line in engine.events(subject(record))), default=-1) + 1
 
 
 def _noted(engine: Engine, change: Change) -> bool:

@@ -28,7 +28,7 @@ OURS = (*(name for name in Job._fields if name not in (*_AS_TEXT, *_SECRET, *_CO
 """Every field of a job but its fencing token, as `--json` prints them without a profile."""
 DERIVED = (
     "max_retries", "retries", "retry_at", "cancelled_at", "cost_cents", "error_type", "error_text", "error_traceback",
-    "error_at",
+    "error_at", "updated_at",
 )  # fmt: skip
 """What a profile may print beside our own fields."""
 
@@ -141,8 +141,16 @@ def _facts(job: Job, now: datetime) -> dict[str, Any]:
         "error_text": error and error.message,
         "error_traceback": error and (error.traceback or error.message),
         "error_at": error and error.at,
+        "updated_at": max(moment for moment in _moments(job) if moment is not None),
     }
     return {name: _plain(value) for name, value in facts.items()}
+
+
+def _moments(job: Job) -> Iterator[datetime | None]:
+    """When something happened to a job, as far as it tells."""
+    yield from (job.created_at, job.claimed_at, job.started_at, job.finished_at)
+    if job.error is not None and job.error.at:
+        yield datetime.fromisoformat(job.error.at)
 
 
 def _plain(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """A tenant's own view of the app: it can neither see, change nor infer what is another's."""
 
 from datetime import datetime
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from treadle.engines.base import Engine, Receipt
 from treadle.errors import InvalidJob, UnknownTask
@@ -9,7 +9,9 @@ from treadle.handle import Handle, Rules
 from treadle.model import FollowUp, Job, check_name
 from treadle.profile import Profile
 from treadle.task import OnConflict, Task
-from treadle.timetable import Tasks
+
+if TYPE_CHECKING:
+    from treadle.timetable import Tasks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,7 +24,7 @@ class House(Protocol):
     profile: Profile
     tasks: dict[str, Task[..., Any]]
     rules: Rules
-    scheduled_tasks: Tasks
+    scheduled_tasks: "Tasks"
 
     def store_now(self) -> datetime: ...
 
@@ -55,7 +57,7 @@ class Tenant(Handle):
         return self._app.rules
 
     @property
-    def scheduled_tasks(self) -> Tasks:
+    def scheduled_tasks(self) -> "Tasks":
         return self._app.scheduled_tasks
 
     def using(self, task: Task[P, R], **options: Any) -> Task[P, R]:

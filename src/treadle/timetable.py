@@ -15,7 +15,8 @@ from treadle.cron import MOST_TICKS, Tick
 from treadle.engines.base import Engine
 from treadle.errors import ConfigError, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
 from treadle.model import MESSAGE_CAP, Event, Job, What, check_name, clean, new_id
-from treadle.records import Misfire, Overlap, Record, Schedule, subject
+from treadle.operating import first_revision
+from treadle.records import Misfire, Overlap, Schedule, subject
 from treadle.retry import Retry
 from treadle.schedule import check, job_of, next_tick, preview, restarted
 
@@ -199,11 +200,6 @@ def put(engine: Engine, schedule: Schedule, what: What, actor: str, note: str, n
     """Store a new schedule with its audit line; whether there was none before."""
     schedule = schedule.evolve(revision=first_revision(engine, schedule))
     return engine.save(schedule, before=None, line=_line(schedule, schedule.revision, what, now, actor, note)).done
-
-
-def first_revision(engine: Engine, record: Record) -> int:
-    """Where a new record begins to count: its trail may tell of an earlier one of the same name."""
-    return max((line.revision for line in engine.events(subject(record))), default=-1) + 1
 
 
 def reconcile(engine: Engine, declared: Iterable[Schedule], *, actor: str) -> list[str]:

@@ -2,12 +2,12 @@
 
 from treadle import Profile, Retry, Unique
 
-KEPT = {"keep_succeeded": "forever", "keep_cancelled": "forever", "keep_failed": "forever"}
+KEPT = {"keep_succeeded": "forever", "keep_cancelled": "forever", "keep_failed": "forever", "keep_audit": "forever"}
 
 CHAT_SERVER = Profile(  # 000
     settings={
         "lease": "30m", "sweep": "5m", "poll": 5, "concurrency": 1, "batch": 1, "unknown_tasks": "fail",
-        "start": "first", "tenant_required": True, **KEPT,
+        "start": "first", "tenant_required": True, "schedules": False, **KEPT,
     },
     task={"retry": Retry(max_attempts=4, base=30, cap=900, jitter=0)},
     states={"claimed": "claimed", "succeeded": "complete", "cancelled": "failed"},
@@ -15,7 +15,7 @@ CHAT_SERVER = Profile(  # 000
         "id": "id", "user_id": "tenant", "job_type": "task", "status": "state", "input": "payload", "output": "result",
         "error": "error_text", "priority": "priority", "retry_count": "retries", "max_retries": "max_retries",
         "scheduled_for": "due_at", "expires_at": "expires_at", "claimed_at": "claimed_at", "started_at": "started_at",
-        "completed_at": "finished_at", "created_at": "created_at",
+        "completed_at": "finished_at", "created_at": "created_at", "updated_at": "updated_at",
     },
     empty={},
 )  # fmt: skip

@@ -30,7 +30,7 @@ def test_every_seed_is_a_profile_with_its_own_numbers(
     plan = app.worker().plan
     assert (plan.lease, plan.sweep, plan.poll, plan.concurrency, plan.batch) == numbers
     assert plan.fail_unknown is (profile is not TENANT_SYSTEM)
-    assert (State.FAILED in plan.keep) is (profile is MAIL_ASSISTANT)
+    assert (State.FAILED in plan.keep.states) is (profile is MAIL_ASSISTANT)
 
 
 @pytest.mark.covers("000-R08.b")

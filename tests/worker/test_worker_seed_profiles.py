@@ -30,7 +30,7 @@ def test_a_runner_of_the_chat_server_with_nothing_to_do_waits_five_seconds(make_
     engine.wait = wait
     with working(app, **AS_SET):
         until(lambda: waits, "an idle runner")
-        assert len(engine.turns) == 1  # it has looked once
+        assert len(engine.turns) <= 2  # it has looked once for its own jobs, and once for those that nobody knows
     assert 3 < waits[0] <= 5  # from when it looked
 
 

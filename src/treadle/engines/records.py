@@ -62,7 +62,7 @@ def value_from(name: str, value: Any, stored: Callable[[datetime | None], Any]) 
     """One field as a column holds it."""
     if name in TIMES:
         return stored(value)
-    if name in JSONS and value is not None:
+    if name in JSONS and (value is not None or name == "payload"):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return value
 

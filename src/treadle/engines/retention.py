@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from treadle.engines.base import Retention
 from treadle.model import State
@@ -39,25 +39,29 @@ def rules(keep: Retention) -> list[Rule]:
     return found
 
 
+Place = Any
+"""Where a look at the finished jobs ended, in the engine's own words; None: at the oldest."""
+
+
 class Window(NamedTuple):
-    """What was found between two moments: how many went, and where the look ended (None: there is no more)."""
+    """A part of the walk: how many went, and where the look ended (None: there is no more)."""
 
     gone: int
-    end: datetime | None
+    end: Place
 
 
 class Sweeper:
     """Walks through the finished jobs of each rule, oldest first; goes on where it was."""
 
     def __init__(self) -> None:
-        self._reached: dict[Rule, tuple[datetime, float]] = {}
+        self._reached: dict[Rule, tuple[Place, float]] = {}
 
     def sweep(
         self,
         keep: Retention,
         limit: int,
         now: datetime,
-        window: Callable[[Rule, datetime | None, datetime, int], Window],
+        window: Callable[[Rule, Place, datetime, int], Window],
     ) -> int:
         """Delete up to `limit` jobs; `window(rule, since, until, limit)` does a part of it."""
         gone = 0
@@ -75,7 +79,7 @@ class Sweeper:
                     self._reached[rule] = (done.end, began)
         return gone
 
-    def _since(self, rule: Rule) -> datetime | None:
+    def _since(self, rule: Rule) -> Place:
         reached = self._reached.get(rule)
         if reached is not None and time.monotonic() - reached[1] > AGAIN:
             del self._reached[rule]

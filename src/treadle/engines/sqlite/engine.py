@@ -32,13 +32,12 @@ from treadle.engines.base import (
     drive,
     in_order,
 )  # fmt: skip
-from treadle.engines.retention import Rule, Sweeper, Window
+from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.rows import Row, renewal_of
 from treadle.engines.sqlite import records, scripts
 from treadle.engines.sqlite.claims import pick
 from treadle.engines.sqlite.file import LEDGER, MEMORY, WAL_RESET_FIXED, File, FileLocked, differences, migrations
 from treadle.engines.sqlite.rows import JOB, event_from, job_from, micros
-from treadle.engines.sqlite.rows import moment as time_of
 from treadle.errors import EngineError, SchemaError
 from treadle.model import UUID, Change, Event, Job, Scope, State, What
 from treadle.records import Record, Schedule, Seal
@@ -351,24 +350,25 @@ class SqliteEngine:
             connection.execute("delete from treadle_keys where until <= ?", (micros(moment),))
         return self._sweeper.sweep(keep, limit, moment, self._prune)
 
-    def _prune(self, rule: Rule, since: datetime | None, until: datetime, limit: int) -> Window:
+    def _prune(self, rule: Rule, since: Place, until: datetime, limit: int) -> Window:
         """Delete what the rule wants of the next jobs; in short transactions, for everybody waits for them."""
         with self.file.write() as connection:
             rows = connection.execute(
                 """
                 select id, task, finished_at from treadle_finished
-                where state = ? and finished_at >= ? and finished_at < ?
+                where state = ? and (finished_at, id) > (?, ?) and finished_at < ?
                 and not exists (select 1 from treadle_keys where job = id)
-                order by finished_at limit ?
+                order by finished_at, id limit ?
                 """,
-                (rule.state, micros(since) if since else -(2**62), micros(until), WINDOW if rule.picky else limit),
+                (rule.state, *(since or (-(2**62), "")), micros(until), WINDOW if rule.picky else limit),
             ).fetchall()
             gone = [row for row in rows if rule.wants(row[1])][:limit]
             if gone:
                 connection.execute(scripts.DELETE_FINISHED, (json.dumps([row[0] for row in gone]),))
         if len(rows) < WINDOW and len(gone) < limit:
             return Window(len(gone), None)
-        return Window(len(gone), time_of((gone if len(gone) == limit else rows)[-1][2]))
+        last = (gone if len(gone) == limit else rows)[-1]
+        return Window(len(gone), (last[2], last[0]))
 
     def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
         rows = self.file.read(

@@ -53,8 +53,10 @@ def save(connection: sqlite3.Connection, record: Record, before: Record | Whatev
     table, row = table_of(record), row_from(record, micros)
     columns, marks = ", ".join(table.columns), ", ".join("?" * len(row))
     if before is None or isinstance(before, Whatever):
-        verb = "insert or ignore" if before is None else "insert or replace"
-        sql = f"{verb} into treadle_{table.name} ({columns}) values ({marks})"
+        verb, then = "insert or replace", ""
+        if before is None:
+            verb, then = "insert", f" on conflict ({', '.join(table.key)}) do nothing"
+        sql = f"{verb} into treadle_{table.name} ({columns}) values ({marks}){then}"
         return connection.execute(sql, row).rowcount == 1
     compared, was = _compared(before)
     sql = f"update treadle_{table.name} set ({columns}) = ({marks}) where {compared}"  # noqa: S608
@@ -91,8 +93,8 @@ def unsealed(connection: sqlite3.Connection, limit: int) -> list[Event]:
 
 def seal(connection: sqlite3.Connection, made: Seal, lines: Sequence[Event]) -> bool:
     """Write the seal and mark its lines, if all of them are still unsealed."""
-    wanted = "seal is null and (job, revision) in (select value ->> 0, value ->> 1 from json_each(?))"
-    ids = json.dumps([(line.job_id, line.revision) for line in lines])
+    wanted = "seal is null and (job, revision, at) in (select value ->> 0, value ->> 1, value ->> 2 from json_each(?))"
+    ids = json.dumps([(line.job_id, line.revision, micros(line.at)) for line in lines])
     [[number]] = connection.execute(f"select count(*) from treadle_events where {wanted}", (ids,))  # noqa: S608
     if number != len(lines) or not save(connection, made, None):
         return False
