@@ -8,6 +8,7 @@ python3 dev.py chaos [args]          kill, stall and restart workers under load
 python3 dev.py walk [args]           long random walks through the engine contract
 python3 dev.py faults [args]         thousands of operations on a DynamoDB that throttles, fails and loses answers
 python3 dev.py ticks [args]          when schedules fire, in every time zone, against a clock walked minute by minute
+python3 dev.py timekeepers [args]    eight processes fire the same schedules while they are killed
 python3 dev.py lock [uv args]        write requirements.lock anew; --upgrade takes newer versions
 
 The first run makes .venv and fills it from requirements.lock; later runs start at once.
@@ -49,6 +50,7 @@ SCRIPTS = {
     "walk": "tests/conformance/walk.py",
     "faults": "tests/dynamodb/faulty.py",
     "ticks": "tests/ticks.py",
+    "timekeepers": "tests/race/timekeeping.py",
 }
 
 

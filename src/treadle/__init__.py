@@ -16,6 +16,7 @@ from treadle.errors import (
     LeaseLost,
     NotPossible,
     RetryLater,
+    ScheduleNotFound,
     SchemaError,
     Snooze,
     TreadleError,
@@ -31,6 +32,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Cancelled", "ConfigError", "Context", "EngineError", "EngineUnavailable", "Event", "Finding", "GiveUp",
     "InvalidJob", "InvalidPayload", "Job", "JobError", "JobNotFound", "KeyTaken", "LeaseLost", "NotPossible", "Page",
-    "Profile", "Progress", "Reason", "Receipt", "Retry", "RetryLater", "SchemaError", "Scope", "Snooze", "State",
-    "Task", "Treadle", "TreadleError", "Unique", "UnknownTask", "What",
+    "Profile", "Progress", "Reason", "Receipt", "Retry", "RetryLater", "ScheduleNotFound", "SchemaError", "Scope",
+    "Snooze", "State", "Task", "Treadle", "TreadleError", "Unique", "UnknownTask", "What",
 ]  # fmt: skip

@@ -74,7 +74,7 @@ class Treadle(Handle):
         self.tasks: dict[str, Task[..., Any]] = {}
         self.profile = checked(profile or Profile())
         self.logger = logger
-        self._declared: dict[str, tuple[str, Any, Mapping[str, Any]]] = {}
+        self._declared: dict[tuple[str, str], tuple[str, Any, Mapping[str, Any]]] = {}
         self._clock = clock
         self._given = {"url": url, **settings}
 
@@ -147,8 +147,7 @@ class Treadle(Handle):
         said = {option: options.pop(option) for option in SCHEDULING if option in options}
         task: Task[..., Any] = Task(self, name, handler, self._options(name, options))
         self.tasks[name] = task
-        if said and name not in self._declared:
-            said["timezone"] = said.pop("tz", said.get("timezone", "UTC"))
+        if said and ("default", name) not in self._declared:
             self.declare(name, name, said.pop("payload", None), **said)
         return task
 
@@ -202,7 +201,15 @@ class Treadle(Handle):
         if wanted is None or task is None:
             return wanted
         options = task.options
-        return wanted._replace(queue=options.queue, priority=options.priority, version=options.version)
+        return wanted._replace(
+            queue=options.queue,
+            lane=options.lane,
+            priority=options.priority,
+            version=options.version,
+            retry=options.retry,
+            timeout=options.timeout,
+            wants=task.payload.names,
+        )
 
     def tenant_of(self, named: str | None) -> str:
         """The tenant of a new job; InvalidJob if it must be named and is not."""
@@ -268,19 +275,28 @@ class Treadle(Handle):
     def scheduled_tasks(self) -> "Treadle":
         return self
 
-    def scheduled_task(self, name: str, payload: Any, *, checked: bool, whole: bool) -> tuple[Mapping[str, Any], Any]:
+    def scheduled_task(
+        self, name: str, payload: Any, *, rows: str | None, checked: bool
+    ) -> tuple[Mapping[str, Any], Any]:
         """What a schedule of this task takes for granted of its jobs; and the payload, as the task wants it.
 
-        `whole`: it must fit the task as it is, for no row of `for_each` adds to it.
+        Without `rows` to add to it, the payload must fit the task as it is.
         """
         task = self.task_named(name, checked=checked)
         payload = {} if payload is None else payload
-        if whole:
+        if rows is None:
             payload = json.loads(task.payload.encode_value(payload))
+        elif checked and not any(known.endswith(f":{rows}") for known in self.tasks):
+            raise ConfigError(f"for_each: no rows are registered as {rows!r}; register them: app.for_each(function)")
         options = task.options
         retry = dict(zip(("max_attempts", "retry_base", "retry_cap", "retry_jitter"), options.retry, strict=True))
         taken = {name: getattr(options, name) for name in ("queue", "lane", "priority", "timeout")}
-        return {**taken, **retry, "task_version": options.version}, payload
+        return {**taken, **retry, "task_version": options.version, "on_end": task.on_end()}, payload
+
+    def scheduled_row(self, task: str, payload: object) -> tuple[str, OnEnd | None]:
+        """The payload of one row as its task wants it, as JSON, and what follows its jobs."""
+        named = self.task_named(task, checked=False)
+        return named.payload.encode_value(payload), named.on_end()
 
     def declare(self, name: str, task: str | Task[..., Any], payload: Any = None, **said: Any) -> None:
         """Declare a schedule in code, as `@app.task(cron=…)` does: a worker brings it into the store when it starts.
@@ -289,14 +305,15 @@ class Treadle(Handle):
         """
         from treadle.timetable import declaration  # noqa: PLC0415 - calendars are loaded by who uses them
 
-        if name in self._declared:
+        tenant = said.pop("tenant", "default")
+        if (tenant, name) in self._declared:
             raise ConfigError(f"schedule {name!r} is declared twice; give one of them another name")
         rows = said.get("for_each")
         if callable(rows):
             said = {**said, "for_each": self.for_each(rows)}
         named = task if isinstance(task, str) else task.name
-        declaration(name, named, {}, {}, said)  # what is wrong with it is an error here, where it is written
-        self._declared[name] = (named, payload, said)
+        declaration(name, named, {}, {}, said, tenant)  # what is wrong with it is an error here, where it is written
+        self._declared[tenant, name] = (named, payload, said)
 
     def declared(self) -> list[Schedule]:
         """The schedules that this code declares."""
@@ -305,9 +322,9 @@ class Treadle(Handle):
         from treadle.timetable import declaration  # noqa: PLC0415
 
         found = []
-        for name, (task, given, said) in self._declared.items():
-            taken, payload = self.scheduled_task(task, given, checked=True, whole=said.get("for_each") is None)
-            found.append(declaration(name, task, payload, taken, said))
+        for (tenant, name), (task, given, said) in self._declared.items():
+            taken, payload = self.scheduled_task(task, given, rows=said.get("for_each"), checked=True)
+            found.append(declaration(name, task, payload, taken, said, tenant))
         return found
 
     def for_each(self, rows: Callable[..., Any], name: str | None = None) -> str:
@@ -321,7 +338,7 @@ class Treadle(Handle):
         if known is not None and getattr(known.handler, "rows", None) is not rows:
             raise ConfigError(f"for_each: {name!r} is registered twice; give one of them another name")
         if known is None:
-            self.register(task, expansion(rows, lambda: self.engine))
+            self.register(task, expansion(rows, self))
         return name
 
     def workers(self) -> list[Member]:
@@ -353,6 +370,12 @@ class Treadle(Handle):
             total += batch
         forget_old_lines(self.engine, self.settings.keep_lines)
         return total
+
+    def seal_audit(self) -> int:
+        """Seal every audit line there is, as workers do by themselves within a minute or two; how many lines it was."""
+        from treadle.housekeeping import seal_lines  # noqa: PLC0415
+
+        return seal_lines(self.engine)
 
     def open(self) -> None:
         """See that the store is there and its schema fits; otherwise done on first use."""

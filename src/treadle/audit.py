@@ -6,7 +6,7 @@ has to change the digest, and with it the hash of every later seal; who keeps on
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -67,8 +67,13 @@ def hash_of(seal: Seal) -> str:
     return sha256(json.dumps(said, ensure_ascii=True).encode()).hexdigest()
 
 
-def verify(tenant: str, seals: Sequence[Seal], lines_of: Callable[[Seal], Sequence[Event]]) -> Verified:
-    """Whether a tenant's seals follow each other and their lines are as they were sealed."""
+def verify(
+    tenant: str, seals: Sequence[Seal], lines_of: Callable[[Seal], Sequence[Event]], keep: timedelta | None = None
+) -> Verified:
+    """Whether a tenant's seals follow each other and their lines are as they were sealed.
+
+    `keep` is how long lines are kept: one that is said to be pruned earlier was removed by somebody else.
+    """
     problems: list[str] = []
     previous, number, there = "", 0, 0
     for seal in sorted(seals, key=lambda seal: seal.number):
@@ -82,6 +87,8 @@ def verify(tenant: str, seals: Sequence[Seal], lines_of: Callable[[Seal], Sequen
             problems.append(f"seal {seal.number} was edited")
         previous = seal.hash
         if seal.pruned_at is not None:
+            if keep is None or seal.pruned_at - seal.last_at < keep:
+                problems.append(f"seal {seal.number}: its lines were removed before their time was over")
             continue
         lines = lines_of(seal)
         there += len(lines)

@@ -87,6 +87,11 @@ class Context:
         return self._attempt.job.attempt
 
     @property
+    def tick(self) -> datetime | None:
+        """The nominal time that a schedule made this job for: the report of which night; None for any other job."""
+        return self._attempt.job.tick
+
+    @property
     def cancelled(self) -> bool:
         """Whether the handler should stop: cancelled on request, past its timeout, shutting down, or lease lost."""
         return self._attempt.told is not None

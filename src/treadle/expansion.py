@@ -5,29 +5,49 @@ It may be stopped anywhere and run again: the jobs of the rows have ids made fro
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from treadle.context import Context
 from treadle.engines.base import Engine
-from treadle.errors import GiveUp, LeaseLost
-from treadle.schedule import job_of_row
+from treadle.errors import ConfigError, GiveUp, InvalidJob, LeaseLost
+from treadle.model import Job, OnEnd
+from treadle.schedule import job_of_row, payload_of_row
 
 AT_ONCE = 500  # jobs stored in one go
 
 
-def expansion(rows: Callable[..., Any], engine: Callable[[], Engine]) -> Callable[..., Any]:
+class House(Protocol):
+    """The app: its store, and what it knows of the task that the rows are for."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    def scheduled_row(self, task: str, payload: object) -> tuple[str, OnEnd | None]:
+        """The payload as the task wants it, as JSON, and what follows its jobs."""
+        ...
+
+
+def expansion(rows: Callable[..., Any], app: House) -> Callable[..., Any]:
     """The handler that stores a job for each row that `rows` yields; it may take the Context."""
     arguments = len(inspect.signature(rows).parameters)
     if arguments > 1:
-        raise TypeError(f"for_each: {rows!r} takes {arguments} arguments; it takes none, or the Context")
+        raise ConfigError(f"for_each: {rows!r} takes {arguments} arguments; it takes none, or the Context")
+
+    def job(parent: Job, row: object, now: datetime) -> Job:
+        try:
+            task = parent.payload["schedule"]["task"]
+            return job_of_row(parent, *app.scheduled_row(task, payload_of_row(parent, row)), now)
+        except InvalidJob as error:
+            raise GiveUp(f"row {row!r}: {error}") from None
 
     def store(ctx: Context, batch: Iterable[object]) -> int:
         if ctx.cancelled:
             raise LeaseLost(f"job {ctx.job.id} was told to stop; what it has stored stays, the rest comes with a retry")
-        now = engine().now()
-        jobs = [job_of_row(ctx.job, row, now) for row in batch]
-        refused = [receipt.refused for receipt in engine().enqueue(jobs) if receipt.refused]
+        now = app.engine.now()
+        jobs = [job(ctx.job, row, now) for row in batch]
+        refused = [receipt.refused for receipt in app.engine.enqueue(jobs) if receipt.refused]
         if refused:
             raise GiveUp(f"{len(refused)} of the rows cannot be stored: {refused[0]}")
         return len(jobs)

@@ -15,13 +15,14 @@ from treadle.errors import InvalidJob, JobNotFound, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, Job, State, What, check_name, clean
 from treadle.operating import first_revision, operate
 from treadle.profile import LABELS, Profile
-from treadle.records import ANY, Member, Pause, Seal, subject
+from treadle.records import ANY, Gate, Member, Pause, Seal, subject
 from treadle.why import Obstacle, why
 
 if TYPE_CHECKING:
     from treadle.timetable import Tasks, Timetable
 
 TRIES = 20
+TAIL = 100_000  # unsealed lines that are read at most
 GLANCE = 0.1  # seconds between two looks at what still runs
 
 
@@ -30,6 +31,9 @@ class Rules(Protocol):
 
     cancel: Any
     tenant_required: bool
+
+    @property
+    def keep_lines(self) -> timedelta | None: ...
 
 
 class Spent(NamedTuple):
@@ -136,7 +140,8 @@ class Handle:
         if job.key is not None and job.state.final:
             rivals = self.engine.find(Where(None, job.task, None, job.tenant, job.key), limit=10).jobs
             holder = next((rival for rival in rivals if rival.id != job.id and not rival.state.final), None)
-        return why(job, self.engine.now(), self._holding(), self.engine.records(Member), holder)
+        outside = self.bound is not None
+        return why(job, self.engine.now(), self._holding(), self.engine.records(Member), holder, outside=outside)
 
     def costs(self, day: date | None = None, *, days: int = 1, tenant: str | None = None) -> list[Spent]:
         """What the jobs that ended on this day (in UTC; today, or the `days` up to it) have cost, by tenant and task.
@@ -145,6 +150,8 @@ class Handle:
         """
         if days < 1:
             raise InvalidJob("days", f"{days} must be 1 or more")
+        if day is not None and not isinstance(day, date):
+            raise InvalidJob("day", f"{day!r} is no date; write date(2026, 11, 15)")
         end = datetime.combine(day or self.engine.now().date(), datetime.min.time(), UTC) + timedelta(days=1)
         found = self.engine.costs(since=end - timedelta(days=days), until=end, tenant=self._of(tenant))
         return [Spent(owner, task, micros) for (owner, task), micros in sorted(found.items())]
@@ -236,12 +243,11 @@ class Handle:
         raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
 
     def pauses(self) -> list[Pause]:
-        """The pauses that hold now, or whose time is over and that nobody has lifted."""
-        return [pause for pause in self.engine.records(Pause) if self.bound is None or pause.tenant == self.bound]
+        """The pauses that hold now."""
+        return [pause for pause in self._holding() if self.bound in (None, pause.tenant)]
 
     def _holding(self) -> list[Pause]:
-        now = self.engine.now()
-        return [pause for pause in self.engine.records(Pause) if pause.until is None or pause.until > now]
+        return list(Gate.at(self.engine.records(Pause), self.engine.now()).pauses)
 
     def _scope(self, tenant: str | None, queue: str | None, task: str | None) -> Pause:
         tenant = self._of(tenant)
@@ -270,7 +276,7 @@ class Handle:
     def audit(self, *, limit: int = 100, tenant: str | None = None) -> list[Event]:
         """The latest audit lines of all jobs, schedules and pauses, newest first."""
         owner = self._of(tenant)
-        lines = [line for line in self.engine.unsealed(limit=10_000) if owner in (None, line.tenant)]
+        lines = [line for line in self.engine.unsealed(limit=TAIL) if owner in (None, line.tenant)]
         for seal in sorted(self.engine.records(Seal, tenant=owner), key=lambda seal: seal.sealed_at, reverse=True):
             if len(lines) >= limit:
                 break
@@ -283,8 +289,9 @@ class Handle:
         seals: dict[str, list[Seal]] = {}
         for seal in self.engine.records(Seal, tenant=owner):
             seals.setdefault(seal.tenant, []).append(seal)
-        tail = sum(owner in (None, line.tenant) for line in self.engine.unsealed(limit=100_000))
-        return Trail([verify(name, chain, self.engine.sealed) for name, chain in seals.items()], tail)
+        tail = sum(owner in (None, line.tenant) for line in self.engine.unsealed(limit=TAIL))
+        keep = self.rules.keep_lines
+        return Trail([verify(name, chain, self.engine.sealed, keep) for name, chain in seals.items()], tail)
 
     def _of(self, tenant: str | None) -> str | None:
         """Whose rows are meant; InvalidJob if a bound handle is asked for another's."""

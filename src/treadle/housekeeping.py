@@ -49,7 +49,7 @@ class Housekeeping:
         self._running = running
         self._log = logger or log
         self._started_at: datetime | None = None
-        self._last: dict[str, Seal] = {}  # by tenant, as far as we know
+        self._sealer = Sealer(engine)
         self._stopping = False
         chores: dict[Callable[[], float], float] = {
             self.beat: 0.0,
@@ -118,36 +118,15 @@ class Housekeeping:
         for member in self._engine.records(Member):
             if now - member.seen_at > GONE:
                 self._engine.drop(member)
+        for pause in self._engine.records(Pause):
+            if pause.until is not None and now - pause.until > GONE:
+                self._engine.drop(pause)
         return FORGET_PERIOD
 
     # ------------------------------------------------------------------------------ the audit trail
 
     def _seal(self) -> float:
-        lines = self._engine.unsealed(limit=AT_ONCE * SEALS)
-        for tenant, group in groupby(lines, key=lambda line: line.tenant):
-            self._seal_tenant(tenant, list(group))
-        return 0.5 if len(lines) == AT_ONCE * SEALS else SEAL_PERIOD
-
-    def _seal_tenant(self, tenant: str, lines: list[Event]) -> None:
-        now = self._engine.now()
-        for start in range(0, len(lines), AT_ONCE):
-            batch = lines[start : start + AT_ONCE]
-            ripe = any((now - line.at).total_seconds() >= RIPE for line in batch)
-            if len(batch) < AT_ONCE and not ripe:
-                return
-            seal, ordered = sealing(batch, self._last_seal(tenant), now)
-            if not self._engine.seal(seal, ordered):
-                self._last.pop(tenant, None)  # somebody else does it
-                return
-            self._last[tenant] = seal
-
-    def _last_seal(self, tenant: str) -> Seal | None:
-        if tenant not in self._last:
-            found = self._engine.records(Seal, tenant=tenant)
-            if not found:
-                return None
-            self._last[tenant] = max(found, key=lambda seal: seal.number)
-        return self._last[tenant]
+        return 0.5 if self._sealer.seal(ripe=RIPE) >= AT_ONCE * SEALS // 2 else SEAL_PERIOD
 
     # --------------------------------------------------------------------------------------- budgets
 
@@ -160,18 +139,64 @@ class Housekeeping:
         for (tenant, _), micros in self._engine.costs(since=today, until=tomorrow).items():
             spent[tenant] = spent.get(tenant, 0) + micros
         paused = {pause.tenant: pause for pause in self._engine.records(Pause) if pause[1:3] == (ANY, ANY)}
-        for tenant, budget in self._plan.budgets.items():
+        for tenant in self._plan.budgets.keys() - {ANY} | spent.keys():
+            budget = self._plan.budgets.get(tenant, self._plan.budgets.get(ANY))
             there = paused.get(tenant)
             holds = there is not None and (there.until is None or there.until > now)
-            if spent.get(tenant, 0) < budget or holds:
+            if budget is None or spent.get(tenant, 0) < budget or holds:
                 continue
-            why = f"{spent[tenant]:,} of {budget:,} micros were spent on {today:%Y-%m-%d}"
+            why = f"{spent.get(tenant, 0):,} of {budget:,} micros were spent on {today:%Y-%m-%d}"
             scope = Pause(tenant, actor=BUDGET, reason=why, at=now, until=tomorrow)
             revision = first_revision(self._engine, scope) if there is None else there.revision + 1
             line = Event(subject(scope), revision, now, What.PAUSED, BUDGET, f"{scope.scope}: {why}", tenant)
             if self._engine.save(scope.evolve(revision=revision), before=there, line=line).done:
                 self._log.warning("tenant %s is paused until %s: %s", tenant, tomorrow, why)
         return BUDGET_PERIOD
+
+
+class Sealer:
+    """Seals audit lines, and remembers the last seal of each tenant."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._last: dict[str, Seal] = {}
+
+    def seal(self, *, ripe: float) -> int:
+        """Seal what fills a seal, or has waited for `ripe` seconds; how many lines it was."""
+        lines = self._engine.unsealed(limit=AT_ONCE * SEALS)
+        tenants = groupby(lines, key=lambda line: line.tenant)
+        return sum(self._seal_tenant(tenant, list(group), ripe) for tenant, group in tenants)
+
+    def _seal_tenant(self, tenant: str, lines: list[Event], ripe: float) -> int:
+        now, done = self._engine.now(), 0
+        for start in range(0, len(lines), AT_ONCE):
+            batch = lines[start : start + AT_ONCE]
+            old = any((now - line.at).total_seconds() >= ripe for line in batch)
+            if len(batch) < AT_ONCE and not old:
+                break
+            seal, ordered = sealing(batch, self._last_seal(tenant), now)
+            if not self._engine.seal(seal, ordered):
+                self._last.pop(tenant, None)  # somebody else does it
+                break
+            self._last[tenant] = seal
+            done += len(ordered)
+        return done
+
+    def _last_seal(self, tenant: str) -> Seal | None:
+        if tenant not in self._last:
+            found = self._engine.records(Seal, tenant=tenant)
+            if not found:
+                return None
+            self._last[tenant] = max(found, key=lambda seal: seal.number)
+        return self._last[tenant]
+
+
+def seal_lines(engine: Engine) -> int:
+    """Seal every line there is; how many it was."""
+    sealer, total = Sealer(engine), 0
+    while found := sealer.seal(ripe=float("-inf")):
+        total += found
+    return total
 
 
 def forget_old_lines(engine: Engine, keep: timedelta | None) -> int:

@@ -234,11 +234,14 @@ def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
     return Job(
         made_id(f"follow-up\x1f{job.id}\x1f{job.revision}", now),
         wanted.task,
-        json.dumps(told, ensure_ascii=False),
+        json.dumps({name: told[name] for name in (wanted.wants or told) if name in told}, ensure_ascii=False),
         now,
         now,
         tenant=job.tenant,
         queue=wanted.queue,
+        lane=wanted.lane,
         priority=wanted.priority,
         task_version=wanted.version,
+        retry=wanted.retry,
+        timeout=wanted.timeout,
     )

@@ -9,7 +9,8 @@ import re
 import secrets
 import threading
 import time
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from typing import Any, NamedTuple, Self
 
@@ -95,6 +96,7 @@ class What(StrEnum):
     ENABLED = "enabled"
     DISABLED = "disabled"
     DELETED = "deleted"
+    RUN_REQUESTED = "run_requested"
     PAUSED = "paused"
     RESUMED = "resumed"
 
@@ -130,8 +132,12 @@ class FollowUp(NamedTuple):
     event: str = ""
     task: str = ""
     queue: str = "default"
+    lane: str = ""
     priority: int = 0
     version: int = 1
+    retry: Retry = Retry()
+    timeout: float | None = None
+    wants: Sequence[str] | None = None  # which of the facts its handler names; None: all
 
 
 class OnEnd(NamedTuple):
@@ -196,6 +202,13 @@ class Job(NamedTuple):
     @property
     def max_attempts(self) -> int:
         return self.retry.max_attempts
+
+    @property
+    def tick(self) -> datetime | None:
+        """The nominal time that a schedule made this job for, to the millisecond; None for any other job."""
+        if self.schedule is None or self.id[14] != "7":
+            return None
+        return datetime.fromtimestamp(int(self.id[:8] + self.id[9:13], 16) / 1000, tz=UTC)
 
     @property
     def suspect(self) -> bool:

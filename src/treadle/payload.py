@@ -39,6 +39,11 @@ class Payload:
         self.wants_job = self._single == "job" and model is None
         self._adapter = _adapter(name, taken, self._single, model)
 
+    @property
+    def names(self) -> list[str] | None:
+        """The keys of the payload, where it is an object with one for each parameter."""
+        return None if self._single else list(self._signature.parameters)
+
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The JSON of a call, or InvalidPayload naming the argument."""
         try:

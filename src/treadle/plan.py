@@ -1,5 +1,6 @@
 """How a worker works: the settings, and what its caller says instead."""
 
+import itertools
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from treadle.model import check_name
 if TYPE_CHECKING:
     from treadle.settings import Settings
 
+DAY = timedelta(days=1)
 SWEEP = 1.0  # seconds; with the lease it bounds how long a crash goes unseen
 
 
@@ -45,7 +47,7 @@ def plan_from(settings: "Settings", given: Mapping[str, Any]) -> Plan:
     said = {name: value for name, value in given.items() if value is not None}
     lanes = said.get("lanes", settings.lanes)
     plan = Plan(
-        name=_name("name", said.get("name", f"{socket.gethostname()}:{os.getpid()}")),
+        name=_name("name", said.get("name") or _own_name()),
         queues=_names("queues", said.get("queues", settings.queues)),
         lanes=None if lanes is None else _names("lanes", lanes, empty_allowed=True),
         concurrency=said.get("concurrency", settings.concurrency),
@@ -64,9 +66,21 @@ def plan_from(settings: "Settings", given: Mapping[str, Any]) -> Plan:
         tick=_span("schedule_tick", settings.schedule_tick, least=0.05),
         budgets=settings.budgets,
     )
+    short = [state.value for state, age in plan.keep.states.items() if age < DAY] if plan.budgets else []
+    if short:
+        raise ConfigError(f"budgets: what was spent is read from finished jobs; keep_{short[0]} must be '1d' or more")
     if not 1 <= plan.concurrency <= 1000:
         raise ConfigError(f"concurrency: {plan.concurrency} must be from 1 to 1,000")
     return plan
+
+
+def _own_name() -> str:
+    """Host and process, and a number from the second worker of a process on."""
+    number = next(_numbers)
+    return f"{socket.gethostname()}:{os.getpid()}{f':{number}' if number > 1 else ''}"
+
+
+_numbers = itertools.count(1)
 
 
 def _names(field: str, names: Sequence[str], *, empty_allowed: bool = False) -> tuple[str, ...]:

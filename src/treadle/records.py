@@ -10,6 +10,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
 
+from treadle.model import OnEnd
 from treadle.retry import Retry
 
 ANY = "*"
@@ -59,6 +60,7 @@ class Schedule(NamedTuple):
     overlap: Overlap = Overlap.ALLOW
     jitter: float = 0.0
     for_each: str | None = None
+    on_end: OnEnd | None = None
     next_at: datetime | None = None  # None: not computed yet
     last_at: datetime | None = None  # the nominal time of the last job it made
     last_job: str | None = None

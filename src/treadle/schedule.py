@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from treadle.cron import Cron, Every, Tick, time_zone
 from treadle.errors import ConfigError, InvalidJob
-from treadle.model import Job, Scope, check_name, check_retry, checked, json_text
+from treadle.model import Job, OnEnd, Scope, check_name, check_retry, checked, json_text
 from treadle.records import Misfire, Overlap, Schedule, made_id
 
 LATE = 60.0  # seconds: a tick that nobody has made into a job by then was missed
@@ -105,13 +105,6 @@ def _latest(schedule: Schedule, tick: datetime, until: datetime) -> datetime:
     return tick
 
 
-def tick_of(job: Job) -> datetime | None:
-    """The nominal time that a schedule made this job for; None for any other job. To the millisecond."""
-    if job.schedule is None or job.id[14] != "7":
-        return None
-    return datetime.fromtimestamp(int(job.id[:8] + job.id[9:13], 16) / 1000, tz=job.created_at.tzinfo)
-
-
 def job_of(schedule: Schedule, tick: datetime, now: datetime, *, id_: str | None = None) -> Job:
     """The job of one tick; `id_` for a run between the ticks."""
     made = made_id(f"tick\x1f{schedule.tenant}\x1f{schedule.name}\x1f{tick.isoformat()}", tick)
@@ -141,6 +134,7 @@ def job_of(schedule: Schedule, tick: datetime, now: datetime, *, id_: str | None
         key=key,
         key_scope=scope,
         schedule=schedule.name,
+        on_end=schedule.on_end if schedule.for_each is None else None,
     )
 
 
@@ -153,18 +147,23 @@ def _child(schedule: Schedule) -> dict[str, object]:
     return {name: getattr(schedule, name) for name in _CHILD}
 
 
-def job_of_row(parent: Job, row: object, now: datetime) -> Job:
+def payload_of_row(parent: Job, row: object) -> object:
+    """What the job of a row is given: the schedule's own payload and the row's."""
+    own = parent.payload["schedule"]["payload"]
+    if isinstance(row, dict) and isinstance(own, dict):
+        return {**own, **row}
+    if own:
+        raise InvalidJob("row", f"{row!r} is no dict, so the schedule's payload {own!r} cannot be joined to it")
+    return row
+
+
+def job_of_row(parent: Job, payload_json: str, on_end: OnEnd | None, now: datetime) -> Job:
     """The job of one row; made from schedule, tick and row, so that an expansion that is repeated doubles nothing."""
     told = parent.payload
     schedule = Schedule(created_at=now, **told["schedule"])
-    payload = row
-    if isinstance(row, dict) and isinstance(schedule.payload, dict):
-        payload = {**schedule.payload, **row}
-    text = json_text(payload, f"row of {parent.task.removeprefix(EXPANSION)}")
-    name = f"row\x1f{parent.id}\x1f{schedule.tenant}\x1f{schedule.name}\x1f{told['tick']}\x1f{text}"
-    return checked(
-        job_of(schedule, now, now, id_=made_id(name, now.fromisoformat(told["tick"]))).evolve(payload_json=text)
-    )
+    name = f"row\x1f{parent.id}\x1f{schedule.tenant}\x1f{schedule.name}\x1f{told['tick']}\x1f{payload_json}"
+    id_ = made_id(name, now.fromisoformat(told["tick"]))
+    return checked(job_of(schedule, now, now, id_=id_).evolve(payload_json=payload_json, on_end=on_end))
 
 
 def check(schedule: Schedule) -> Schedule:

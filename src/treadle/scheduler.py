@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from treadle.engines.base import Engine
-from treadle.errors import ConfigError, EngineError, TreadleError
-from treadle.model import Event, What, clean
+from treadle.errors import EngineError
+from treadle.model import Event, What, checked, clean
 from treadle.plan import Plan
 from treadle.records import Schedule, subject
 from treadle.schedule import LATE, firing, job_of
@@ -34,15 +34,17 @@ class Scheduler:
         self._log = logger or log
         self._late = max(LATE, 2 * plan.tick)
         self._look_at = 0.0 if plan.schedules else float("inf")
+        self._made = False
 
     def wait(self) -> float:
         """Seconds until there is something to do."""
         return max(0.0, self._look_at - time.monotonic())
 
-    def tick(self) -> None:
-        """Fire what is due."""
+    def tick(self) -> bool:
+        """Fire what is due; whether that made a job."""
         if time.monotonic() < self._look_at:
-            return
+            return False
+        self._made = False
         if self._declared:
             for name in reconcile(self._engine, self._declared, actor=self._plan.name):
                 self._log.info("schedule %s: brought up to date with the code", name)
@@ -55,6 +57,7 @@ class Scheduler:
             if next_at is not None:  # soon: be there in time
                 soon = (next_at - self._engine.now()).total_seconds()
                 self._look_at = min(self._look_at, time.monotonic() + max(0.0, soon))
+        return self._made
 
     def fire(self, schedule: Schedule) -> datetime | None:
         """Make the jobs of this schedule that are due; when it is due again, None if somebody else sees to it."""
@@ -64,7 +67,7 @@ class Scheduler:
                 due = firing(schedule, now, late=self._late)
                 if due is None:
                     return schedule.next_at
-                job = job_of(schedule, due.tick, now) if due.tick is not None else None
+                job = checked(job_of(schedule, due.tick, now)) if due.tick is not None else None
                 after = schedule.evolve(next_at=due.next_at, updated_at=now, revision=schedule.revision + 1)
                 if job is not None:
                     after = after.evolve(last_at=due.tick, last_job=job.id)
@@ -73,10 +76,11 @@ class Scheduler:
                     return None
                 if saved.receipt is not None and not saved.receipt.created:
                     after = self._skipped(schedule, after, saved.receipt.refused or f"job {saved.receipt.job.id}")
+                self._made |= job is not None
                 schedule = after
         except EngineError:
             raise
-        except TreadleError as error:  # written into the table by somebody else, for we would not have taken it
+        except Exception as error:  # written into the table by somebody else, for we would not have taken it
             self._disable(schedule, error)
             return None
         return schedule.next_at
@@ -87,7 +91,7 @@ class Scheduler:
         told = after.evolve(last_at=before.last_at, last_job=before.last_job, revision=after.revision + 1)
         return told if self._engine.save(told, before=after).done else after
 
-    def _disable(self, schedule: Schedule, error: ConfigError | TreadleError) -> None:
+    def _disable(self, schedule: Schedule, error: Exception) -> None:
         now, revision = self._engine.now(), schedule.revision + 1
         after = schedule.evolve(enabled=False, updated_at=now, revision=revision)
         note = clean(f"schedule {schedule.name}: disabled, for it cannot be read: {error}", 4000)

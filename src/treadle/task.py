@@ -217,7 +217,7 @@ class Task(Generic[P, R]):
                 raise type(error)(f"call {place}: {error.field}", error.problem) from None
         return jobs
 
-    def _on_end(self) -> OnEnd | None:
+    def on_end(self) -> OnEnd | None:
         """What is to follow the end of a job, with the options of the tasks that follow."""
         wanted = self.options.on_end
         if wanted is None:
@@ -245,7 +245,7 @@ class Task(Generic[P, R]):
                 key=options.key,
                 key_scope=scope,
                 key_until=until,
-                on_end=self._on_end(),
+                on_end=self.on_end(),
             )
         )
 

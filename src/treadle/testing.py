@@ -23,6 +23,8 @@ from treadle.context import Attempt, Context
 from treadle.engines.base import Claim, Ruling
 from treadle.executors import Call, arguments_of, ended_by, succeeded, uncommitted
 from treadle.model import Job, State, new_id
+from treadle.plan import Plan
+from treadle.scheduler import Scheduler
 from treadle.tx import asettle_in, committed, settle_in
 
 
@@ -50,7 +52,7 @@ class FakeClock:
 
 
 def run_until_idle(app: Treadle, *, queues: Sequence[str] | None = None, limit: int = 1000) -> list[Job]:
-    """Run what is due, one job after the other in this thread, until nothing is; the jobs after each attempt.
+    """Run what is due, by schedules too, one job after the other in this thread; the jobs after each attempt.
 
     Without `queues`, those of the app's tasks and settings.
     More than `limit` attempts are taken for a loop that would never end, and raise.
@@ -58,6 +60,8 @@ def run_until_idle(app: Treadle, *, queues: Sequence[str] | None = None, limit: 
     attempts: list[Job] = []
     own = (task.options.queue for task in app.tasks.values())
     taken = tuple(dict.fromkeys([*own, *app.settings.queues])) if queues is None else tuple(queues)
+    scheduler = Scheduler(app.engine, Plan("testing"), app.declared())
+    scheduler.tick()
     while True:
         claim = Claim(new_id(), "testing", 1, 300.0, taken, None, tuple(app.tasks))
         claimed = app.engine.turn([], claim).jobs

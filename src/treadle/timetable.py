@@ -19,6 +19,7 @@ from treadle.operating import first_revision
 from treadle.records import Misfire, Overlap, Schedule, subject
 from treadle.retry import Retry
 from treadle.schedule import check, job_of, next_tick, preview, restarted
+from treadle.task import Task
 
 TRIES = 20
 TIMING = ("cron", "every", "timezone")
@@ -39,7 +40,11 @@ _BY_CODE = tuple(
 class Tasks(Protocol):
     """Who knows the tasks: what a schedule takes for granted of its jobs, and whether a payload fits."""
 
-    def scheduled_task(self, name: str, payload: Any, *, checked: bool, whole: bool) -> tuple[Mapping[str, Any], Any]:
+    def tenant_of(self, named: str | None) -> str: ...
+
+    def scheduled_task(
+        self, name: str, payload: Any, *, rows: str | None, checked: bool
+    ) -> tuple[Mapping[str, Any], Any]:
         """The task's options by the names of Schedule's fields, and the payload as data; an error if it cannot be."""
         ...
 
@@ -67,7 +72,7 @@ class Timetable:
     def create(
         self,
         name: str,
-        task: str,
+        task: "str | Task[..., Any]",
         payload: Any = None,
         *,
         tenant: str | None = None,
@@ -81,8 +86,8 @@ class Timetable:
         What is not said comes from the task. With `checked=False` the task need not be known here.
         """
         check_name("actor", actor)
-        now = self._engine.now()
-        schedule = self._made(name, task, payload, self._of(tenant) or "default", checked, said, now)
+        now, owner = self._engine.now(), self._tasks.tenant_of(self._of(tenant, None))
+        schedule = self._made(name, task, payload, owner, checked, said, now)
         schedule = schedule.evolve(next_at=next_tick(schedule, now), updated_at=now)
         if not put(self._engine, schedule, What.CREATED, actor, _note(schedule, reason), now):
             raise NotPossible(f"there is a schedule {name!r} already; update it, or choose another name")
@@ -99,6 +104,7 @@ class Timetable:
         **said: Any,
     ) -> Schedule:
         """Change what is said; a new cron, interval, zone or `enabled=True` counts its next run from now."""
+        said = _spelt(said)
         if not said:
             raise ConfigError(f"schedule {name!r}: nothing to change; say one of {', '.join(EDITABLE)}")
 
@@ -108,10 +114,11 @@ class Timetable:
             if said.get("every") is not None and "cron" not in said:
                 schedule = schedule.evolve(cron=None)
             edited = schedule.evolve(**_fields(said))
-            if "payload" in said or "task" in said:
-                whole = edited.for_each is None
-                _, payload = self._tasks.scheduled_task(edited.task, edited.payload, checked=checked, whole=whole)
-                edited = edited.evolve(payload=payload)
+            if {"payload", "task", "for_each"} & said.keys():
+                taken, payload = self._tasks.scheduled_task(
+                    edited.task, edited.payload, rows=edited.for_each, checked=checked
+                )
+                edited = edited.evolve(payload=payload, on_end=taken.get("on_end"))
             check(edited)
             moved = any(getattr(edited, field) != getattr(schedule, field) for field in TIMING)
             return restarted(edited, now) if moved or (edited.enabled and not schedule.enabled) else edited
@@ -147,16 +154,22 @@ class Timetable:
             raise ConfigError(f"n: {n} runs cannot be shown; it must be from 1 to {MOST_TICKS:,}")
         return preview(self.get(name, tenant=tenant), after or self._engine.now(), n)
 
-    def run(self, name: str, *, tenant: str | None = None) -> Job:
+    def run(self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "") -> Job:
         """Make a job of it now, beside its ticks; KeyTaken if `overlap` does not allow one."""
-        schedule, now = self.get(name, tenant=tenant), self._engine.now()
-        job = job_of(schedule, now, now, id_=new_id())
-        [receipt] = self._engine.enqueue([job])
-        if receipt.refused:
-            raise InvalidJob("payload", receipt.refused)
-        if not receipt.created:
-            raise KeyTaken(job.key or "", receipt.job.id)
-        return receipt.job
+        check_name("actor", actor)
+        for _ in range(TRIES):
+            schedule, now = self.get(name, tenant=tenant), self._engine.now()
+            job = job_of(schedule, now, now, id_=new_id())
+            after = schedule.evolve(revision=schedule.revision + 1)
+            line = _line(after, after.revision, What.RUN_REQUESTED, now, actor, _note(after, reason))
+            saved = self._engine.save(after, before=schedule, line=line, job=job)
+            if saved.done and saved.receipt is not None:
+                if saved.receipt.refused:
+                    raise InvalidJob("payload", saved.receipt.refused)
+                if not saved.receipt.created:
+                    raise KeyTaken(job.key or "", saved.receipt.job.id)
+                return saved.receipt.job
+        raise NotPossible(f"schedule {name!r} keeps changing; try again")
 
     def events(self, name: str, *, tenant: str | None = None) -> Sequence[Event]:
         """What was done to a schedule, oldest first; also to one that is gone."""
@@ -171,11 +184,11 @@ class Timetable:
         return self._tenant
 
     def _made(
-        self, name: str, task: str, payload: Any, tenant: str, checked: bool, said: Mapping[str, Any], now: datetime
+        self, name: str, task: Any, payload: Any, tenant: str, checked: bool, said: Mapping[str, Any], now: datetime
     ) -> Schedule:
-        whole = said.get("for_each") is None
-        taken, payload = self._tasks.scheduled_task(task, payload, checked=checked, whole=whole)
-        return check(Schedule(name, task, now, tenant, payload, **{**taken, **_fields(said)}))
+        named = str(getattr(task, "name", task))
+        taken, payload = self._tasks.scheduled_task(named, payload, rows=said.get("for_each"), checked=checked)
+        return check(Schedule(name, named, now, tenant, payload, **{**taken, **_fields(said)}))
 
     def _change(
         self,
@@ -229,16 +242,27 @@ def reconcile(engine: Engine, declared: Iterable[Schedule], *, actor: str) -> li
     return touched
 
 
-def declaration(name: str, task: str, payload: Any, taken: Mapping[str, Any], said: Mapping[str, Any]) -> Schedule:
+def declaration(
+    name: str, task: str, payload: Any, taken: Mapping[str, Any], said: Mapping[str, Any], tenant: str = "default"
+) -> Schedule:
     """The schedule that code declares, not stored; checked, so that a bad one is an error where it is written."""
     moment = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
-    schedule = check(Schedule(name, task, moment, payload=payload, **{**taken, **_fields(said)}))
+    schedule = check(Schedule(name, task, moment, tenant, payload, **{**taken, **_fields(said)}))
     told = json.dumps([str(getattr(schedule, field)) for field in _BY_CODE])
     return schedule.evolve(declared=sha256(told.encode()).hexdigest()[:16])
 
 
+def _spelt(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a caller says, under our names."""
+    named = {"timezone" if name == "tz" else name: value for name, value in said.items()}
+    if "task" in named:
+        named["task"] = str(getattr(named["task"], "name", named["task"]))
+    return named
+
+
 def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
     """What a caller says, as fields of a schedule."""
+    said = _spelt(said)
     unknown = said.keys() - set(EDITABLE)
     if unknown:
         raise ConfigError(f"schedule: {', '.join(sorted(unknown))}: no such option; known: {', '.join(EDITABLE)}")

@@ -60,15 +60,17 @@ class Upkeep:
         elif silence > self._lease / 3:
             self._slow = True
 
-    def tick(self) -> None:
-        """Do the chores that are due."""
+    def tick(self) -> bool:
+        """Do the chores that are due; whether there is a new job."""
         now = time.monotonic()
         if now >= self._recover_at:
             self._recover_at = now + self._period()
             while self.recover() == BATCH:
                 pass
-        self.scheduler.tick()
-        self.housekeeping.tick()
+        try:
+            return self.scheduler.tick()
+        finally:
+            self.housekeeping.tick()
 
     def recover(self) -> int:
         """Requeue or end the jobs whose lease or time to live has run out; how many it was."""

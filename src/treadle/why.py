@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from treadle.model import Job, Reason, State
-from treadle.records import Member, Pause
+from treadle.records import ANY, Member, Pause
 
 BUDGET = "budget"
 """The actor of pauses that a spent budget has made."""
@@ -19,9 +19,18 @@ class Obstacle(NamedTuple):
 
 
 def why(
-    job: Job, now: datetime, pauses: Sequence[Pause], members: Sequence[Member], holder: Job | None = None
+    job: Job,
+    now: datetime,
+    pauses: Sequence[Pause],
+    members: Sequence[Member],
+    holder: Job | None = None,
+    *,
+    outside: bool = False,
 ) -> list[Obstacle]:
-    """What keeps the job from running, the firmest first; `holder` is the job that has its key now."""
+    """What keeps the job from running, the firmest first; `holder` is the job that has its key now.
+
+    `outside`: a tenant asks, who is told nothing of the house and of how busy others keep it.
+    """
     if job.state.final:
         return [_ended(job, holder)]
     if job.state is State.RUNNING:
@@ -30,10 +39,12 @@ def why(
     if job.expires_at is not None and job.expires_at <= now:
         over = f"its time to start was over at {_clock(job.expires_at)}; a worker will end it"
         found.append(Obstacle("expired", over))
-    found += [_paused(pause) for pause in pauses if pause.stops(job.tenant, job.queue, job.task)]
+    found += [_paused(pause, outside=outside) for pause in pauses if pause.stops(job.tenant, job.queue, job.task)]
     if job.due_at > now:
         after = f" after failure {job.failures} of {job.max_attempts}" if job.failures else ""
         found.append(Obstacle("due", f"it is due at {_clock(job.due_at)}, in {_span(job.due_at, now)}{after}"))
+    if outside:
+        return found or [Obstacle("next", "nothing that you could change: it waits for its turn")]
     return found + _workers(job, now, members, blocked=bool(found))
 
 
@@ -46,7 +57,7 @@ def _ended(job: Job, holder: Job | None) -> Obstacle:
 
 
 def _leased(job: Job, now: datetime) -> Obstacle:
-    begun = f"since {_clock(job.started_at)}" if job.started_at else "claimed, not started yet"
+    begun = f"since {_clock(job.started_at)}" if job.started_at else f"claimed at {_clock(job.claimed_at)}"
     lease = job.lease_until or now
     state = f"its lease runs until {_clock(lease)}" if lease > now else f"its lease ran out at {_clock(lease)}"
     rest = "" if lease > now else "; a worker that is alive will take it up again"
@@ -54,10 +65,12 @@ def _leased(job: Job, now: datetime) -> Obstacle:
     return Obstacle("leased", f"worker {job.worker} has it ({begun}), {state}{rest}{asked}")
 
 
-def _paused(pause: Pause) -> Obstacle:
+def _paused(pause: Pause, *, outside: bool) -> Obstacle:
     since = f" since {_clock(pause.at)}" if pause.at else ""
     until = f", until {_clock(pause.until)}" if pause.until else ""
     reason = f": {pause.reason}" if pause.reason else ""
+    if outside and pause.tenant == ANY:
+        return Obstacle("paused", f"paused by the house{since}{until}")
     if pause.actor == BUDGET:
         return Obstacle("budget", f"the budget of {pause.scope} is spent{since}{until}{reason}")
     return Obstacle("paused", f"{pause.scope} is paused by {pause.actor}{since}{until}{reason}")

@@ -252,6 +252,7 @@ class Worker:
         rest_until, failures = 0.0, 0
         give_up_at = float("inf")
         last = time.monotonic()
+        last_tick: bool | None = None
         while True:
             self._wake.clear()
             if self._loop is None or (self._loop.is_closed() and not self._drained):
@@ -264,6 +265,8 @@ class Worker:
                     give_up_at = min(give_up_at, time.monotonic() + LAST_WORDS)
                     if not self._held and not self._outcomes:
                         return  # not before: a claim may have been answered just now, and its jobs go back
+                if self._until_idle and last_tick is None:  # what is due by a schedule is to be done too
+                    last_tick = self._upkeep.scheduler.tick()
                 self._decide()
                 self._write_starts()
                 # A turn that settles claims as well: what its handlers enqueued gave a hint when nobody listened.
@@ -292,8 +295,8 @@ class Worker:
                     self._on_loop(self._slots.release_late)
                 if self._stopping:
                     self._upkeep.housekeeping.stopping()
-                else:
-                    self._upkeep.tick()
+                elif self._upkeep.tick():
+                    rest_until = 0.0
             except Exception as error:
                 failures += 1
                 refused = isinstance(error, EngineError) and not isinstance(error, EngineUnavailable)

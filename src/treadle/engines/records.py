@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from treadle.engines.rows import Row
+from treadle.engines.rows import Row, on_end_from, on_end_text
 from treadle.records import KEYS, Member, Misfire, Overlap, Pause, Record, Schedule, Seal
 
 TIMES = frozenset(
@@ -62,6 +62,8 @@ def value_from(name: str, value: Any, stored: Callable[[datetime | None], Any]) 
     """One field as a column holds it."""
     if name in TIMES:
         return stored(value)
+    if name == "on_end":
+        return on_end_text(value)
     if name in JSONS and (value is not None or name == "payload"):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return value
@@ -78,7 +80,17 @@ def _read(name: str, value: Any, moment: Callable[[Any], datetime | None]) -> An
     if name in TIMES:
         return moment(value)
     if name in JSONS:
-        return json.loads(value)
+        return _data(value)
+    if name == "on_end":
+        return on_end_from(value)
     if name in FLAGS:
         return bool(value)
     return WORDS[name](value) if name in WORDS else value
+
+
+def _data(text: str) -> Any:
+    """JSON as data; what somebody else has written that is none, as text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

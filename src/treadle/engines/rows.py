@@ -156,7 +156,12 @@ def on_end_text(on_end: OnEnd | None) -> str | None:
 def on_end_from(text: str | None) -> OnEnd | None:
     if text is None:
         return None
-    return OnEnd(**{name: follow and FollowUp(**follow) for name, follow in json.loads(text).items()})
+    return OnEnd(**{name: follow and _follow_up_from(follow) for name, follow in json.loads(text).items()})
+
+
+def _follow_up_from(said: dict[str, Any]) -> FollowUp:
+    retry = Retry(*said["retry"]) if "retry" in said else Retry()
+    return FollowUp(**{**said, "retry": retry})
 
 
 _STATES = {state.value: state for state in State}

@@ -37,6 +37,7 @@ create table treadle_schedules (
     overlap text not null check (overlap in ('allow', 'skip', 'queue_one')),
     jitter real not null,
     for_each text,
+    on_end text,
     next_at integer,
     last_at integer,
     last_job text,

@@ -1,0 +1,26 @@
+"""One process of a race for ticks: `python timekeeper.py URL NAME` fires whatever is due until it is killed."""
+
+import sys
+import time
+
+from treadle.engines import connect
+from treadle.errors import EngineUnavailable
+from treadle.plan import Plan
+from treadle.scheduler import Scheduler
+
+
+def main(url: str, name: str) -> None:
+    engine = connect(url)
+    engine.open()
+    scheduler = Scheduler(engine, Plan(name, tick=0.05))
+    print("ready", flush=True)
+    while True:
+        try:
+            scheduler.tick()
+        except EngineUnavailable:
+            continue
+        time.sleep(scheduler.wait())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
