@@ -74,7 +74,7 @@ class Treadle(Handle):
         self.tasks: dict[str, Task[..., Any]] = {}
         self.profile = checked(profile or Profile())
         self.logger = logger
-        self._declared: dict[tuple[str, str], tuple[str, Any, Mapping[str, Any]]] = {}
+        self._declared: dict[tuple[str | None, str], tuple[str, Any, Mapping[str, Any]]] = {}
         self._clock = clock
         self._given = {"url": url, **settings}
 
@@ -147,7 +147,7 @@ class Treadle(Handle):
         said = {option: options.pop(option) for option in SCHEDULING if option in options}
         task: Task[..., Any] = Task(self, name, handler, self._options(name, options))
         self.tasks[name] = task
-        if said and ("default", name) not in self._declared:
+        if said and (None, name) not in self._declared:
             self.declare(name, name, said.pop("payload", None), **said)
         return task
 
@@ -305,14 +305,16 @@ class Treadle(Handle):
         """
         from treadle.timetable import declaration  # noqa: PLC0415 - calendars are loaded by who uses them
 
-        tenant = said.pop("tenant", "default")
+        tenant = said.pop("tenant", None)
         if (tenant, name) in self._declared:
             raise ConfigError(f"schedule {name!r} is declared twice; give one of them another name")
         rows = said.get("for_each")
         if callable(rows):
             said = {**said, "for_each": self.for_each(rows)}
         named = task if isinstance(task, str) else task.name
-        declaration(name, named, {}, {}, said, tenant)  # what is wrong with it is an error here, where it is written
+        declaration(
+            name, named, {}, {}, said, tenant or "default"
+        )  # what is wrong with it is an error here, where it is written
         self._declared[tenant, name] = (named, payload, said)
 
     def declared(self) -> list[Schedule]:
@@ -324,7 +326,7 @@ class Treadle(Handle):
         found = []
         for (tenant, name), (task, given, said) in self._declared.items():
             taken, payload = self.scheduled_task(task, given, rows=said.get("for_each"), checked=True)
-            found.append(declaration(name, task, payload, taken, said, tenant))
+            found.append(declaration(name, task, payload, taken, said, self.tenant_of(tenant)))
         return found
 
     def for_each(self, rows: Callable[..., Any], name: str | None = None) -> str:

@@ -131,7 +131,8 @@ class Handle:
 
     def events(self, job_id: str) -> list[Event]:
         """The audit trail of a job, oldest first."""
-        return self.engine.events(self.get(job_id).id)
+        lines = self.engine.events(self.get(job_id).id)
+        return [line for line in lines if self.bound in (None, line.tenant)]
 
     def why(self, job_id: str) -> list[Obstacle]:
         """Why the job is not running, the firmest reason first; of one that runs, who has it."""

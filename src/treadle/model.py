@@ -205,7 +205,10 @@ class Job(NamedTuple):
 
     @property
     def tick(self) -> datetime | None:
-        """The nominal time that a schedule made this job for, to the millisecond; None for any other job."""
+        """The nominal time that a schedule made this job for, to the millisecond; None if no schedule made it.
+
+        Of a run between the ticks, when that was asked for.
+        """
         if self.schedule is None or self.id[14] != "7":
             return None
         return datetime.fromtimestamp(int(self.id[:8] + self.id[9:13], 16) / 1000, tz=UTC)
@@ -330,6 +333,8 @@ def check_name(field: str, value: object) -> None:
     """Refuse a name that is empty, too long, or holds what some engine cannot store."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidJob(field, f"{value!r} is no name; give it at least one letter")
+    if value == "*":
+        raise InvalidJob(field, "'*' is no name: in a pause it stands for all of them")
     check_text(field, value, NAME_CAP)
 
 

@@ -5,7 +5,6 @@ tick has an id made from the schedule's name and the tick: no crash, no clock an
 """
 
 import json
-import math
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -18,6 +17,7 @@ from treadle.records import Misfire, Overlap, Schedule, made_id
 
 LATE = 60.0  # seconds: a tick that nobody has made into a job by then was missed
 OLDEST = 30 * 86_400.0  # seconds that misfire `all` may reach back
+SHORTEST = timedelta(minutes=1)  # between two ticks of a cron expression
 MOST = 10_000  # jobs that it may make up for
 EXPANSION = "treadle.for_each:"  # the task that makes a job of every row is called this and the name of its rows
 
@@ -57,11 +57,10 @@ def restarted(schedule: Schedule, now: datetime) -> Schedule:
 def firing(schedule: Schedule, now: datetime, *, late: float = LATE) -> Firing | None:
     """What is due of this schedule; None if nothing is."""
     next_at = schedule.next_at
-    if next_at is None:
-        next_at = restarted(schedule, now).next_at
-        return Firing(None, next_at) if next_at is not None else None
-    if not schedule.enabled or next_at > now:
+    if not schedule.enabled or (next_at is not None and next_at > now):
         return None
+    if next_at is None:
+        return Firing(None, next_tick(schedule, max(now, schedule.last_at or now)))
     found = _due(schedule, next_at, now, late)
     if found.tick is not None and schedule.last_at is not None and found.tick <= schedule.last_at:
         return found._replace(tick=None)  # it has had that one: the clock was set back
@@ -79,11 +78,29 @@ def _due(schedule: Schedule, next_at: datetime, now: datetime, late: float) -> F
             return Firing(_latest(schedule, next_at, now), next_tick(schedule, now))
         case Misfire.ALL:
             oldest = now - timedelta(seconds=schedule.misfire_age)
-            since = next_at if next_at >= oldest else next_tick(schedule, oldest)
+            since = next_at if next_at >= oldest else next_tick(schedule, oldest - timedelta(microseconds=1))
             if since > now:
                 return Firing(None, since)
-            kept = deque(_ticks(schedule, since, now), maxlen=schedule.misfire_limit)
-            return Firing(kept[0], next_tick(schedule, kept[0]))
+            tick = _last_of(schedule, since, now, schedule.misfire_limit)
+            return Firing(tick, next_tick(schedule, tick))
+
+
+def _last_of(schedule: Schedule, since: datetime, until: datetime, limit: int) -> datetime:
+    """The first of the last `limit` ticks from `since` to `until`; counted from the near end, and only if need be."""
+    if schedule.cron is None:
+        step = timedelta(seconds=schedule.every or 0)
+        return since + max(0, (until - since) // step + 1 - limit) * step
+    span = (limit + 1) * SHORTEST
+    while until - span > since:  # else there may be as many, but no more
+        near = next_tick(schedule, until - span)
+        kept: deque[datetime] = deque(maxlen=limit)
+        kept.extend(_ticks(schedule, near, until))
+        if len(kept) == limit:
+            return kept[0]
+        span *= 2
+    if until - since < (limit + 1) * SHORTEST:
+        return since
+    return deque(_ticks(schedule, since, until), maxlen=limit)[0]
 
 
 def _ticks(schedule: Schedule, tick: datetime, until: datetime) -> Iterator[datetime]:
@@ -138,7 +155,7 @@ def job_of(schedule: Schedule, tick: datetime, now: datetime, *, id_: str | None
     )
 
 
-_CHILD = ("name", "task", "tenant", "payload", "queue", "lane", "priority", "task_version", "max_attempts",
+_CHILD = ("name", "task", "payload", "queue", "lane", "priority", "task_version", "max_attempts",
           "retry_base", "retry_cap", "retry_jitter", "timeout")  # fmt: skip
 
 
@@ -160,7 +177,7 @@ def payload_of_row(parent: Job, row: object) -> object:
 def job_of_row(parent: Job, payload_json: str, on_end: OnEnd | None, now: datetime) -> Job:
     """The job of one row; made from schedule, tick and row, so that an expansion that is repeated doubles nothing."""
     told = parent.payload
-    schedule = Schedule(created_at=now, **told["schedule"])
+    schedule = Schedule(created_at=now, tenant=parent.tenant, **told["schedule"])
     name = f"row\x1f{parent.id}\x1f{schedule.tenant}\x1f{schedule.name}\x1f{told['tick']}\x1f{payload_json}"
     id_ = made_id(name, now.fromisoformat(told["tick"]))
     return checked(job_of(schedule, now, now, id_=id_).evolve(payload_json=payload_json, on_end=on_end))
@@ -170,7 +187,7 @@ def check(schedule: Schedule) -> Schedule:
     """The schedule itself, if it can be kept; otherwise an error that names the field and the way out."""
     for field in ("name", "task", "tenant", "queue"):
         check_name(field, getattr(schedule, field))
-    if schedule.lane:
+    if schedule.lane != "":
         check_name("lane", schedule.lane)
     if schedule.for_each is not None:
         check_name("for_each", schedule.for_each)
@@ -182,16 +199,16 @@ def check(schedule: Schedule) -> Schedule:
     else:
         Every.parse(schedule.every or 0)
     check_retry(schedule.retry)
-    for field, most in (("jitter", math.inf), ("misfire_age", OLDEST)):
+    for field in ("jitter", "misfire_age"):
         value = getattr(schedule, field)
-        if not 0 <= value < math.inf or value > most:
-            raise InvalidJob(field, f"{value} must be from 0 seconds to {most:g}" if most < math.inf else f"{value}")
-    if not 1 <= schedule.misfire_limit <= MOST:
+        if not 0 <= value <= OLDEST:
+            raise InvalidJob(field, f"{value} s must be from 0 seconds to {OLDEST / 86_400:g} days, such as '1h'")
+    if not isinstance(schedule.misfire_limit, int) or not 1 <= schedule.misfire_limit <= MOST:
         raise InvalidJob("misfire_limit", f"{schedule.misfire_limit} must be from 1 to {MOST:,}")
     for field, words in (("misfire", Misfire), ("overlap", Overlap)):
         if getattr(schedule, field) not in list(words):
             given = getattr(schedule, field)
             raise InvalidJob(field, f"{given!r} must be {', '.join(word.value for word in words)}")
-    checked(job_of(schedule, schedule.created_at, schedule.created_at))
     json_text(schedule.payload, "payload")
+    checked(job_of(schedule, schedule.created_at, schedule.created_at))
     return schedule

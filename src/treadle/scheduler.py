@@ -8,9 +8,9 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from treadle.engines.base import Engine
+from treadle.engines.base import Engine, Receipt
 from treadle.errors import EngineError
-from treadle.model import Event, What, checked, clean
+from treadle.model import Event, Job, What, checked, clean, new_id
 from treadle.plan import Plan
 from treadle.records import Schedule, subject
 from treadle.schedule import LATE, firing, job_of
@@ -74,8 +74,8 @@ class Scheduler:
                 saved = self._engine.save(after, before=schedule, job=job)
                 if not saved.done:
                     return None
-                if saved.receipt is not None and not saved.receipt.created:
-                    after = self._skipped(schedule, after, saved.receipt.refused or f"job {saved.receipt.job.id}")
+                if job is not None and saved.receipt is not None and not saved.receipt.created:
+                    after = self._not_made(schedule, after, job, saved.receipt)
                 self._made |= job is not None
                 schedule = after
         except EngineError:
@@ -84,6 +84,18 @@ class Scheduler:
             self._disable(schedule, error)
             return None
         return schedule.next_at
+
+    def _not_made(self, before: Schedule, after: Schedule, job: Job, receipt: Receipt) -> Schedule:
+        """The tick is over, but not by this job: its key is taken, or somebody else has a job of its very id."""
+        first = receipt.job
+        if not receipt.refused and first.id == job.id and (first.tenant, first.schedule) != (job.tenant, job.schedule):
+            other = job.evolve(id=new_id())
+            again = after.evolve(last_job=other.id, revision=after.revision + 1)
+            saved = self._engine.save(again, before=after, job=other)
+            if saved.done and saved.receipt is not None and saved.receipt.created:
+                return again
+            after = again if saved.done else after
+        return self._skipped(before, after, receipt.refused or f"job {first.id}")
 
     def _skipped(self, before: Schedule, after: Schedule, why: str) -> Schedule:
         """The tick is over, but it made no job: say so, and let the last job be the one before."""

@@ -71,7 +71,7 @@ class Settings(BaseSettings):
     beat: Seconds = 10.0
     schedules: bool = True
     schedule_tick: Seconds = 1.0
-    budgets: dict[str, int] = {}
+    budgets: dict[str, Annotated[int, Field(ge=0)]] = {}
     start: Literal["with_next_write", "first"] = "with_next_write"
     unknown_tasks: Literal["leave", "fail"] = "leave"
     expired_jobs: Literal["cancel", "leave"] = "cancel"

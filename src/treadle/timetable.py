@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from treadle.clock import Duration, seconds
 from treadle.cron import MOST_TICKS, Tick
 from treadle.engines.base import Engine
-from treadle.errors import ConfigError, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
+from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
 from treadle.model import MESSAGE_CAP, Event, Job, What, check_name, clean, new_id
 from treadle.operating import first_revision
 from treadle.records import Misfire, Overlap, Schedule, subject
@@ -28,6 +28,8 @@ EDITABLE = (
     "misfire_limit", "misfire_age", "overlap", "jitter", "for_each",
 )  # fmt: skip
 """What may be said of a schedule beside its name and tenant."""
+
+NULLABLE = ("cron", "every", "for_each", "timeout", "retry_cap")
 
 _BY_CODE = tuple(
     name
@@ -105,7 +107,7 @@ class Timetable:
     ) -> Schedule:
         """Change what is said; a new cron, interval, zone or `enabled=True` counts its next run from now."""
         said = _spelt(said)
-        if not said:
+        if not _fields(said):
             raise ConfigError(f"schedule {name!r}: nothing to change; say one of {', '.join(EDITABLE)}")
 
         def edit(schedule: Schedule, now: datetime) -> Schedule:
@@ -118,7 +120,8 @@ class Timetable:
                 taken, payload = self._tasks.scheduled_task(
                     edited.task, edited.payload, rows=edited.for_each, checked=checked
                 )
-                edited = edited.evolve(payload=payload, on_end=taken.get("on_end"))
+                version = taken["task_version"] if "task" in said else edited.task_version
+                edited = edited.evolve(payload=payload, on_end=taken.get("on_end"), task_version=version)
             check(edited)
             moved = any(getattr(edited, field) != getattr(schedule, field) for field in TIMING)
             return restarted(edited, now) if moved or (edited.enabled and not schedule.enabled) else edited
@@ -221,25 +224,31 @@ def reconcile(engine: Engine, declared: Iterable[Schedule], *, actor: str) -> li
     A schedule is touched only when the code has changed: then the code's words count, but not its `enabled`, so that
     what an operator has disabled stays so, and what an operator has edited stays until the code says something new.
     """
-    touched = []
-    for wanted in declared:
+    return [wanted.name for wanted in declared if _reconciled(engine, wanted, actor)]
+
+
+def _reconciled(engine: Engine, wanted: Schedule, actor: str) -> bool:
+    """Whether this one was made or changed."""
+    for _ in range(TRIES):
         now = engine.now()
-        there = {(one.tenant, one.name): one for one in engine.records(Schedule, tenant=wanted.tenant)}
-        found = there.get((wanted.tenant, wanted.name))
+        there = {one.name: one for one in engine.records(Schedule, tenant=wanted.tenant)}
+        found = there.get(wanted.name)
         if found is None:
             made = wanted.evolve(created_at=now, updated_at=now)
             made = made.evolve(next_at=next_tick(made, now))
             if put(engine, made, What.CREATED, actor, _note(made, "declared in code"), now):
-                touched.append(wanted.name)
-        elif found.declared != wanted.declared:
+                return True
+        elif found.declared == wanted.declared:
+            return False
+        else:
             after = found.evolve(**{name: getattr(wanted, name) for name in _BY_CODE})
             after = after.evolve(declared=wanted.declared, updated_at=now, revision=found.revision + 1)
             if any(getattr(after, field) != getattr(found, field) for field in TIMING):
                 after = restarted(after, now)
             line = _line(after, after.revision, What.CHANGED, now, actor, _note(after, "declared in code"))
             if engine.save(after, before=found, line=line).done:
-                touched.append(wanted.name)
-    return touched
+                return True
+    raise EngineUnavailable(f"schedule {wanted.name!r} keeps changing; repeating is safe")
 
 
 def declaration(
@@ -282,7 +291,7 @@ def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
             fields[name] = _word(words, fields[name], name)
     if "enabled" in fields and not isinstance(fields["enabled"], bool):
         raise InvalidJob("enabled", f"{fields['enabled']!r} must be true or false")
-    return {name: value for name, value in fields.items() if value is not None or name in ("cron", "every", "for_each")}
+    return {name: value for name, value in fields.items() if value is not None or name in NULLABLE}
 
 
 def _seconds(value: Duration, field: str) -> float:
