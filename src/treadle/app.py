@@ -2,25 +2,25 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from treadle import lifecycle
 from treadle.clock import Clock, Duration, seconds
 from treadle.context import Context
 from treadle.engines import connect
-from treadle.engines.base import Engine, Finding, Half, Receipt, Ruling, Verdict
-from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, UnknownTask
+from treadle.engines.base import Engine, Finding, Half, Receipt
+from treadle.errors import ConfigError, InvalidJob, UnknownTask
 from treadle.handle import Handle, note
-from treadle.model import Change, FollowUp, Job, OnEnd, State, check_name
+from treadle.model import FollowUp, Job, OnEnd, check_name
 from treadle.profile import Profile, checked
 from treadle.records import Member, Schedule
 from treadle.retry import Retry
+from treadle.submitting import submission, told
 from treadle.task import OnConflict, Options, Task, Unique
 from treadle.tenant import Tenant
-from treadle.tx import Steps, arun_in, pauses, run, run_in
+from treadle.tx import arun_in, run, run_in
 
 if TYPE_CHECKING:
     from treadle.settings import Settings
@@ -219,47 +219,20 @@ class Treadle(Handle):
             )
         return "default" if named is None else named
 
-    def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any = None) -> list[Receipt]:
+    def submit(
+        self, jobs: list[Job], conflict: OnConflict, tx: Any = None, *, engine: Engine | None = None
+    ) -> list[Receipt]:
         """Store jobs; a receipt each. What `conflict` says is done about keys that are taken."""
+        engine = engine or self.engine
         if tx is None:
-            return _told(jobs, run(self._submission(jobs, conflict, own=True)), conflict)
-        return _told(jobs, run_in(tx, self._submission(jobs, conflict, own=False)), conflict)
+            return told(jobs, run(submission(engine, jobs, conflict, own=True)), conflict)
+        return told(jobs, run_in(tx, submission(engine, jobs, conflict, own=False)), conflict)
 
-    async def asubmit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Receipt]:
+    async def asubmit(
+        self, jobs: list[Job], conflict: OnConflict, tx: Any, *, engine: Engine | None = None
+    ) -> list[Receipt]:
         """The same in a transaction of an async library."""
-        return _told(jobs, await arun_in(tx, self._submission(jobs, conflict, own=False)), conflict)
-
-    def _submission(self, jobs: list[Job], conflict: OnConflict, *, own: bool) -> Steps[list[Receipt]]:
-        """The steps of `submit`: done by the engine on its `own` connections, or its statements for the caller's."""
-        receipts = yield from self._store(jobs, own)
-        if conflict is OnConflict.REPLACE:
-            for place, job, receipt in _conflicts(jobs, receipts):
-                receipts[place] = yield from self._replace(job, receipt, own)
-        return receipts
-
-    def _replace(self, job: Job, receipt: Receipt, own: bool) -> Steps[Receipt]:
-        """Edit the pending holder of the key in place; if it was taken meanwhile, look again."""
-        for pause in pauses():
-            if receipt.created or receipt.job.state is not State.PENDING:
-                return receipt
-            change = lifecycle.replace(receipt.job, job, self.engine.now(), actor="enqueue")
-            verdict = yield from self._change(change, own)
-            if verdict.ruling is Ruling.APPLIED:
-                return Receipt(change.after, created=False)
-            if verdict.ruling is Ruling.BUSY:
-                yield pause
-            [receipt] = yield from self._store([job], own)
-        raise EngineUnavailable(f"job {receipt.job.id} is locked by somebody's open transaction; repeating is safe")
-
-    def _store(self, jobs: list[Job], own: bool) -> Steps[list[Receipt]]:
-        if own:
-            return self.engine.enqueue(jobs)
-        return (yield from self.engine.enqueue_script(jobs))
-
-    def _change(self, change: Change, own: bool) -> Steps[Verdict]:
-        if own:
-            return self.engine.turn([change]).verdicts[0]
-        return (yield from self.engine.settle_script(change))
+        return told(jobs, await arun_in(tx, submission(engine or self.engine, jobs, conflict, own=False)), conflict)
 
     # ------------------------------------------------------------------------------ tenants and schedules
 
@@ -312,9 +285,7 @@ class Treadle(Handle):
         if callable(rows):
             said = {**said, "for_each": self.for_each(rows)}
         named = task if isinstance(task, str) else task.name
-        declaration(
-            name, named, {}, {}, said, tenant or "default"
-        )  # what is wrong with it is an error here, where it is written
+        declaration(name, named, {}, {}, said, tenant or "default")  # what is wrong with it is an error here and now
         self._declared[tenant, name] = (named, payload, said)
 
     def declared(self) -> list[Schedule]:
@@ -439,22 +410,6 @@ class Treadle(Handle):
     def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
         """Run a worker in this thread until it is stopped (SIGTERM, SIGINT); options as in `worker`."""
         self.worker(**options).run(until_idle=until_idle)
-
-
-def _conflicts(jobs: list[Job], receipts: list[Receipt]) -> Iterator[tuple[int, Job, Receipt]]:
-    """The jobs whose keys others hold, each with its place and its receipt."""
-    for place, (job, receipt) in enumerate(zip(jobs, receipts, strict=True)):
-        if receipt.created or receipt.refused or receipt.job.id == job.id:
-            continue
-        yield place, job, receipt
-
-
-def _told(jobs: list[Job], receipts: list[Receipt], conflict: OnConflict) -> list[Receipt]:
-    """The receipts, or KeyTaken if the caller asked for it: in Python, so that no transaction fails of it."""
-    if conflict is OnConflict.RAISE:
-        for _, job, receipt in _conflicts(jobs, receipts):
-            raise KeyTaken(job.key or "", receipt.job.id)
-    return receipts
 
 
 def _raw(payload: Any) -> None:

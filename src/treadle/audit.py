@@ -23,6 +23,7 @@ class Verified(NamedTuple):
     seals: int
     lines: int  # that are sealed and there
     pruned: int  # seals whose lines were old and are gone
+    early: int  # of these, how many went sooner than lines go now: by an older setting, or by somebody's hand
     hash: str  # of the last seal: keep it elsewhere
     problems: Sequence[str]
 
@@ -72,10 +73,10 @@ def verify(
 ) -> Verified:
     """Whether a tenant's seals follow each other and their lines are as they were sealed.
 
-    `keep` is how long lines are kept: one that is said to be pruned earlier was removed by somebody else.
+    `keep` is how long lines are kept now: seals whose lines went sooner are counted as `early`.
     """
     problems: list[str] = []
-    previous, number, there = "", 0, 0
+    previous, number, there, early = "", 0, 0, 0
     for seal in sorted(seals, key=lambda seal: seal.number):
         number += 1
         if seal.number != number:
@@ -87,8 +88,7 @@ def verify(
             problems.append(f"seal {seal.number} was edited")
         previous = seal.hash
         if seal.pruned_at is not None:
-            if keep is None or seal.pruned_at - seal.last_at < keep:
-                problems.append(f"seal {seal.number}: its lines were removed before their time was over")
+            early += keep is None or seal.pruned_at - seal.last_at < keep
             continue
         lines = lines_of(seal)
         there += len(lines)
@@ -99,7 +99,7 @@ def verify(
         elif digest(lines) != seal.digest:
             problems.append(f"seal {seal.number}: a line was edited or moved")
     pruned = sum(seal.pruned_at is not None for seal in seals)
-    return Verified(tenant, len(seals), there, pruned, previous, problems)
+    return Verified(tenant, len(seals), there, pruned, early, previous, problems)
 
 
 def _gap(first: int, found: int) -> str:

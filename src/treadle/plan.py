@@ -66,9 +66,9 @@ def plan_from(settings: "Settings", given: Mapping[str, Any]) -> Plan:
         tick=_span("schedule_tick", settings.schedule_tick, least=0.05),
         budgets=settings.budgets,
     )
-    short = [state.value for state, age in plan.keep.states.items() if age < DAY] if plan.budgets else []
-    if short:
-        raise ConfigError(f"budgets: what was spent is read from finished jobs; keep_{short[0]} must be '1d' or more")
+    ages = [plan.keep.states, *plan.keep.tasks.values()] if plan.budgets else []
+    if any(age is not None and age < DAY for kept in ages for age in kept.values()):
+        raise ConfigError("budgets: what was spent is read from finished jobs; each keep_… must be '1d' or more")
     if not 1 <= plan.concurrency <= 1000:
         raise ConfigError(f"concurrency: {plan.concurrency} must be from 1 to 1,000")
     return plan

@@ -1,6 +1,7 @@
 """A tenant's own view of the app: it can neither see, change nor infer what is another's."""
 
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from treadle.engines.base import Engine, Receipt
@@ -30,9 +31,13 @@ class House(Protocol):
 
     def follow_up(self, wanted: FollowUp | None) -> FollowUp | None: ...
 
-    def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any = None) -> list[Receipt]: ...
+    def submit(
+        self, jobs: list[Job], conflict: OnConflict, tx: Any = None, *, engine: Engine | None = None
+    ) -> list[Receipt]: ...
 
-    async def asubmit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Receipt]: ...
+    async def asubmit(
+        self, jobs: list[Job], conflict: OnConflict, tx: Any, *, engine: Engine | None = None
+    ) -> list[Receipt]: ...
 
     def stored(self, task: Task[..., Any], payload: Any) -> Job: ...
 
@@ -48,9 +53,9 @@ class Tenant(Handle):
         self.bound = tenant
         self.profile = app.profile
 
-    @property
+    @cached_property
     def engine(self) -> Engine:  # type: ignore[override] # opened on first use, as the app's
-        return self._app.engine
+        return self._app.engine.bound(self.bound or "")
 
     @property
     def rules(self) -> Rules:
@@ -81,10 +86,10 @@ class Tenant(Handle):
         return self._of(named) or ""
 
     def submit(self, jobs: list[Job], conflict: OnConflict, tx: Any = None) -> list[Receipt]:
-        return self._own(self._app.submit(jobs, conflict, tx))
+        return self._own(self._app.submit(jobs, conflict, tx, engine=self.engine))
 
     async def asubmit(self, jobs: list[Job], conflict: OnConflict, tx: Any) -> list[Receipt]:
-        return self._own(await self._app.asubmit(jobs, conflict, tx))
+        return self._own(await self._app.asubmit(jobs, conflict, tx, engine=self.engine))
 
     def follow_up(self, wanted: FollowUp | None) -> FollowUp | None:
         return self._app.follow_up(wanted)

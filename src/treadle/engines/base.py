@@ -214,6 +214,10 @@ class Engine(Protocol):
 
     def close(self) -> None: ...
 
+    def bound(self, tenant: str) -> "Engine":
+        """This store as one tenant may see it, where the store itself has walls (row-level security); else itself."""
+        ...
+
     def now(self) -> datetime:
         """The store's time, as far as this process knows it; it asks at the first call, and after a long silence."""
         ...

@@ -125,6 +125,9 @@ class SqliteEngine:
     def close(self) -> None:
         self.file.close()
 
+    def bound(self, tenant: str) -> "SqliteEngine":  # noqa: ARG002 - a file has no walls of its own
+        return self
+
     def now(self) -> datetime:
         return self._clock()
 

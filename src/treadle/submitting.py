@@ -1,0 +1,62 @@
+"""How new jobs reach the store, and what is done about keys that are taken."""
+
+from collections.abc import Iterator
+
+from treadle import lifecycle
+from treadle.engines.base import Engine, Receipt, Ruling, Verdict
+from treadle.errors import EngineUnavailable, KeyTaken
+from treadle.model import Change, Job, State
+from treadle.task import OnConflict
+from treadle.tx import Steps, pauses
+
+
+def submission(engine: Engine, jobs: list[Job], conflict: OnConflict, *, own: bool) -> Steps[list[Receipt]]:
+    """The steps that store jobs: done by the engine on its `own` connections, or its statements for the caller's."""
+    receipts = yield from _store(engine, jobs, own)
+    if conflict is OnConflict.REPLACE:
+        for place, job, receipt in _conflicts(jobs, receipts):
+            receipts[place] = yield from _replace(engine, job, receipt, own)
+    return receipts
+
+
+def told(jobs: list[Job], receipts: list[Receipt], conflict: OnConflict) -> list[Receipt]:
+    """The receipts, or KeyTaken if the caller asked for it: in Python, so that no transaction fails of it."""
+    if conflict is OnConflict.RAISE:
+        for _, job, receipt in _conflicts(jobs, receipts):
+            raise KeyTaken(job.key or "", receipt.job.id)
+    return receipts
+
+
+def _replace(engine: Engine, job: Job, receipt: Receipt, own: bool) -> Steps[Receipt]:
+    """Edit the pending holder of the key in place; if it was taken meanwhile, look again."""
+    for pause in pauses():
+        if receipt.created or receipt.job.state is not State.PENDING:
+            return receipt
+        change = lifecycle.replace(receipt.job, job, engine.now(), actor="enqueue")
+        verdict = yield from _change(engine, change, own)
+        if verdict.ruling is Ruling.APPLIED:
+            return Receipt(change.after, created=False)
+        if verdict.ruling is Ruling.BUSY:
+            yield pause
+        [receipt] = yield from _store(engine, [job], own)
+    raise EngineUnavailable(f"job {receipt.job.id} is locked by somebody's open transaction; repeating is safe")
+
+
+def _store(engine: Engine, jobs: list[Job], own: bool) -> Steps[list[Receipt]]:
+    if own:
+        return engine.enqueue(jobs)
+    return (yield from engine.enqueue_script(jobs))
+
+
+def _change(engine: Engine, change: Change, own: bool) -> Steps[Verdict]:
+    if own:
+        return engine.turn([change]).verdicts[0]
+    return (yield from engine.settle_script(change))
+
+
+def _conflicts(jobs: list[Job], receipts: list[Receipt]) -> Iterator[tuple[int, Job, Receipt]]:
+    """The jobs whose keys others hold, each with its place and its receipt."""
+    for place, (job, receipt) in enumerate(zip(jobs, receipts, strict=True)):
+        if receipt.created or receipt.refused or receipt.job.id == job.id:
+            continue
+        yield place, job, receipt
