@@ -255,11 +255,13 @@ class Treadle(Handle):
 
         Without `rows` to add to it, the payload must fit the task as it is.
         """
+        from treadle.schedule import EXPANSION  # noqa: PLC0415
+
         task = self.task_named(name, checked=checked)
         payload = {} if payload is None else payload
         if rows is None:
             payload = json.loads(task.payload.encode_value(payload))
-        elif checked and not any(known.endswith(f":{rows}") for known in self.tasks):
+        elif checked and f"{EXPANSION}{rows}" not in self.tasks:
             raise ConfigError(f"for_each: no rows are registered as {rows!r}; register them: app.for_each(function)")
         options = task.options
         retry = dict(zip(("max_attempts", "retry_base", "retry_cap", "retry_jitter"), options.retry, strict=True))

@@ -89,6 +89,8 @@ def verify(
         previous = seal.hash
         if seal.pruned_at is not None:
             early += keep is None or seal.pruned_at - seal.last_at < keep
+            if lines_of(seal):
+                problems.append(f"seal {seal.number}: its lines were pruned, and there are some")
             continue
         lines = lines_of(seal)
         there += len(lines)

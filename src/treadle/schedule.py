@@ -54,22 +54,22 @@ def restarted(schedule: Schedule, now: datetime) -> Schedule:
     return schedule.evolve(next_at=next_tick(schedule, max(now, schedule.last_at or now)))
 
 
-def firing(schedule: Schedule, now: datetime, *, late: float = LATE) -> Firing | None:
-    """What is due of this schedule; None if nothing is."""
+def firing(schedule: Schedule, now: datetime, *, late: float = LATE, counted: bool = False) -> Firing | None:
+    """What is due of this schedule; None if nothing is. `counted`: what it missed was bounded a moment ago."""
     next_at = schedule.next_at
     if not schedule.enabled or (next_at is not None and next_at > now):
         return None
     if next_at is None:
         return Firing(None, next_tick(schedule, max(now, schedule.last_at or now)))
-    found = _due(schedule, next_at, now, late)
+    found = _due(schedule, next_at, now, late, counted)
     if found.tick is not None and schedule.last_at is not None and found.tick <= schedule.last_at:
         return found._replace(tick=None)  # it has had that one: the clock was set back
     return found
 
 
-def _due(schedule: Schedule, next_at: datetime, now: datetime, late: float) -> Firing:
+def _due(schedule: Schedule, next_at: datetime, now: datetime, late: float, counted: bool) -> Firing:
     missed_until = now - timedelta(seconds=late)
-    if next_at > missed_until:
+    if next_at > missed_until or (counted and schedule.misfire is Misfire.ALL):
         return Firing(next_at, next_tick(schedule, next_at))
     match schedule.misfire:
         case Misfire.SKIP:
@@ -98,7 +98,7 @@ def _last_of(schedule: Schedule, since: datetime, until: datetime, limit: int) -
         if len(kept) == limit:
             return kept[0]
         span *= 2
-    if until - since < (limit + 1) * SHORTEST:
+    if until - since < limit * SHORTEST:
         return since
     return deque(_ticks(schedule, since, until), maxlen=limit)[0]
 

@@ -62,9 +62,9 @@ class Scheduler:
     def fire(self, schedule: Schedule) -> datetime | None:
         """Make the jobs of this schedule that are due; when it is due again, None if somebody else sees to it."""
         try:
-            for _ in range(CATCHING_UP):
+            for place in range(CATCHING_UP):
                 now = self._engine.now()
-                due = firing(schedule, now, late=self._late)
+                due = firing(schedule, now, late=self._late, counted=place > 0)
                 if due is None:
                     return schedule.next_at
                 job = checked(job_of(schedule, due.tick, now)) if due.tick is not None else None

@@ -84,7 +84,7 @@ def _workers(job: Job, now: datetime, members: Sequence[Member], *, blocked: boo
     if not serving:
         if any(member.stopping and job.queue in member.queues for member in alive):
             return [Obstacle("no_worker", f"the last live worker of queue {job.queue!r} is stopping; start another")]
-        queues = ", ".join(sorted({queue for member in alive for queue in member.queues}))
+        queues = ", ".join(sorted({queue for member in alive if not member.stopping for queue in member.queues}))
         lane = f", lane {job.lane!r}" if job.lane else ""
         return [Obstacle("no_queue", f"no live worker serves queue {job.queue!r}{lane}; they serve: {queues}")]
     knowing = [member for member in serving if member.knows(job.task, job.task_version)]
