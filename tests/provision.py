@@ -202,12 +202,12 @@ def promote(cluster: Cluster) -> None:
 class PgBouncer(PostgresServer):
     """PgBouncer in front of a cluster, pooling by transaction: a session's own state does not survive a commit."""
 
-    def __init__(self, cluster: Cluster, **settings: str) -> None:
+    def __init__(self, cluster: Cluster, *, roles: tuple[str, ...] = ("treadle",), **settings: str) -> None:
         if reason := pgbouncer_available():
             raise ServerTrouble(reason)
         super().__init__()
         users = self.folder / "users"
-        users.write_text('"treadle" ""\n')
+        users.write_text("".join(f'"{role}" ""\n' for role in roles))
         users.chmod(0o644)
         own = {
             "listen_addr": "127.0.0.1",

@@ -18,6 +18,8 @@ DYNAMO = {"dynamodb" if kind == dynamo_servers.DEFAULT else kind: kind for kind 
 """By kind, the server that speaks DynamoDB; the conformance suite asks the others for a second opinion."""
 
 
+TABLES = ("jobs", "finished", "keys", "events", "schedules", "pauses", "workers", "seals")  # of a PostgreSQL schema
+
 SLOW = tuple(kind for kind in DYNAMO if kind not in KINDS)
 
 
@@ -48,7 +50,7 @@ def emptied(url: str) -> str:
     server, _, schema = url.partition("?schema=")
     if schema:
         with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f"truncate {', '.join(f'{schema}.{t}' for t in ('jobs', 'finished', 'keys', 'events'))}")
+            connection.execute(f"truncate {', '.join(f'{schema}.{table}' for table in TABLES)}")
     return url
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from treadle.clock import Clock, Duration, seconds
 from treadle.context import Context
 from treadle.engines import connect
-from treadle.engines.base import Engine, Finding, Half, Receipt
+from treadle.engines.base import Engine, Finding, Half, Receipt, Walls
 from treadle.errors import ConfigError, InvalidJob, UnknownTask
 from treadle.handle import Handle, note
 from treadle.model import FollowUp, Job, OnEnd, check_name
@@ -370,6 +370,15 @@ class Treadle(Handle):
     def schema_sql(self, half: Half | None = None) -> str:
         """The schema as SQL, for your own migration tool."""
         return self.engine.schema_sql(half)
+
+    def walls(self, *, worker_role: str, app_role: str, owner: str = "", only_sql: bool = False) -> str:
+        """Keep tenants apart in the database itself (PostgreSQL's row-level security); the statements.
+
+        Workers connect as `worker_role`, which sees all rows; the application as `app_role`, whose `app.tenant(name)`
+        sees that tenant's. `owner` is a condition in SQL that also lets a row be seen, over its column `tenant`. Run it
+        as the tables' owner, after each migration.
+        """
+        return self.engine.walls(Walls(worker_role, app_role, owner), only_sql=only_sql)
 
     def doctor(self) -> list[Finding]:
         """What an operator should know about this store."""

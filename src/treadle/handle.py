@@ -141,8 +141,9 @@ class Handle:
         if job.key is not None and job.state.final:
             rivals = self.engine.find(Where(None, job.task, None, job.tenant, job.key), limit=10).jobs
             holder = next((rival for rival in rivals if rival.id != job.id and not rival.state.final), None)
-        outside = self.bound is not None
-        return why(job, self.engine.now(), self._holding(), self.engine.records(Member), holder, outside=outside)
+        if self.bound is not None:
+            return why(job, self.engine.now(), self._holding(), [], holder, outside=True)
+        return why(job, self.engine.now(), self._holding(), self.engine.records(Member), holder)
 
     def costs(self, day: date | None = None, *, days: int = 1, tenant: str | None = None) -> list[Spent]:
         """What the jobs that ended on this day (in UTC; today, or the `days` up to it) have cost, by tenant and task.

@@ -4,6 +4,7 @@ import importlib
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,6 +52,11 @@ def long(ctx: Context, path: str) -> None:
     ctx.log.info("started\\x1b[31m")
     open(path, "w").close()
     time.sleep(60)
+
+
+@app.for_each
+def users():
+    yield {"name": "Ada"}
 """
 
 
@@ -121,6 +127,13 @@ def treadle(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
     """`call`, with the app of tasks.py in TREADLE_APP."""
     monkeypatch.setenv("TREADLE_APP", "tasks:app")
     return call
+
+
+@pytest.fixture
+def ready(treadle: Call, project: Path, empty_store: Path) -> Call:
+    """`treadle`, with a store that has its tables and no job."""
+    shutil.copy(empty_store, project / "treadle.db")
+    return treadle
 
 
 @pytest.fixture

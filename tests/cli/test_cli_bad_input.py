@@ -1,12 +1,17 @@
 """Whatever is wrong is said in one line on stderr, with exit code 1 or 2, and never as a traceback."""
 
 import json
-import shutil
 
 import pytest
 
 NOBODY = "0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"
 GREET = ("enqueue", "greet", '{"name": "Ada"}')
+EVERY = ("schedules", "create", "a", "--task", "whatever", "--every", "1m")
+READERS = (
+    "schedules list", "schedules update a --every 1m", "schedules enable a", "schedules disable a",
+    "schedules delete a", "schedules run a", "schedules preview a", "pause --all", "resume --all", "pauses",
+    f"why {NOBODY}", "workers", "audit", "audit verify", "costs", "prune",
+)  # fmt: skip
 
 CASES = [
     # what was asked, the exit code, what the error says
@@ -65,13 +70,69 @@ CASES = [
     (("worker", "--name", "a\x1b"), 2, "control character"),
     ("worker --url sqlite:////nowhere/at/all.db", 1, "cannot be opened"),
     ("demo --fast", 2, "No such option"),
+    ("schedules create", 2, "Give it one NAME"),
+    ("schedules create a --name a --task greet --every 1m", 2, "Give it one NAME"),
+    ("schedules create a --every 1m", 2, "--task: which one?"),
+    ("schedules create a --task greet", 2, "when? Give --cron"),
+    ("schedules create a --task greet --cron @daily --every 1m", 2, "--cron and --every cannot be given together"),
+    ("schedules create a --task greet --every soon", 2, "--every: 'soon' is no duration"),
+    ("schedules create a --task greet --every 0.5s", 2, "every: 0.5 is too short"),
+    ("schedules create a --task greet --cron @dayly", 2, "'@dayly' is no nickname"),
+    (("schedules", "create", "a", "--task", "greet", "--cron", "0 0 31 2 *"), 2, "never comes in month"),
+    ("schedules create a --task greet --cron @daily --tz Europe/Berln", 2, "did you mean 'Europe/Berlin'?"),
+    ("schedules create a --task gret --every 1m", 2, "did you mean 'greet'?"),
+    ("schedules create a --task greet --every 1m", 2, "does not fit task greet(name: str)"),
+    ((*EVERY, "--priority", "high"), 2, "--priority"),
+    ((*EVERY, "--priority", "99999999999"), 2, "fits 32 bits"),
+    ((*EVERY, "--max-attempts", "0"), 2, "must be from 1 to 10,000"),
+    ((*EVERY, "--timeout", "never"), 2, "--timeout: 'never' is no duration"),
+    ((*EVERY, "--jitter", "-1s"), 2, "--jitter"),
+    ((*EVERY, "--misfire", "later"), 2, "'later' is not one of"),
+    ((*EVERY, "--misfire-limit", "0"), 2, "misfire_limit: 0 must be from 1 to 10,000"),
+    ((*EVERY, "--misfire-age", "old"), 2, "--misfire-age: 'old' is no duration"),
+    ((*EVERY, "--misfire-age", "60d"), 2, "misfire_age"),
+    ((*EVERY, "--overlap", "maybe"), 2, "'maybe' is not one of"),
+    ((*EVERY, "--for-each", "usrs"), 2, "for_each: no rows are registered as 'usrs'"),
+    ((*EVERY, "--queue", ""), 2, "queue: '' is no name"),
+    ((*EVERY, "--tenant", "a\x07"), 2, "control character"),
+    (("schedules", "create", "", *EVERY[3:]), 2, "name: '' is no name"),
+    ("schedules update a", 2, "nothing to change"),
+    ("schedules update a --cron @daily --every 1m", 2, "cannot be given together"),
+    ("schedules update a --every 1m", 1, "there is no schedule 'a'; `treadle schedules list` shows"),
+    ("schedules enable", 2, "Missing argument"),
+    ("schedules enable a", 1, "there is no schedule 'a'"),
+    ("schedules disable a", 1, "there is no schedule 'a'"),
+    ("schedules delete a", 1, "there is no schedule 'a'"),
+    ("schedules run a", 1, "there is no schedule 'a'"),
+    ("schedules preview a", 1, "there is no schedule 'a'"),
+    ("schedules preview a --cron @daily", 2, "Give either the NAME of a schedule or --cron"),
+    ("schedules preview a --tz Europe/Berlin", 2, "--tz goes with --cron"),
+    ("pause", 2, "Give --tenant, --queue or --task, or --all for everything"),
+    ("resume", 2, "Give --tenant, --queue or --task, or --all for everything"),
+    ("pause --all --queue mail", 2, "leave out either --all or --queue"),
+    ("resume --all --task greet", 2, "leave out either --all or --task"),
+    ("pause --queue mail --until later", 2, "--until: 'later' is no time; write 2030-01-31T12:00Z, or from now"),
+    ("pause --queue mail --until 2099-01-31T12:00", 2, "write 2099-01-31T12:00:00Z for UTC"),
+    ("pause --queue mail --until 2020-01-31T12:00Z", 2, "is past"),
+    ("pause --queue mail --until 0s", 2, "is past"),
+    ("pause --queue mail --wait --patience long", 2, "--patience: 'long' is no duration"),
+    (("pause", "--queue", ""), 2, "queue: '' is no name"),
+    ("resume --queue mail", 1, "queue mail is not paused by itself; paused: nothing"),
+    ("why", 2, "Missing argument"),
+    ("why 123", 2, "'123' is no job id (a UUID)"),
+    (f"why {NOBODY}", 1, f"there is no job {NOBODY}"),
+    ("workers --nonsense", 2, "No such option"),
+    ("audit nonsense", 2, "No such command 'nonsense'"),
+    ("audit -n 0", 2, "-n: 0 must be from 1 to 1,000"),
+    ("audit -n 1001", 2, "-n: 1001 must be from 1 to 1,000"),
+    ("audit --tenant acme verify", 2, "--tenant must stand after verify"),
+    ("audit --nonsense verify", 2, "No such option"),
+    ("costs --day yesterday", 2, "--day: 'yesterday' is no day; write one such as 2026-11-15"),
+    ("costs --day 9999-12-31", 2, "the year 9999 is out of range"),
+    ("costs --days 0", 2, "--days: 0 must be from 1 to 3,660"),
+    ("costs --days 99999999999", 2, "--days: 99999999999 must be from 1 to 3,660"),
+    *((f"{command} --url sqlite:///nowhere.db", 1, "nowhere.db. Wrong directory?") for command in READERS),
 ]
-
-
-@pytest.fixture
-def ready(treadle, project, empty_store):
-    shutil.copy(empty_store, project / "treadle.db")
-    return treadle
 
 
 @pytest.mark.parametrize(("asked", "code", "said"), CASES, ids=lambda value: str(value)[:60])

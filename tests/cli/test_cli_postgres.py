@@ -27,6 +27,13 @@ COMMANDS = {
     "jobs show": ["jobs", "show", "0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"],
     "enqueue": ["enqueue", "greet", '{"name": "Ada"}'],
     "enqueue --unchecked": ["enqueue", "greet", '{"name": "Ada"}', "--unchecked"],
+    "schedules create": ["schedules", "create", "a", "--task", "whatever", "--every", "1m"],
+    "schedules run": ["schedules", "run", "a"],
+    "pause": ["pause", "--all"],
+    "why": ["why", "0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"],
+    "workers": ["workers"],
+    "audit verify": ["audit", "verify"],
+    "prune": ["prune"],
 }
 IMPATIENTLY = (
     "from treadle import cli; from treadle.engines.postgres import engine; engine.PERSISTENCE = 0.1; cli.main()"

@@ -8,8 +8,24 @@ clock of its own, no speed to speak of. Where the contract leaves something open
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from treadle.engines.base import LISTED, Claim, Held, Hold, Receipt, Renewal, Retention, Ruling, Turn, Verdict, Where
+from treadle.engines.base import (
+    LISTED,
+    WHATEVER,
+    Claim,
+    Held,
+    Hold,
+    Receipt,
+    Renewal,
+    Retention,
+    Ruling,
+    Saved,
+    Turn,
+    Verdict,
+    Whatever,
+    Where,
+)
 from treadle.model import Change, Event, Fence, Job, Scope, State, What
+from treadle.records import ANY, Pause, Record, Schedule
 
 Key = tuple[str, str, str]  # tenant, task, key
 
@@ -21,6 +37,7 @@ class ReferenceEngine:
         self.jobs: dict[str, Job] = {}
         self.keys: dict[Key, tuple[str, datetime | None]] = {}  # who holds it, until when
         self.trail: dict[str, list[Event]] = {}
+        self.beside: dict[object, Record] = {}  # the schedules and pauses, by what tells them apart
         self._everything = everything
 
     # ----------------------------------------------------------------------------------- enqueue
@@ -54,7 +71,7 @@ class ReferenceEngine:
 
     def _write(self, change: Change, now: datetime) -> Verdict:
         current = self.jobs.get(change.before.id)
-        if not storable(change.after):
+        if not writable(change):
             return Verdict(Ruling.REFUSED, why="half a character")
         if current is None:
             return Verdict(Ruling.LOST)
@@ -67,7 +84,10 @@ class ReferenceEngine:
         if _takes_key(change) and (other := self.holder_of_key(after, now)) not in (None, after.id):
             return Verdict(Ruling.REFUSED, holder=other)
         self._store(after, now)
-        self._note(Event(after.id, after.revision, change.at, change.what, change.actor, change.note, after.tenant))
+        line = Event(after.id, after.revision, change.at, change.what, change.actor, change.note, after.tenant)
+        self._note(line, loud=change.loud)
+        if change.follow is not None:
+            self._enqueue(change.follow, now)
         return Verdict(Ruling.APPLIED)
 
     def _passes(self, change: Change, current: Job, now: datetime) -> bool:
@@ -104,7 +124,8 @@ class ReferenceEngine:
         return [self._give(job, claim, now) for job in self._pick(claim, now, prefer)]
 
     def _pick(self, claim: Claim, now: datetime, prefer: Collection[str]) -> list[Job]:
-        due = sorted((job for job in self._in(State.PENDING) if _wanted(job, claim, now)), key=_claim_order)
+        free = (job for job in self._in(State.PENDING) if not self._shut(job, now))
+        due = sorted((job for job in free if _wanted(job, claim, now)), key=_claim_order)
         lanes: dict[tuple[str, str], list[Job]] = {}
         for job in due:
             lanes.setdefault((job.queue, job.lane), []).append(job)
@@ -115,6 +136,15 @@ class ReferenceEngine:
             for lane in lanes.values()
         )
         return preferred if as_many and in_order else due[: claim.limit]
+
+    def stopped(self, claim: Claim, now: datetime) -> int:
+        """How many jobs the claim would take, were they not paused."""
+        return sum(_wanted(job, claim, now) and self._shut(job, now) for job in self._in(State.PENDING))
+
+    def _shut(self, job: Job, now: datetime) -> bool:
+        """Whether some pause that is not over stops this job."""
+        pauses = (one for one in self.beside.values() if isinstance(one, Pause))
+        return any(_stopped(job, one) for one in pauses if one.until is None or one.until > now)
 
     def _give(self, job: Job, claim: Claim, now: datetime) -> Job:
         given = job.evolve(
@@ -152,14 +182,42 @@ class ReferenceEngine:
 
     def prune(self, keep: Retention, *, limit: int, now: datetime, prefer: Collection[str] = ()) -> int:
         """Which jobs go first is left open, so `prefer` names those another engine deleted."""
-        ended = [job for job in self.jobs.values() if job.state.final]
-        ages = {job.id: keep.age(job.state, job.task) for job in ended}
-        old = [job for job in ended if (age := ages[job.id]) is not None and job.finished_at < now - age]
-        free = [job for job in old if self.holder_of_key(job, now) != job.id]
-        gone = sorted(free, key=lambda job: job.id not in prefer)[:limit]
+        gone = sorted(self.old(keep, now=now), key=lambda job: job.id not in prefer)[:limit]
         for job in gone:
             del self.jobs[job.id]
         return len(gone)
+
+    def old(self, keep: Retention, *, now: datetime) -> list[Job]:
+        """The jobs that may go."""
+        ended = [job for job in self.jobs.values() if job.state.final]
+        ages = {job.id: _age(keep, job) for job in ended}
+        old = [job for job in ended if (age := ages[job.id]) is not None and job.finished_at < now - age]
+        return [job for job in old if self.holder_of_key(job, now) != job.id]
+
+    # ------------------------------------------------------------------------ the rows beside the jobs
+
+    def records(self, kind: type[Record]) -> list[Record]:
+        return [record for _, record in sorted(self.beside.items()) if isinstance(record, kind)]
+
+    def save(
+        self, record: Record, *, before: Record | Whatever | None, line: Event | None, job: Job | None, now: datetime
+    ) -> Saved:
+        there = self.beside.get(_name(record))
+        if before is not WHATEVER and _compared(there) != _compared(before):
+            return Saved(done=False)
+        self.beside[_name(record)] = record
+        if line is not None:
+            self._note(line, loud=True)
+        return Saved(True, None if job is None else self._enqueue(job, now))
+
+    def drop(self, record: Record, *, line: Event | None) -> bool:
+        there = self.beside.get(_name(record))
+        if there is None or there.revision != record.revision:
+            return False
+        del self.beside[_name(record)]
+        if line is not None:
+            self._note(line, loud=True)
+        return True
 
     # ----------------------------------------------------------------------------------- looking
 
@@ -200,8 +258,8 @@ class ReferenceEngine:
         elif self.holder_of_key(job, now) == job.id:
             del self.keys[_key(job)]
 
-    def _note(self, event: Event) -> None:
-        if self._everything or event.what.noteworthy:
+    def _note(self, event: Event, *, loud: bool = False) -> None:
+        if self._everything or loud or event.what.noteworthy:
             self.trail.setdefault(event.job_id, []).append(event)
 
     def _in(self, state: State) -> list[Job]:
@@ -218,6 +276,11 @@ def storable(job: Job) -> bool:
     return True
 
 
+def writable(change: Change) -> bool:
+    """A change and what follows it are stored together, or not at all."""
+    return storable(change.after) and (change.follow is None or storable(change.follow))
+
+
 def _takes_key(change: Change) -> bool:
     """Windows and evers do not come back for their key: while they last it never leaves them."""
     scope, was, becomes = change.after.key_scope, change.before.state, change.after.state
@@ -231,8 +294,33 @@ def _wanted(job: Job, claim: Claim, now: datetime) -> bool:
         and job.queue in claim.queues
         and (claim.lanes is None or job.lane in claim.lanes)
         and (claim.tasks is None or job.task in claim.tasks)
+        and job.task not in claim.unless
         and job.task_version <= claim.versions.get(job.task, job.task_version)
     )
+
+
+def _stopped(job: Job, pause: Pause) -> bool:
+    named = ((pause.tenant, job.tenant), (pause.queue, job.queue), (pause.task, job.task))
+    return all(name in (ANY, own) for name, own in named)
+
+
+def _age(keep: Retention, job: Job) -> timedelta | None:
+    """What is said of a task goes before what is said of all."""
+    own = keep.tasks.get(job.task, {})
+    return own[job.state] if job.state in own else keep.states.get(job.state)
+
+
+def _name(record: Record) -> tuple[str, ...]:
+    if isinstance(record, Schedule):
+        return ("schedule", record.tenant, record.name)
+    return ("pause", record.tenant, record.queue, record.task)
+
+
+def _compared(record: Record | None) -> object:
+    """What a save looks at: people change a schedule's row without a new revision."""
+    if isinstance(record, Schedule):
+        return (record.revision, record.enabled, record.next_at)
+    return record and record.revision
 
 
 def _too_late(job: Job, now: datetime) -> bool:

@@ -18,13 +18,43 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from reference import ReferenceEngine, storable
+from reference import ReferenceEngine, storable, writable
 
 import stores
 from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Held, Hold, Receipt, Renewal, Retention, Ruling, Turn, Verdict, Where
-from treadle.model import Change, Fence, Job, JobError, Progress, Reason, Retry, Scope, State, What
+from treadle.engines.base import (
+    WHATEVER,
+    Claim,
+    Engine,
+    Held,
+    Hold,
+    Receipt,
+    Renewal,
+    Retention,
+    Ruling,
+    Saved,
+    Turn,
+    Verdict,
+    Whatever,
+    Where,
+)
+from treadle.model import (
+    Change,
+    Event,
+    Fence,
+    FollowUp,
+    Job,
+    JobError,
+    OnEnd,
+    Progress,
+    Reason,
+    Retry,
+    Scope,
+    State,
+    What,
+)
+from treadle.records import ANY, Pause, Record, Schedule, subject
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WORKERS = ("w1", "w2", "w3", "w4")
@@ -42,7 +72,10 @@ REACHED = (
     "cancel: applied", "cancel: lost", "request: applied", "request: lost",
     "retry: applied", "retry: lost", "retry: refused", "replace: applied", "replace: lost",
     "extend: renewed", "extend: lost", "extend: cancel requested",
-    "expired: found", "prune: deleted", "prune: nothing", "find", "clock",
+    "expired: found", "prune: deleted", "prune: by task", "prune: nothing", "find", "clock",
+    "pause: saved", "pause: not saved", "pause: dropped", "pause: not dropped", "claim: stopped", "claim: all stopped",
+    "schedule: saved", "schedule: not saved", "schedule: dropped", "fire: created", "fire: not ours",
+    "follow-up: stored", "loud line",
     *(f"outcome: {outcome.__name__}" for outcome in lifecycle.Outcome.__args__),
 )  # fmt: skip
 """What a walk worth its name has met many times."""
@@ -90,9 +123,14 @@ class Pair:
         self.recent.append(("turn", now, changes, claim))
         turn = self.engine.turn(changes, claim, now=now)
         given = {job.id for job in turn.jobs}
+        known = {change.follow.id for change in changes if change.follow and change.follow.id in self.reference.jobs}
         expected = self.reference.turn(changes, claim, now=now, prefer=given)
         for change, verdict, wanted in zip(changes, turn.verdicts, expected.verdicts, strict=True):
             self._judge(change, verdict, wanted, given)
+            if verdict.ruling is Ruling.APPLIED and change.follow is not None and change.follow.id not in known:
+                self.ledger.created(change.follow)
+                self.counts["follow-up: stored"] += 1
+            self.counts["loud line"] += verdict.ruling is Ruling.APPLIED and change.loud
         # Between lanes the order is the engine's own affair.
         same(_by_lane(turn.jobs), _by_lane(expected.jobs), "jobs claimed")
         same(turn.now, expected.now, "the store's time")
@@ -100,11 +138,14 @@ class Pair:
             repeated = self.ledger.claimed(turn.jobs, claim)
             self.counts["claim: repeated" if repeated else "claim: given" if turn.jobs else "claim: nothing due"] += 1
             self.counts["claim: several lanes"] += len(_by_lane(turn.jobs)) > 1
+            stopped = self.reference.stopped(claim, now)
+            self.counts["claim: stopped"] += stopped > 0
+            self.counts["claim: all stopped"] += stopped > 0 and not turn.jobs
         return turn
 
     def _judge(self, change: Change, verdict: Verdict, wanted: Verdict, given: set[str]) -> None:
         kind, outcome = kind_of(change), verdict.ruling
-        if storable(change.after):
+        if writable(change):
             same(outcome, wanted.ruling, f"verdict on {kind}")
             same(verdict.holder, wanted.holder, "holder of the key")
             # What this very turn claimed may be shown as it was before or after.
@@ -139,10 +180,69 @@ class Pair:
         deleted = self.engine.prune(keep, limit=limit, now=now)
         ids = list(self.reference.jobs)
         gone = {id_ for id_, job in zip(ids, self.engine.get(ids), strict=True) if job is None}
-        same(deleted, self.reference.prune(keep, limit=limit, now=now, prefer=gone), "number of jobs pruned")
+        # Where tasks are kept apart an engine walks over what stays, and need not find all of the rest at once.
+        enough = limit if not keep.tasks else len(gone)
+        same(deleted, self.reference.prune(keep, limit=enough, now=now, prefer=gone), "number of jobs pruned")
         same(gone, set(ids) - set(self.reference.jobs), "jobs pruned")
+        promise(deleted <= limit, "pruned, and allowed:", deleted, limit)
         self.counts["prune: deleted" if deleted else "prune: nothing"] += 1
+        self.counts["prune: by task"] += bool(deleted and keep.tasks)
         return deleted
+
+    def save(
+        self,
+        record: Record,
+        before: Record | Whatever | None,
+        now: datetime,
+        line: Event | None = None,
+        job: Job | None = None,
+    ) -> Saved:
+        self.recent.append(("save", now, record, before, job))
+        saved = self.engine.save(record, before=before, line=line, job=job, now=now)
+        expected = self.reference.save(record, before=before, line=line, job=job, now=now)
+        same(saved.done, expected.done, "saved")
+        same(saved.receipt is None, expected.receipt is None, "receipt")
+        kind = type(record).__name__.lower()
+        self.counts[f"{kind}: saved" if saved.done else f"{kind}: not saved"] += 1
+        if job is not None:
+            self._received(job, saved.receipt, expected.receipt)
+        return saved
+
+    def _received(self, job: Job, receipt: Receipt | None, wanted: Receipt | None) -> None:
+        """What became of the job of a tick."""
+        if receipt is None or wanted is None:
+            self.counts["fire: not ours"] += 1
+            return
+        if storable(job):
+            same(receipt, wanted, "receipt of a tick")
+        else:
+            promise(not receipt.created, "a value no store takes was taken:", receipt)
+        if receipt.created:
+            self.ledger.created(receipt.job)
+        self.counts[f"fire: {_fate(job, receipt)}"] += 1
+
+    def drop(self, record: Record, line: Event | None = None) -> bool:
+        self.recent.append(("drop", record))
+        dropped = self.engine.drop(record, line=line)
+        same(dropped, self.reference.drop(record, line=line), "dropped")
+        self.counts[f"{type(record).__name__.lower()}: {'dropped' if dropped else 'not dropped'}"] += 1
+        return dropped
+
+    def records(self, kind: type[Any]) -> list[Any]:
+        found = self.engine.records(kind)
+        same(found, self.reference.records(kind), f"records of {kind.__name__}")
+        return found
+
+    def due(self, limit: int, ahead: float, now: datetime) -> list[Schedule]:
+        self.recent.append(("due", now, limit, ahead))
+        found = self.engine.due(limit=limit, ahead=ahead, now=now)
+        until = now + timedelta(seconds=ahead)
+        wanted = [one for one in self.reference.records(Schedule) if one.enabled and (one.next_at or now) <= until]
+        same(len(found), min(limit, len(wanted)), "number of schedules due")
+        first = sorted(one.next_at or datetime.min.replace(tzinfo=UTC) for one in wanted)[: len(found)]
+        same([one.next_at or datetime.min.replace(tzinfo=UTC) for one in found], first, "when they are due")
+        promise(all(one in wanted for one in found), "due, and should not be:", found)
+        return found
 
     def find(self, where: Where, limit: int) -> list[Job]:
         self.recent.append(("find", where, limit))
@@ -170,8 +270,9 @@ class Pair:
         self.recent.append(("check",))
         jobs = self.find(Where(), limit=1000)
         self.ledger.compare(jobs)
-        for job in jobs[:trails]:
-            same(self.engine.events(job.id), self.reference.events(job.id), f"events of {job.id}")
+        records = [*self.records(Pause), *self.records(Schedule)]
+        for id_ in [*(job.id for job in jobs[:trails]), *(subject(record) for record in records[:trails])]:
+            same(self.engine.events(id_), self.reference.events(id_), f"events of {id_}")
 
 
 class Ledger:
@@ -320,6 +421,8 @@ class Walk:
         self.readings: deque[Job] = deque(maxlen=12)  # the operator's
         self.found_expired: deque[Job] = deque(maxlen=8)  # the reaper's
         self.replaceable: deque[tuple[Job, Job]] = deque(maxlen=6)  # who holds the key, who wants it
+        self.seen: deque[Any] = deque(maxlen=8)  # schedules and pauses as somebody read them
+        self.acts_told = 0  # so that no two lines of a record are the same
         self._draw_the_swarm()
 
     def _draw_the_swarm(self) -> None:
@@ -329,8 +432,10 @@ class Walk:
             self.clock: 12, self.enqueue: 12, self.claim: 14, self.settle: 16, self.extend: 8, self.repeat_turn: 5,
             self.enqueue_again: 2, self.replace: 4, self.look_for_expired: 5, self.recover: 7, self.read: 4,
             self.cancel: 5, self.retry: 6, self.mixed: 6, self.prune: 2, self.find: 2,
+            self.pause: 1.5, self.resume: 3, self.tick: 3, self.edit: 1.5,
         }  # fmt: skip
         needed = (self.clock, self.enqueue, self.claim, self.settle, self.look_for_expired, self.recover, self.prune)
+        needed += (self.resume,)
         self.acts = list(usual)
         self.weights = [
             weight * roll.choice((0.3, 1, 1, 2)) if act in needed or roll.random() < 0.85 else 0.0
@@ -343,7 +448,10 @@ class Walk:
         self.lanes = roll.choice((("",), ("", "a"), ("a", "b", "c")))
         self.queues = roll.choice((("default",), ("default", "mail")))
         self.tasks = roll.choice((("greet",), ("greet", "render")))
-        self.tenants = roll.choice((("default",), ("default", "acme")))
+        self.tenants = roll.choice((("default",), ("default", "acme"), ("default", "acme", "zeta")))
+        self.followed = roll.choice((0.0, 0.3, 0.6))
+        self.stopped = roll.choice((1, 2, 4))  # pauses at once
+        self.brief = roll.choice((0.5, 0.9))  # of them, how many are over by themselves
 
     def step(self) -> str:
         """One act that could be done; its name."""
@@ -422,7 +530,18 @@ class Walk:
             key=None if scope is None else f"e{roll.randrange(50)}" if scope is Scope.EVER else roll.choice("klm"),
             key_scope=scope,
             key_until=self.now + timedelta(seconds=roll.choice((0, 4, 20))) if scope is Scope.WINDOW else None,
+            schedule=roll.choice((None, None, "hourly")),
+            on_end=OnEnd(self._follow_up(), self._follow_up()) if self._chance(self.followed) else None,
         )
+
+    def _follow_up(self) -> FollowUp | None:
+        roll = self.rng
+        if self._chance(0.2):
+            return None
+        return FollowUp(
+            event=roll.choice(("", "SENT")), task=roll.choice(("", *self.tasks)), queue=roll.choice(self.queues),
+            priority=roll.choice((0, 9)), version=roll.choice((1, 2)),
+        )  # fmt: skip
 
     def _new_id(self) -> str:
         """A UUIDv7 of the walk's own time and die; within a millisecond the order is random."""
@@ -459,6 +578,7 @@ class Walk:
             lanes=roll.choice((None, self.lanes[:1], self.lanes[-1:], self.lanes * 2)),
             tasks=roll.choice((None, None, self.tasks[-1:])),
             versions=roll.choice(({}, {}, {"greet": 1}, {"greet": 1, "render": 2})),
+            unless=roll.choice(((), (), (), self.tasks[:1], ("nothing",))),
         )
 
     def settle(self) -> bool:
@@ -583,6 +703,87 @@ class Walk:
             return jobs
         return [now or job for now, job in zip(self.pair.get([job.id for job in jobs]), jobs, strict=True)]
 
+    # ------------------------------------------------------------------- the rows beside the jobs
+
+    def pause(self) -> bool:
+        """Somebody shuts the gate, or changes a pause that somebody read."""
+        roll = self.rng
+        pauses = self.pair.reference.records(Pause)
+        scope = [roll.choice((ANY, *names)) for names in (self.tenants, self.queues, self.tasks)]
+        if pauses and (len(pauses) >= self.stopped or self._chance(0.3)):
+            scope = roll.choice(pauses)[:3]
+        until = self.now + timedelta(seconds=roll.choice((0, 1, 5, 20))) if self._chance(self.brief) else None
+        pause = Pause(*scope, actor="operator", reason="busy ☂", at=self.now, until=until)
+        read = next((one for one in self._seen(Pause) if one[:3] == pause[:3]), None)
+        before = roll.choice((None, None, read, read, WHATEVER))
+        if isinstance(before, Pause):
+            pause = pause.evolve(revision=before.revision + 1)
+        self.pair.save(pause, before, self.now, line=self._line(pause, What.PAUSED))
+        self.seen.append(pause)
+        return True
+
+    def resume(self) -> bool:
+        """Somebody opens the gate; the pause may have been changed since it was read."""
+        known = self._seen(Pause)
+        if not known:
+            return False
+        pause = self.rng.choice(known)
+        self.pair.drop(pause, line=self._line(pause, What.RESUMED))
+        return True
+
+    def _seen(self, kind: type[Any]) -> list[Any]:
+        """Records as they are now or, when distracted, as they were once read."""
+        if self._chance(self.distracted) and any(isinstance(one, kind) for one in self.seen):
+            return [one for one in self.seen if isinstance(one, kind)]
+        found = self.pair.records(kind)
+        self.seen += found[:2]
+        return found
+
+    def _line(self, record: Record, what: What) -> Event | None:
+        self.acts_told += 1
+        if self._chance(0.3):
+            return None
+        return Event(subject(record), self.acts_told, self.now, what, "operator", "why ☂", record.tenant)
+
+    def tick(self) -> bool:
+        """A worker makes the job of a schedule that it saw due, perhaps long ago."""
+        roll = self.rng
+        due = [one for one in self._seen(Schedule) if one.next_at is None or one.next_at <= self.now]
+        if self._chance(0.5):
+            due = self.pair.due(roll.choice((1, 5)), roll.choice((0.0, 0.0, 10.0)), self.now)
+        if not due:
+            return False
+        schedule = roll.choice(due)
+        later = self.now + timedelta(seconds=roll.choice((1, 4, 15)))
+        after = schedule.evolve(next_at=later, last_at=schedule.next_at, revision=schedule.revision + 1)
+        job = self._new_job() if self._chance(0.8) else None
+        if job is not None and job.key_until is not None and job.key_until <= self.now:
+            job = job.evolve(key=None, key_scope=None, key_until=None)
+        saved = self.pair.save(after, schedule, self.now, line=self._line(after, What.CHANGED), job=job)
+        if saved.receipt is not None and saved.receipt.created:
+            self._forget(saved.receipt.job.id)
+        return True
+
+    def edit(self) -> bool:
+        """Somebody makes, switches, moves or drops a schedule; by hand, without a new revision, too."""
+        roll = self.rng
+        name, tenant = roll.choice(("hourly", "daily")), roll.choice(self.tenants)
+        read = next((one for one in self._seen(Schedule) if (one.name, one.tenant) == (name, tenant)), None)
+        next_at = roll.choice((None, self.now, self.now + timedelta(seconds=roll.choice((1, 5)))))
+        if read is None:
+            made = Schedule(name, roll.choice(self.tasks), self.now, tenant, every=60.0, next_at=next_at)
+            self.pair.save(made, None, self.now, line=self._line(made, What.CREATED))
+            return True
+        if self._chance(0.15):
+            self.pair.drop(read, line=self._line(read, What.DELETED))
+            return True
+        after = read.evolve(enabled=self._chance(0.7), next_at=next_at)
+        before: Record | Whatever = WHATEVER
+        if self._chance(0.6):
+            after, before = after.evolve(revision=read.revision + 1), read
+        self.pair.save(after, before, self.now, line=self._line(after, What.CHANGED))
+        return True
+
     # --------------------------------------------------------------------------- turns and time
 
     def mixed(self) -> bool:
@@ -623,9 +824,9 @@ class Walk:
                     return self._settlement(verdict.job)
             case Ruling.REFUSED if verdict.holder and (holder or change.fence is Fence.RECOVERY):
                 giving_way = lifecycle.supersede(change, self.now)
+                self.sent += [([giving_way], None)] * 4  # later, or once more
                 if not self._chance(self.distracted):
                     return giving_way
-                self.sent += [([giving_way], None)] * 3  # later, if ever
             case Ruling.BUSY:
                 raise Difference("one thread, and something is busy")
         return None
@@ -638,6 +839,8 @@ class Walk:
             for moment in (job.lease_until, job.due_at, job.expires_at, job.key_until)
             if moment is not None and moment > self.now
         ]
+        pauses = (pause.until for pause in self.pair.reference.records(Pause))
+        moments += [until for until in pauses if until is not None and until > self.now] * 3
         if moments and self._chance(0.6):
             moment = self.rng.choice(moments) + timedelta(microseconds=self.rng.choice((-1, 0, 0, 1)))
         else:
@@ -650,6 +853,9 @@ class Walk:
         ages = (timedelta(), timedelta(seconds=5), timedelta(seconds=30))
         states = self.rng.sample([state for state in State if state.final], self.rng.choice((1, 3, 3)))
         keep = Retention({state: self.rng.choice(ages) for state in states})
+        if self._chance(0.3):
+            own = {state: self.rng.choice((None, *ages)) for state in self.rng.sample(states, 1)}
+            keep = keep._replace(tasks={self.rng.choice(self.tasks): own})
         self.pair.prune(keep, self.rng.choice((1, 5, 100)), self.now)
         return True
 

@@ -1,4 +1,7 @@
-"""README and docs are true: their Python and treadle blocks are run, page by page, in a fresh directory."""
+"""README and docs are true: their Python and treadle blocks are run, page by page, in a fresh directory.
+
+A block of output right below a block that was run is what it must have printed.
+"""
 
 import os
 import re
@@ -16,7 +19,7 @@ from treadle.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$(?:\n\n```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# file: (\S+)\n")
 
 
@@ -37,38 +40,69 @@ def surroundings(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     provision.drop_database(url)
 
 
-def run(command: list[str], cwd: Path, surroundings: dict[str, str]) -> None:
+def run(command: list[str], cwd: Path, surroundings: dict[str, str]) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TREADLE_")}
-    env = {**clean, **surroundings, "PYTHONPATH": str(cwd), "NO_COLOR": "1"}
+    env = {**clean, **surroundings, "PYTHONPATH": str(cwd), "NO_COLOR": "1", "COLUMNS": "200"}
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_blocks_of_a_page_run_as_printed(page: Path, tmp_path: Path, surroundings: dict[str, str]) -> None:
-    for language, code in BLOCK.findall(page.read_text("utf-8")):
+    for language, code, output in BLOCK.findall(page.read_text("utf-8")):
+        printed = ""
         if language == "python":
             named = FILE.match(code)
             if named:
                 (tmp_path / named.group(1)).write_text(code)
-            run([sys.executable, "-c", code], tmp_path, surroundings)
+            printed = run([sys.executable, "-c", code], tmp_path, surroundings)
         else:
             for line in code.splitlines():
                 command = shlex.split(line.removeprefix("$ "))
                 assert command[0] == "treadle", f"{page.name}: a console block holds only treadle commands: {line}"
-                run([sys.executable, "-m", *command], tmp_path, surroundings)
+                printed += run([sys.executable, "-m", *command], tmp_path, surroundings)
+        if output:
+            assert lines_of(printed) == lines_of(output), f"{page.name} prints something else:\n{code}"
+
+
+def test_every_output_stands_right_below_what_printed_it() -> None:
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        assert text.count("```output\n") == sum(bool(output) for *_, output in BLOCK.findall(text)), page.name
 
 
 def test_the_first_app_in_the_readme_is_six_lines() -> None:
-    first = next(code for language, code in BLOCK.findall(PAGES[0].read_text("utf-8")) if language == "python")
+    first = next(code for language, code, _ in BLOCK.findall(PAGES[0].read_text("utf-8")) if language == "python")
     lines = [line for line in first.splitlines() if line.strip() and not line.startswith("#")]
     assert len(lines) <= 6
 
 
+def links(page: Path) -> list[tuple[str, str]]:
+    """Where a page links to within the repository: files, and headings in them."""
+    return re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text("utf-8"))
+
+
+def headings(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def test_links_between_the_pages_lead_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, heading in links(page):
+            place = page.parent / target if target else page
+            assert place.exists(), f"{page.name} links to {target}"
+            assert not heading or heading in headings(place), f"{page.name} links to {target}#{heading}"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    assert {f"docs/{page.name}" for page in PAGES[1:]} <= {target for target, _ in links(PAGES[0])}
 
 
 def test_every_setting_has_a_line_on_the_page_of_settings() -> None:

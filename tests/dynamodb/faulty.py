@@ -32,22 +32,21 @@ import stores
 from faults_dynamodb import FaultLayer, Order
 from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
-from treadle.engines.dynamodb import claims, client, engine, storing
+from treadle.engines.base import WHATEVER, Claim, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
+from treadle.engines.dynamodb import claims, client, engine, filing, storing
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import (
     Item,
     Place,
-    ended_place,
-    event_from,
-    expiry_place,
     key_place,
     place_of,
     plain,
     pointed,
 )
+from treadle.engines.dynamodb.lines import cost_place, ended_place, event_from, expiry_place, marker_place
 from treadle.errors import EngineUnavailable
 from treadle.model import Change, Event, Fence, Job, JobError, Progress, Reason, Retry, Scope, State, What, new_id
+from treadle.records import Pause
 
 T = TypeVar("T")
 
@@ -158,7 +157,9 @@ def impatience(patience: float = 0.5, briefly: float = 0.2, longest_pause: float
         "LONGEST_PAUSE": longest_pause,
         "FILED": 3,
     }
-    modules = [vars(module) for module in (claims, client, engine, storing)]  # each has its own copy of a constant
+    modules = [
+        vars(module) for module in (claims, client, engine, filing, storing)
+    ]  # each has its own copy of a constant
     defaults = [getattr(function, "__kwdefaults__", None) or {} for function in vars(client.Client).values()]
     before = [(where, name, where[name]) for where in (*modules, *defaults) for name in wanted if name in where]
     assert {name for _, name, _ in before} == wanted.keys(), "a constant has another name now"
@@ -238,6 +239,7 @@ class Actor:
         self._clock, self._book, self._ids, self._dice = clock, book, ids, Random(seed)
         self._found: list[Job] = []  # past their lease when it looked
         self._readings: list[Job] = []
+        self.eye: DynamoEngine | None = None  # who has one may pause
         self._replaceable: list[tuple[Job, Job]] = []  # who has the key, who wants it
         self._serial = 0
 
@@ -253,6 +255,7 @@ class Actor:
             self.operate: 12,
             self.replace: 6,
             self.intrude: 4,
+            self.pause: 4 if self.eye is not None else 0,
         }
         [act] = self._dice.choices(list(acts), list(acts.values()))
         self._clock.advance(self._dice.expovariate(1 / PACE))
@@ -418,6 +421,25 @@ class Actor:
         ours = [job.evolve(lease_token=new_id(), worker=self._pen("intruder")) for job in self._some(running, 2)]
         self.turn([self._settlement(job) for job in {job.id: job for job in ours}.values()])
 
+    def pause(self) -> None:
+        """Stop some jobs for a while: of those, none may begin to run once it is told that they are stopped."""
+        scopes = ({"queue": "mail"}, {"tenant": "acme"}, {"task": "render"}, {"queue": "default", "task": "greet"})
+        pause = Pause(**self._dice.choice(scopes), actor=self._pen("operator"))
+        for _ in range(REPEATS):
+            if self._ask("pause", lambda: self.engine.save(pause, before=WHATEVER)) is not None:
+                before = self._running(pause)
+                for _ in range(self._dice.randint(0, 3)):
+                    self.work()
+                late = self._running(pause) - before
+                self._book.count("pause: saved", *["pause: broken"] * len(late))
+                self._book.strange += [f"job {id_} was claimed although {pause.scope} was paused" for id_, _ in late]
+                break
+        self.eye.drop(pause)
+
+    def _running(self, pause: Pause) -> set[tuple[str, int]]:
+        jobs = self.eye.find(Where(state=State.RUNNING), limit=1000).jobs
+        return {(job.id, job.attempt) for job in jobs if pause.stops(job.tenant, job.queue, job.task)}
+
     # ---------------------------------------------------------------------------------------- turns
 
     def turn(self, changes: Sequence[Change], claim: Claim | None = None) -> None:
@@ -527,14 +549,16 @@ def look(engine: DynamoEngine, now: datetime) -> Seen:
     ids = [place.sk for place in items if place.pk.startswith("id#")]
     trails: dict[str, list[Event]] = defaultdict(list)
     for place in sorted(place for place in items if place.pk.startswith("events#")):
-        id_ = place.pk.partition("#")[2]
-        trails[id_].append(event_from(id_, items[place]))
+        trails[place.pk.partition("#")[2]].append(event_from(items[place]))
     return Seen(items, {job.id: job for job in engine.get(ids) if job}, dict(trails), now)
 
 
 def disorder(seen: Seen, spread: int) -> Iterator[str]:
     """Everything that lies where it should not, or does not lie where it should."""
-    kinds = ("job", "id#", "key#", "events#", "large#", "failed#", "cancelled#", "expires#", "slots", "meta")
+    kinds = (
+        "job", "id#", "key#", "events#", "unsealed#", "large#", "failed#", "cancelled#", "expires#", "cost", "slots",
+        "gate#", "pauses", "meta",
+    )  # fmt: skip
     for place in seen.items:
         if not place.pk.startswith(kinds):
             yield f"nobody knows what {place} is"
@@ -570,7 +594,10 @@ def _ids_and_due_items(seen: Seen) -> Iterator[str]:
 def _lists(seen: Seen, spread: int) -> Iterator[str]:
     wanted = {ended_place(job, spread) for job in seen.jobs.values() if job.state in (State.FAILED, State.CANCELLED)}
     wanted |= {expiry_place(job, spread) for job in seen.jobs.values() if job.expires_at and not job.state.final}
-    there = {place for kind in ("failed#", "cancelled#", "expires#") for place in seen.under(kind)}
+    wanted |= {cost_place(job, spread) for job in seen.jobs.values() if job.cost_micros > 0 and job.state.final}
+    wanted |= {marker_place(line, spread) for trail in seen.trails.values() for line in trail}
+    lists = ("failed#", "cancelled#", "expires#", "cost#", "unsealed#")
+    there = {place for kind in lists for place in seen.under(kind)}
     for place in there - wanted:
         job = seen.jobs.get(place.sk.rpartition("#")[2])
         yield f"the line {place} is left over: the job is {job and job.state}"
@@ -844,6 +871,7 @@ def run(
         engines = [connect(far, clock=clock.now, everything=everything) for _ in range(threads)]
         direct = connect(url, clock=clock.now, everything=everything)
         actors = [Actor(f"w{n}", one, clock, book, ids, f"{seed}/{n}") for n, one in enumerate(engines)]
+        actors[0].eye = direct
         started = time.monotonic()
         for one in (*engines, direct):
             one.open()
@@ -908,7 +936,7 @@ def told(outcomes: Sequence[Outcome]) -> str:
         counts.update(outcome.counts)
     operations, seconds = sum(one.operations for one in outcomes), sum(one.seconds for one in outcomes)
     requests, harmed = sum(one.requests for one in outcomes), sum(faults.values())
-    calls = {name: counts[name] for name in ("enqueue", "turn", "extend", "expired", "get")}
+    calls = {name: counts[name] for name in ("enqueue", "turn", "extend", "expired", "get", "pause")}
     verdicts = {name: count for name, count in sorted(counts.items()) if ": " in name and "unavailable" not in name}
     silent = {name.partition(": ")[2]: count for name, count in sorted(counts.items()) if "unavailable" in name}
     return "\n".join(

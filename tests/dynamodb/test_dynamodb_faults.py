@@ -18,7 +18,8 @@ from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
 from treadle.engines.dynamodb import client
 from treadle.engines.dynamodb.engine import DynamoEngine
-from treadle.engines.dynamodb.items import Place, ended_place, event_place, id_place, key_place
+from treadle.engines.dynamodb.items import Place, id_place, key_place
+from treadle.engines.dynamodb.lines import ended_place, event_place
 from treadle.errors import EngineUnavailable
 from treadle.lifecycle import Failed, Released, Snoozed, Succeeded
 from treadle.model import Job, Scope, State, What, new_id
@@ -540,7 +541,7 @@ def test_the_checker_sees_what_the_table_and_the_answers_do_not_agree_on(make_en
 
     assert problems() == ""
     if damage == "event":
-        table.remove(event_place(job.id, 1))
+        table.remove(event_place(engine.events(job.id)[1]))
     elif damage == "job":
         table.remove(id_place(job.id, 4))
     else:

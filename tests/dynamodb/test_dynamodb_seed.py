@@ -436,7 +436,7 @@ def test_a_payload_is_checked_at_enqueue_and_again_when_it_runs(companion):
     ("settings", "poll", "most"), [({}, 30, 25), ({"poll": 7, "batch": 4}, 7, 4)], ids=["as it is", "configured"]
 )
 def test_a_worker_of_the_companion_polls_every_thirty_seconds_for_at_most_twenty_five(make_app, settings, poll, most):
-    app = make_app(clock=None, profile=COMPANION, **settings)
+    app = make_app(clock=None, profile=COMPANION, schedules=False, **settings)
     app.register("work", lambda: None)
     engine, waits, limits = watched(app), [], []
     turn = engine.turn
@@ -455,7 +455,8 @@ def test_a_worker_of_the_companion_polls_every_thirty_seconds_for_at_most_twenty
     with working(app, **{**AS_SET, "concurrency": 100}):
         until(lambda: waits, "an idle worker")
     assert poll - 2 < waits[0] <= poll
-    assert limits == [most]
+    assert set(limits) == {most}
+    assert len(limits) <= 2  # once for its own jobs, and once for those that nobody knows
 
 
 @pytest.mark.covers("003-S18.a", "003-S18.b")

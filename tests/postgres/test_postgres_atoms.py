@@ -44,9 +44,9 @@ def test_a_retry_that_is_refused_takes_no_key(engine: PostgresEngine, clock: Fak
 
 
 def spoil(engine: PostgresEngine, job: Job, *, revision: int) -> None:
-    """Let the next audit line of this job be refused: there is one of that revision already."""
-    sql = "insert into @.events select %s, %s, now(), 'enqueued', 'a stranger', '', 'default' returning 1"
-    engine._read(sql, [job.id, revision])
+    """Let the next audit line of this job be refused: there is one of that revision and moment already."""
+    sql = "insert into @.events select %s, %s, %s, 'enqueued', 'a stranger', '', 'default' returning 1"
+    engine._read(sql, [job.id, revision, engine.now()])
 
 
 # ------------------------------------------------------------------------------------------- the server's time

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,29 +14,44 @@ from making import LEASE, a_job, claim, enqueued
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Hold, Where
-from treadle.engines.postgres import keeping, looking, scripts, turn
+from treadle.engines.postgres import keeping, looking, records, scripts, turn
+from treadle.engines.postgres.places import Place, Places
 from treadle.engines.postgres.rows import change_record, packed
 from treadle.engines.postgres.schema import named
+from treadle.engines.retention import Rule
 from treadle.lifecycle import Succeeded
 from treadle.model import State, new_id
+from treadle.records import Seal
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 pytestmark = pytest.mark.slow
 
 MILLION = """
-insert into @.jobs (task, priority, due_at, queue, filed)
-select 'greet', 9, now() + interval '1 year', 'default', false from generate_series(1, 300000)
+insert into @.jobs (task, priority, due_at, queue, tenant, filed, parked)
+select 'greet', 0, now(), 'back', 't' || n % 300, true, true from generate_series(1, 60000) n
 union all
-select 'greet', 0, now(), 'other', false from generate_series(1, 200000)
+select 'greet', 9, now() + interval '1 year', 'default', 'default', false, false from generate_series(1, 300000)
 union all
-select 'stranger', 5, now(), 'default', true from generate_series(1, 250000);
+select 'greet', 0, now(), 'other', 'default', false, false from generate_series(1, 200000)
+union all
+select 'stranger', 5, now(), 'default', 'default', true, false from generate_series(1, 250000)
+union all
+select 'greet', 5, now(), 'default', 't' || n % 20, true, true from generate_series(1, 250000) n;
+insert into @.pauses (tenant, queue) select 't' || n, 'default' from generate_series(0, 19) n;
 insert into @.finished (id, task, payload, created_at, due_at, tenant, queue, lane, task_version, priority,
     max_attempts, retry_base, retry_jitter, state, attempt, failures, crashes, finished_at, cancel_requested,
     cost_micros, revision)
 select @.new_id(), 'greet', '{}', now(), now(), 'default', 'default', '', 1, 0, 5, 5, 1,
-    (array['succeeded', 'failed', 'cancelled'])[1 + n % 3], 1, 0, 0, now() - n * interval '1 second', false, 0, 2
+    (array['succeeded', 'failed', 'cancelled'])[1 + n % 3], 1, 0, 0, now() - n * interval '1 second', false,
+    case when n % 10 = 0 then 5 else 0 end, 2
 from generate_series(1, 250000) n;
+insert into @.events (job, revision, at, what, actor, note, tenant, seal)
+select gen_random_uuid(), 1, now() - n * interval '1 second', 'failed', 'w1', '', 't' || n % 20,
+    case when n > 100000 then n / 100 end
+from generate_series(1, 200000) n;
+insert into @.schedules (name, task, cron, enabled, next_at)
+select 's' || n, 'greet', '* * * * *', n % 2 = 0, now() + n * interval '1 minute' from generate_series(1, 20000) n;
 insert into @.keys (tenant, task, key, job, scope)
 select 'default', 'greet', 'k' || n, gen_random_uuid(), 'ever' from generate_series(1, 50000) n;
 """
@@ -88,7 +103,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowded]:
         engine = connect(url)
         with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
             connection.execute(named(MILLION, engine.schema))
-            for table in ("jobs", "finished", "keys", "events"):
+            for table in ("jobs", "finished", "keys", "events", "pauses", "schedules"):
                 connection.execute(f"vacuum analyze {engine.schema}.{table}")
             now = engine.now()
             engine.enqueue([a_job(now) for _ in range(150)])
@@ -101,22 +116,60 @@ def a_wish(limit: int = 10, **fields: object) -> Claim:
     return Claim(**{**given, **fields})
 
 
+ASIDE = {"jobs_filed", "jobs_parked", "whole table pauses"}
+CLAIM = ASIDE | {"jobs_claim", "jobs_lease", "jobs_pkey", "keys_job"}
+
+
 @pytest.mark.parametrize("lanes", [None, ("",)])
-def test_a_claim_steps_over_future_foreign_and_unknown_jobs(crowded, lanes):
+def test_a_claim_steps_over_future_foreign_unknown_and_paused_jobs(crowded, lanes):
     wish = a_wish(lanes=lanes)
 
     plan = crowded.explain(turn.statement(wish), turn.parameter([], wish, None))
 
-    assert plan.scans <= {"jobs_claim", "jobs_filed", "jobs_lease", "jobs_pkey", "keys_job"}
-    assert plan.pages < 600, "ten jobs and their index entries, not a million"
+    assert plan.scans <= CLAIM
+    assert plan.pages < 700, "ten jobs and their index entries, not a million"
 
 
-def test_a_claim_that_finds_nothing_costs_next_to_nothing(crowded):
+@pytest.mark.parametrize("lanes", [None, ("",)])
+@pytest.mark.parametrize("queue", ["default", "other"])
+def test_a_claim_that_expects_nothing_to_be_put_away_looks_whether_it_is_so_and_no_further(crowded, lanes, queue):
+    wish = a_wish(queues=(queue,), lanes=lanes)
+
+    plan = crowded.explain(turn.statement(wish, aside=False), turn.parameter([], wish, None))
+
+    assert plan.scans <= CLAIM
+    assert plan.pages < (100 if queue == "default" else 600), "where there is, it takes nothing"
+
+
+@pytest.mark.parametrize("aside", [False, True])
+def test_a_claim_that_finds_nothing_costs_next_to_nothing(crowded, aside):
     wish = a_wish(queues=("nowhere",))
 
-    plan = crowded.explain(turn.statement(wish, settles=False), turn.parameter([], wish, None))
+    plan = crowded.explain(turn.statement(wish, settles=False, aside=aside), turn.parameter([], wish, None))
 
     assert plan.pages < 100
+
+
+def test_a_claim_from_a_wholly_paused_queue_does_not_even_look_at_its_jobs(crowded):
+    wish = a_wish(queues=("default",))
+    crowded.connection.execute(f"insert into {crowded.engine.schema}.pauses (queue) values ('default')")
+    try:
+        plan = crowded.explain(turn.statement(wish, settles=False), turn.parameter([], wish, None))
+    finally:
+        crowded.connection.execute(f"delete from {crowded.engine.schema}.pauses where tenant = '*'")
+
+    assert not plan.scans & {"jobs_claim", "jobs_filed", "jobs_parked"}
+    assert plan.pages < 100
+
+
+def test_jobs_of_hundreds_of_tenants_come_back_without_a_walk_over_all_of_them(crowded):
+    wish = a_wish(queues=("back",))
+
+    plan = crowded.explain(turn.statement(wish), turn.parameter([], wish, None))
+
+    assert plan.scans <= CLAIM
+    assert plan.pages < 8000, "some pages a tenant, and some jobs of the few that come first; not 60,000"
+    assert len(claim(crowded.engine, 10, queues=["back"])) == 10
 
 
 def test_a_settle_finds_its_jobs_by_id(crowded):
@@ -172,14 +225,68 @@ def test_an_enqueue_and_a_lookup_go_by_id(crowded):
     assert looked.pages < 50
 
 
-def test_pruning_takes_the_oldest_of_a_state(crowded):
-    sql = keeping.PRUNE.replace("$state", "failed").replace("$limit", "100")
+HOUR = timedelta(hours=1)
 
-    plan = crowded.explain(sql, packed([], None, age=3600.0))
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(State.FAILED, HOUR),
+        Rule(State.FAILED, HOUR, but=frozenset(("greet",))),
+        Rule(State.FAILED, HOUR, task="greet"),
+        Rule(State.FAILED, HOUR, task="another"),
+    ],
+    ids=["all", "all but some", "of a task", "of a task that has none"],
+)
+def test_pruning_takes_the_oldest_of_a_state(crowded, rule):
+    plan = crowded.explain(*keeping.pruning(rule, None, crowded.engine.now() - HOUR, 100))
 
     assert "finished_state" in plan.scans
     assert not [scan for scan in plan.scans if scan in ("whole table finished", "whole table jobs")]
-    assert plan.pages < 5000
+    assert plan.pages < 10_000
+
+
+def asked(act, *arguments):
+    """The query that this function of `records` would run, and its values."""
+    said = []
+    act(lambda sql, values: said.append((sql, values)) or [], *arguments)
+    [query] = said
+    return query
+
+
+def test_schedules_that_are_due_are_found_among_those_that_are_not(crowded):
+    plan = crowded.explain(*asked(records.due, 100, 60.0, None))
+
+    assert plan.scans == {"schedules_due"}
+    assert plan.pages < 50
+
+
+def test_audit_lines_that_are_not_sealed_are_read_in_order_by_their_index(crowded):
+    plan = crowded.explain(*asked(records.unsealed, 100))
+
+    assert plan.scans == {"events_seal"}
+    assert plan.pages < 500
+
+
+def test_sealing_finds_its_lines_by_their_key_and_forgetting_by_their_seal(crowded):
+    lines = crowded.engine.unsealed(limit=90)
+    seal = Seal("t1", 5000, 90, EPOCH, EPOCH, "d", "p", "h", EPOCH)
+    sealing = crowded.explain(*asked(records.seal, seal, lines))
+    reading = crowded.explain(*asked(records.sealed, Seal("t1", 1500, 90, EPOCH, EPOCH, "d", "p", "h", EPOCH)))
+
+    assert "events_pkey" in sealing.scans
+    assert sealing.pages < 3000
+    assert reading.scans == {"events_seal"}
+    assert reading.pages < 50
+
+
+def test_costs_are_added_up_from_the_jobs_that_cost_something(crowded):
+    now = crowded.engine.now()
+
+    plan = crowded.explain(keeping.COSTS, {"since": now - 10 * HOUR, "until": now, "tenant": None})
+
+    assert plan.scans == {"finished_cost"}
+    assert plan.pages < 4000
 
 
 def test_jobs_of_unknown_tasks_at_the_head_are_filed_away_in_bounded_steps_and_met_once(crowded):
@@ -192,7 +299,7 @@ def test_jobs_of_unknown_tasks_at_the_head_are_filed_away_in_bounded_steps_and_m
 
     wish = a_wish(queues=(queue,))
     plan = crowded.explain(turn.statement(wish), turn.parameter([], wish, None))
-    assert plan.pages < 100, "they are met no more"
+    assert plan.pages < 150, "they are met no more"
     assert len(claim(engine, 10, queues=[queue], tasks=["stranger"])) == 10, "who knows them finds them"
 
 
@@ -207,17 +314,17 @@ def test_claims_go_on_where_the_last_one_ended_while_a_long_transaction_pins_the
             jobs = claim(engine, 500, queues=[queue])
             engine.turn([lifecycle.settle(job, Succeeded(), engine.now()) for job in jobs])
         wish = a_wish(queues=(queue,))
-        place = turn.Place(queue, "", 0, jobs[-1].due_at, jobs[-1].id)
+        place = Place(queue, "", 0, jobs[-1].due_at, jobs[-1].id)
 
         walked = crowded.explain(turn.statement(wish), turn.parameter([], wish, None))
         went_on = crowded.explain(turn.statement(wish, places=[place]), turn.parameter([], wish, None, places=[place]))
 
     assert walked.pages > 5 * went_on.pages, "what was claimed is still in the index"
-    assert went_on.scans <= {"jobs_claim", "jobs_filed", "jobs_lease", "jobs_pkey", "keys_job"}
+    assert went_on.scans <= CLAIM
 
 
 def test_a_claim_that_was_slow_is_followed_by_claims_that_go_on_for_a_second_and_then_look_everywhere():
-    places, wish = turn.Places(), a_wish(limit=2)
+    places, wish = Places(), a_wish(limit=2)
     jobs = [a_job(EPOCH, id=f"00000000-0000-7000-8000-00000000000{n}") for n in (1, 2)]
 
     places.learn(wish, jobs, took=0.2, known=False, now=100.0)
@@ -232,7 +339,7 @@ def test_a_claim_that_was_slow_is_followed_by_claims_that_go_on_for_a_second_and
 
 def test_a_quick_claim_and_one_that_found_too_little_look_everywhere_the_next_time():
     for took, jobs in ((0.01, 2), (0.2, 1)):
-        places, wish = turn.Places(), a_wish(limit=2)
+        places, wish = Places(), a_wish(limit=2)
 
         places.learn(wish, [a_job(EPOCH) for _ in range(jobs)], took=took, known=False, now=100.0)
 

@@ -36,7 +36,7 @@ DEADLOCK = "40P01"
 BRIEF = 0.3  # seconds after which B is taken to wait until A is over
 
 # J is the job both work on; the others make sure that statements over several jobs have several.
-J, R, N1, N2, F = (new_id() for _ in range(5))
+J, R, N1, N2, F, FOLLOW = (new_id() for _ in range(6))
 TOKEN = "token of w1"
 PROMPT = Retry(max_attempts=5, base=0, cap=0, jitter=0)
 NEW = {(what, side): new_id() for what in ("plain", "keyed") for side in "AB"}
@@ -81,6 +81,11 @@ def settle_and_claim(engine: PostgresEngine, side: str, jobs: Jobs) -> Any:
 
 def settle_retry(engine: PostgresEngine, side: str, jobs: Jobs) -> Any:
     return rulings(engine, lifecycle.settle(jobs[J], Failed(an_error(NOW)), NOW))
+
+
+def settle_with_follow_up(engine: PostgresEngine, side: str, jobs: Jobs) -> Any:
+    change = lifecycle.settle(jobs[J], Succeeded(f'"{side}"'), NOW)
+    return rulings(engine, change._replace(follow=a_job(NOW, id=FOLLOW, task="thank")))
 
 
 def settle_in_transaction(engine: PostgresEngine, side: str, jobs: Jobs) -> Any:
@@ -128,7 +133,7 @@ MEETINGS: dict[str, tuple[Act, ...]] = {
     "pending": (enqueue_plain, enqueue_same_id, enqueue_same_key, claim, cancel, replace, extend, prune),
     "running": (
         enqueue_same_id, enqueue_same_key, claim, settle_success, settle_and_claim, settle_retry,
-        settle_in_transaction, cancel, extend, prune,
+        settle_with_follow_up, settle_in_transaction, cancel, extend, prune,
     ),
     "past its lease": (
         enqueue_same_key, claim, recovery, settle_success, settle_retry, settle_in_transaction, cancel, extend,

@@ -28,12 +28,18 @@ from treadle.engines.postgres.schema import Migration
 from treadle.errors import ConfigError, EngineError, SchemaError
 from treadle.lifecycle import Succeeded
 from treadle.model import State, new_id
+from treadle.records import Pause, Seal
 from treadle.testing import FakeClock
 
 OpenEngine = Callable[..., PostgresEngine]
 
-FIRST = schema.migrations()[0]
-TABLES = {"events", "finished", "jobs", "keys", "migrations"}
+OURS = schema.migrations()
+FIRST = OURS[0]
+APPLIED = [step.name for step in OURS]
+RECORDED = [(step.name, step.checksum) for step in OURS]
+TABLES = {
+    "events", "finished", "jobs", "keys", "migrations", "pauses", "schedules", "seals", "workers",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -94,7 +100,7 @@ def everything_in(url: str) -> object:
 def test_nothing_is_made_by_looking(open_engine: OpenEngine, bare_url: str) -> None:
     engine = open_engine(bare_url)
     assert engine.check() == [f"schema {name_in(bare_url)} has no treadle tables yet: `treadle migrate` creates them"]
-    assert engine.check(quick=True) == [f"schema {name_in(bare_url)} lacks {FIRST.name}"]
+    assert engine.check(quick=True) == [f"schema {name_in(bare_url)} lacks {', '.join(APPLIED)}"]
     assert "create table" in engine.schema_sql()
     assert not exists(bare_url)
 
@@ -102,12 +108,12 @@ def test_nothing_is_made_by_looking(open_engine: OpenEngine, bare_url: str) -> N
 @pytest.mark.covers("002-M4.a")
 def test_migrate_names_what_it_applied_and_the_second_time_nothing(open_engine: OpenEngine, bare_url: str) -> None:
     engine = open_engine(bare_url)
-    assert engine.migrate() == [FIRST.name]
+    assert engine.migrate() == APPLIED
     made = everything_in(bare_url)
     assert engine.migrate() == open_engine(bare_url).migrate() == []
     assert everything_in(bare_url) == made
     assert engine.check() == []
-    assert recorded(bare_url) == [(FIRST.name, FIRST.checksum)]
+    assert recorded(bare_url) == RECORDED
     tables = {name.removeprefix("table ") for name in described(bare_url) if name.startswith("table ")}
     assert tables == TABLES
 
@@ -118,6 +124,7 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
     held = job.evolve(state=State.RUNNING, lease_token="t", lease_until=job.due_at)
     wish = Claim(new_id(), "w", 1, 30.0)
     settling = lifecycle.settle(held, Succeeded(), job.due_at)
+    seal = Seal("acme", 1, 0, job.due_at, job.due_at, "d", "p", "h", job.due_at)
     return {
         "open": engine.open,
         "enqueue": lambda: engine.enqueue([job]),
@@ -129,7 +136,22 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
         "count": lambda: engine.count(Where()),
         "events": lambda: engine.events(job.id),
         "prune": lambda: engine.prune(Retention({State.FAILED: timedelta(0)}), limit=1),
+        "costs": lambda: engine.costs(since=job.due_at, until=job.due_at),
+        "records": lambda: engine.records(Pause),
+        "due": lambda: engine.due(limit=1),
+        "save": lambda: engine.save(Pause(), before=None),
+        "drop": lambda: engine.drop(Pause()),
+        "unsealed": lambda: engine.unsealed(limit=1),
+        "seal": lambda: engine.seal(seal, []),
+        "sealed": lambda: engine.sealed(seal),
+        "forget": lambda: engine.forget(seal),
     }
+
+
+CALLS = [
+    "enqueue", "turn", "extend", "expired", "get", "find", "count", "events", "prune", "costs", "records", "due",
+    "save", "drop", "unsealed", "seal", "sealed", "forget",
+]  # fmt: skip
 
 
 NEEDS_NO_TABLES = {
@@ -139,12 +161,11 @@ NEEDS_NO_TABLES = {
 
 def test_every_method_is_in_the_list_of_calls(open_engine: OpenEngine, bare_url: str) -> None:
     methods = {name for name, value in vars(Engine).items() if callable(value) and not name.startswith("_")}
-    assert methods == the_calls(open_engine(bare_url)).keys() | NEEDS_NO_TABLES
+    assert methods == {"open", *CALLS} | NEEDS_NO_TABLES
+    assert the_calls(open_engine(bare_url)).keys() == {"open", *CALLS}
 
 
-@pytest.mark.parametrize(
-    "call", ["open", "enqueue", "turn", "extend", "expired", "get", "find", "count", "events", "prune"]
-)
+@pytest.mark.parametrize("call", ["open", *CALLS])
 def test_without_the_tables_a_call_says_migrate_and_makes_nothing(
     open_engine: OpenEngine, bare_url: str, call: str
 ) -> None:
@@ -168,12 +189,12 @@ def test_a_schema_of_other_tables_is_not_ready_and_left_alone(open_engine: OpenE
     with pytest.raises(SchemaError, match="`treadle migrate`"):
         open_engine(bare_url).enqueue([a_job(FakeClock().now())])
     assert described(bare_url).keys() == {"table orders", "column orders.id"}
-    assert open_engine(bare_url).migrate() == [FIRST.name]
+    assert open_engine(bare_url).migrate() == APPLIED
     assert run(bare_url, "select id from @.orders") == [(7,)]
     assert open_engine(bare_url).check() == ["column orders.id is unknown", "table orders is unknown"]
 
 
-@pytest.mark.parametrize("call", ["enqueue", "turn", "extend", "expired", "get", "find", "count", "events", "prune"])
+@pytest.mark.parametrize("call", CALLS)
 def test_tables_that_go_away_under_an_open_engine_are_told_of_alike(
     open_engine: OpenEngine, bare_url: str, call: str
 ) -> None:
@@ -247,8 +268,8 @@ def test_of_eight_processes_that_migrate_at_once_one_does(
         for each in starters:
             each.stdin.write(f"{url}\n")
         said = [json.loads(each.stdout.readline()) for each in starters]
-        assert sorted(said) == [[]] * 7 + [[FIRST.name]]
-        assert recorded(url) == [(FIRST.name, FIRST.checksum)]
+        assert sorted(said) == [[]] * 7 + [APPLIED]
+        assert recorded(url) == RECORDED
     assert open_engine(url).check() == []
 
 
@@ -263,19 +284,19 @@ def test_of_eight_threads_that_start_with_auto_migrate_all_can_work(open_engine:
             return job.id
 
         assert len(set(race(8, start))) == 8
-        assert recorded(url) == [(FIRST.name, FIRST.checksum)]
+        assert recorded(url) == RECORDED
 
 
 def test_of_eight_threads_that_share_an_engine_all_can_work(open_engine: OpenEngine, bare_url: str) -> None:
     engine = open_engine(bare_url, auto_migrate=True)
     assert len({job.id for job in race(8, lambda _: enqueued(engine))}) == 8
-    assert recorded(bare_url) == [(FIRST.name, FIRST.checksum)]
+    assert recorded(bare_url) == RECORDED
 
 
 def test_migrations_of_two_schemas_do_not_wait_for_each_other(open_engine: OpenEngine, bare_url: str) -> None:
     with plain(bare_url) as connection, connection.transaction():
         schema.migrate(connection, name_in(bare_url))  # type: ignore[arg-type] # and does not commit yet
-        assert open_engine(f"{bare_url}_other").migrate() == [FIRST.name]
+        assert open_engine(f"{bare_url}_other").migrate() == APPLIED
 
 
 # -------------------------------------------------------------------------------------- the schema's name
@@ -287,7 +308,7 @@ def test_two_schemas_in_one_database_do_not_touch_each_other(open_engine: OpenEn
     one.migrate()
     with pytest.raises(SchemaError, match=f"{two.schema}.*`treadle migrate`"):
         enqueued(two)
-    assert two.migrate() == [FIRST.name]
+    assert two.migrate() == APPLIED
     job, other = enqueued(one, key="k", key_scope="ever"), enqueued(two, key="k", key_scope="ever")
     assert job.id != other.id
     assert (one.get([other.id]), two.get([job.id])) == ([None], [None])
@@ -327,7 +348,7 @@ def database() -> Iterator[str]:
 def test_any_other_name_will_do(open_engine: OpenEngine, database: str, name: str) -> None:
     url = f"{database}?schema={name}"
     engine = open_engine(url)
-    assert engine.migrate() == [FIRST.name]
+    assert engine.migrate() == APPLIED
     enqueue = "select @.enqueue('greet', key => 'k')::text"
     [(by_sql,)] = run(url, enqueue)
     assert claimed(engine, a_job(engine.now(), id=by_sql)).key == "k"
@@ -363,7 +384,8 @@ def test_the_printed_schema_is_the_one_that_migrate_makes(
 
 def test_the_printed_schema_names_each_migration_and_its_checksum(open_engine: OpenEngine, bare_url: str) -> None:
     text = open_engine(bare_url).schema_sql()
-    assert f"-- {FIRST.name}, checksum {FIRST.checksum}\n" in text
+    for step in OURS:
+        assert f"-- {step.name}, checksum {step.checksum}\n" in text
     assert "@" not in text
 
 
@@ -525,15 +547,16 @@ def test_the_database_itself_refuses_a_second_holder_of_a_key(open_engine: OpenE
 # ------------------------------------------------------------------------------------ migrations in halves
 
 CHAIN = (
-    FIRST,
-    Migration("0002_more.pre", "alter table @.jobs add column more text;\ncreate table @.more (id int);"),
-    Migration("0002_more.post", "alter table @.more alter column id set not null;\ndrop index @.jobs_expiry;"),
+    *OURS,
+    Migration("9001_more.pre", "alter table @.jobs add column more text;\ncreate table @.more (id int);"),
+    Migration("9001_more.post", "alter table @.more alter column id set not null;\ndrop index @.jobs_expiry;"),
     Migration(
-        "0003_last.pre",
+        "9002_last.pre",
         "create function @.last() returns int language sql return 1;\ncreate index more_id on @.more (id);",
     ),
-    Migration("0003_last.post", "alter table @.jobs drop column more;"),
+    Migration("9002_last.post", "alter table @.jobs drop column more;"),
 )
+MORE = CHAIN[len(OURS)]
 NAMES = [step.name for step in CHAIN]
 PRE = [name for name in NAMES if name.endswith(".pre")]
 POST = [name for name in NAMES if name.endswith(".post")]
@@ -584,7 +607,7 @@ def test_a_fresh_install_is_the_same_in_one_go_and_in_halves(
     assert engine.check() == []
 
 
-@pytest.mark.parametrize("known", range(1, len(CHAIN)))
+@pytest.mark.parametrize("known", range(len(OURS), len(CHAIN)))
 def test_a_fresh_install_and_an_upgrade_give_the_same_schema(
     open_engine: OpenEngine, bare_url: str, pretend: Pretend, whole: dict[str, str], known: int
 ) -> None:
@@ -603,7 +626,7 @@ def test_a_fresh_install_and_an_upgrade_give_the_same_schema(
 def test_an_upgrade_step_by_step_gives_the_same_schema(
     open_engine: OpenEngine, bare_url: str, pretend: Pretend, whole: dict[str, str]
 ) -> None:
-    for known in range(1, len(CHAIN) + 1):
+    for known in range(1, len(CHAIN) + 1):  # from the first one that there ever was
         pretend(*CHAIN[:known])
         assert open_engine(bare_url).migrate() == NAMES[known - 1 : known]
         assert open_engine(bare_url).check() == []
@@ -639,10 +662,10 @@ def test_what_must_wait_is_not_applied_before_what_must_come_first(
     with pytest.raises(SchemaError, match=r"0001_jobs\.pre.*`treadle migrate --pre`"):
         open_engine(bare_url).migrate("post")
     assert not exists(bare_url)
-    pretend(FIRST)
+    pretend(*OURS)
     open_engine(bare_url).migrate()
-    pretend(FIRST, CHAIN[1], Migration("0002_more.post", "drop index @.jobs_expiry;"))  # would not even fail
-    with pytest.raises(SchemaError, match=r"0002_more\.pre.*`treadle migrate --pre`"):
+    pretend(*OURS, MORE, Migration("9001_more.post", "drop index @.jobs_expiry;"))  # would not even fail
+    with pytest.raises(SchemaError, match=r"9001_more\.pre.*`treadle migrate --pre`"):
         open_engine(bare_url).migrate("post")
     assert "index jobs_expiry" in described(bare_url)
 
@@ -660,10 +683,10 @@ def test_new_code_does_not_start_on_an_old_schema(open_engine: OpenEngine, store
     pretend(*CHAIN)
     engine = open_engine(store_url)
     before = everything_in(store_url)
-    with pytest.raises(SchemaError, match=r"lacks 0002_more\.pre, 0003_last\.pre: run `treadle migrate`"):
+    with pytest.raises(SchemaError, match=r"lacks 9001_more\.pre, 9002_last\.pre: run `treadle migrate`"):
         enqueued(engine)
-    assert engine.check(quick=True) == [f"schema {engine.schema} lacks 0002_more.pre, 0003_last.pre"]
-    assert engine.check() == [f"migration {name} is not applied" for name in NAMES[1:]]
+    assert engine.check(quick=True) == [f"schema {engine.schema} lacks 9001_more.pre, 9002_last.pre"]
+    assert engine.check() == [f"migration {name} is not applied" for name in NAMES[len(OURS) :]]
     assert everything_in(store_url) == before
 
 
@@ -691,8 +714,8 @@ def test_old_code_works_on_while_a_newer_first_half_is_applied(
     running = open_engine(store_url)
     waiting = enqueued(running)
     pretend(*CHAIN)
-    assert open_engine(store_url).migrate("pre") == PRE[1:]
-    pretend(FIRST)
+    assert open_engine(store_url).migrate("pre") == [name for name in PRE if name not in APPLIED]
+    pretend(*OURS)
     for engine in (running, old):  # started before, and started now
         job = enqueued(engine, task="new", key="k", key_scope="active")
         for each in (waiting, job):
@@ -727,7 +750,7 @@ def test_a_migration_that_is_not_the_one_applied_is_refused(old: PostgresEngine,
 
 
 BROKEN = Migration(
-    "0002_broken.pre", "create table @.more (id int);\ninsert into @.more values (1);\nselect 1 / (id - 1) from @.more;"
+    "9001_broken.pre", "create table @.more (id int);\ninsert into @.more values (1);\nselect 1 / (id - 1) from @.more;"
 )
 
 
@@ -735,13 +758,13 @@ BROKEN = Migration(
 def test_a_migration_that_fails_half_way_leaves_nothing(
     open_engine: OpenEngine, bare_url: str, pretend: Pretend, how: dict[str, bool]
 ) -> None:
-    pretend(FIRST, BROKEN)
+    pretend(*OURS, BROKEN)
     engine = open_engine(bare_url, **how)
     with pytest.raises(EngineError, match="division by zero"):
         engine.open() if how else engine.migrate()
     assert not exists(bare_url)
-    pretend(FIRST)
-    assert open_engine(bare_url).migrate() == [FIRST.name]
+    pretend(*OURS)
+    assert open_engine(bare_url).migrate() == APPLIED
 
 
 def test_an_upgrade_that_fails_leaves_the_schema_as_it_was(
@@ -749,11 +772,11 @@ def test_an_upgrade_that_fails_leaves_the_schema_as_it_was(
 ) -> None:
     job = ended(open_engine(store_url), State.SUCCEEDED)
     before = everything_in(store_url)
-    pretend(FIRST, CHAIN[1], BROKEN._replace(name="0003_broken.pre"))
+    pretend(*OURS, MORE, BROKEN._replace(name="9002_broken.pre"))
     with pytest.raises(EngineError):
         open_engine(store_url).migrate()
     assert everything_in(store_url) == before
-    pretend(FIRST)
+    pretend(*OURS)
     assert current(open_engine(store_url), job) == job
 
 
@@ -764,12 +787,12 @@ def test_a_process_killed_while_it_migrates_leaves_nothing_and_the_next_one_does
     slow = (
         "import sys; from treadle.engines import connect; from treadle.engines.postgres import schema\n"
         "first = schema.migrations()\n"
-        "schema.migrations = lambda: (*first, schema.Migration('0002_slow.pre', 'select pg_sleep(60);'))\n"
+        "schema.migrations = lambda: (*first, schema.Migration('9001_slow.pre', 'select pg_sleep(60);'))\n"
         "connect(sys.argv[1]).migrate()\n"
     )
     process = subprocess.Popen([sys.executable, "-c", slow, bare_url])
     try:
-        sleeping = "select pid from pg_stat_activity where state = 'active' and query like '%0002_slow.pre%' and "
+        sleeping = "select pid from pg_stat_activity where state = 'active' and query like '%9001_slow.pre%' and "
         sleeping += f"query like '%{name}%' and pid <> pg_backend_pid()"
         [(backend,)] = until(lambda: run(bare_url, sleeping), "the migration has begun")
     finally:
@@ -777,7 +800,7 @@ def test_a_process_killed_while_it_migrates_leaves_nothing_and_the_next_one_does
         process.wait()
     run(bare_url, f"select pg_terminate_backend({backend}, 10000)")  # else the server notices when the sleep is over
     assert not exists(bare_url)
-    assert open_engine(bare_url).migrate() == [FIRST.name]
+    assert open_engine(bare_url).migrate() == APPLIED
 
 
 # ------------------------------------------------------------------------------------------------ doctor

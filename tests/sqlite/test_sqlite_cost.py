@@ -15,6 +15,7 @@ from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite.rows import JOB, row_from
 from treadle.lifecycle import Failed, Snoozed, Succeeded
 from treadle.model import Job, Scope, State, new_id
+from treadle.records import ANY, Pause, Schedule
 from treadle.retry import Retry
 from treadle.testing import FakeClock
 
@@ -113,6 +114,43 @@ def test_jobs_of_unknown_tasks_are_met_once(engine: Engine) -> None:
     assert beside <= 1.3 * alone
 
 
+PAUSES = {
+    "a queue": Pause(queue="another"),
+    "a task": Pause(task="stopped"),
+    "a task of a queue": Pause(queue="default", task="stopped"),
+    "a tenant": Pause(tenant="acme"),
+    "a task of a tenant": Pause(tenant="acme", task="stopped"),
+    "a tenant's part of a queue": Pause(tenant="acme", queue="default"),
+}
+
+
+@pytest.mark.parametrize("pause", PAUSES.values(), ids=PAUSES)
+def test_jobs_behind_a_pause_are_met_once(engine: Engine, pause: Pause) -> None:
+    now = engine.now()
+    engine.save(pause.evolve(at=now), before=None)
+    stopped = {name: value for name, value in zip(("tenant", "queue", "task"), pause, strict=False) if value != ANY}
+    engine.enqueue([a_job(now) for _ in range(20)])
+    insert(engine, [a_job(now, priority=9, **stopped)])
+    claim(engine, 1, queues=["default", "another"])
+    alone = steps(engine, lambda: len(claim(engine, 9, queues=["default", "another"])) == 9)
+    insert(engine, (a_job(now, priority=9, **stopped) for _ in range(MANY)))
+    claim(engine, 1, queues=["default", "another"])
+
+    beside = steps(engine, lambda: len(claim(engine, 9, queues=["default", "another"])) == 9)
+
+    assert beside <= 1.3 * alone
+
+
+def test_a_worker_with_nothing_to_do_behind_a_pause_does_not_write(engine: Engine, clock: FakeClock) -> None:
+    engine.save(Pause(tenant="acme", at=clock.now()), before=None)
+    engine.enqueue([a_job(clock.now(), tenant="acme") for _ in range(30)])
+    claim(engine)
+
+    found = plans(engine, lambda: claim(engine))
+
+    assert [sql for sql in found if not sql.lstrip().startswith("select")] == []
+
+
 def test_a_list_of_failed_jobs_costs_the_same_beside_twenty_thousand(engine: Engine, clock: FakeClock) -> None:
     failed = [
         finished(a_job(clock.now())).evolve(state=State.FAILED, finished_at=clock.now() + HOUR) for _ in range(20)
@@ -159,9 +197,24 @@ def test_claims_walk_the_claim_index_and_nothing_else(crowded: Engine) -> None:
         if "select lane" in sql or "select priority" in sql or "due_at <=" in sql
     }
     assert len(picking) >= 3
-    for plan in picking.values():
-        assert re.search(r"(USING|COVERING) INDEX treadle_jobs_(claim|filed) \(queue=\?", plan[0])
-        assert "TEMP B-TREE" not in " ".join(plan)
+    assert_walked_in_order(picking)
+    assert_searched_by_key(found)
+
+
+def test_claims_behind_a_pause_walk_the_indexes_of_what_was_put_away(crowded: Engine, clock: FakeClock) -> None:
+    insert(crowded, (a_job(clock.now(), tenant=f"t{number}", task=f"k{number % 7}") for number in range(70)))
+    crowded.save(Pause(tenant="t1", at=clock.now()), before=None)
+    crowded.save(Pause(task="k3", at=clock.now()), before=None)
+    claim(crowded, 2000)
+    insert(crowded, (a_job(clock.now()) for _ in range(10)))
+
+    found = plans(crowded, lambda: claim(crowded, 10, tasks=["greet"]))
+
+    stepping = {sql: plan for sql, plan in found.items() if "filed = 1" in sql or "filed = 2" in sql}
+    assert {"treadle_jobs_filed", "treadle_jobs_parked"} <= set(
+        re.findall(r"treadle_jobs_\w+", " ".join(plan[0] for plan in stepping.values()))
+    )
+    assert_walked_in_order({sql: plan for sql, plan in stepping.items() if "update" not in sql})
     assert_searched_by_key(found)
 
 
@@ -211,9 +264,32 @@ def test_finished_jobs_are_listed_from_their_index_without_sorting(crowded: Engi
 
 def test_pruning_walks_the_index_of_finished_jobs(crowded: Engine) -> None:
     found = plans(crowded, lambda: crowded.prune(Retention({State.FAILED: HOUR}), limit=10))
-    [plan] = [plan for sql, plan in found.items() if sql.lstrip().startswith("select id from treadle_finished")]
-    assert "treadle_finished_state (state=? AND finished_at<?)" in plan[0]
+    [plan] = [plan for sql, plan in found.items() if sql.lstrip().startswith("select id, task")]
+    assert "treadle_finished_state (state=? AND (finished_at,id)>(?,?) AND finished_at<?)" in plan[0]
     assert "TEMP B-TREE" not in " ".join(plan)
+
+
+def test_unsealed_lines_are_read_in_order_from_their_index(crowded: Engine, clock: FakeClock) -> None:
+    for number in range(300):
+        job = crowded.enqueue([a_job(clock.now(), tenant=f"t{number % 3}")])[0].job
+        crowded.turn([lifecycle.cancel(job, clock.now(), actor="ann")])
+    [plan] = plans(crowded, lambda: crowded.unsealed(limit=10)).values()
+    assert "USING INDEX treadle_events_seal (seal=?)" in plan[0]
+    assert "TEMP B-TREE" not in " ".join(plan)
+
+
+def test_due_schedules_are_found_by_their_time(crowded: Engine, clock: FakeClock) -> None:
+    later = clock.now() + HOUR
+    for number in range(300):
+        crowded.save(Schedule(f"s{number}", "greet", clock.now(), every=60.0, next_at=later), before=None)
+    [plan] = plans(crowded, lambda: crowded.due(limit=10)).values()
+    assert not any(line.startswith("SCAN treadle_schedules") for line in plan)
+    assert len([line for line in plan if "USING INDEX treadle_schedules_due" in line]) == 2
+
+
+def test_costs_are_read_from_an_index_of_what_cost_something(crowded: Engine, clock: FakeClock) -> None:
+    [plan] = plans(crowded, lambda: crowded.costs(since=clock.now() - HOUR, until=clock.now())).values()
+    assert "USING INDEX treadle_finished_cost (finished_at>? AND finished_at<?)" in plan[0]
 
 
 # ---------------------------------------------------------------------------------------------- helpers
@@ -249,6 +325,13 @@ def plans(engine: Engine, act: Callable[[], object]) -> dict[str, list[str]]:
     words = ("select", "with", "insert", "update", "delete")
     queries = [sql for sql in dict.fromkeys(ran) if sql.lstrip().lower().startswith(words)]
     return {sql: [row[3] for row in connection.execute(f"explain query plan {sql}")] for sql in queries}
+
+
+def assert_walked_in_order(found: dict[str, list[str]]) -> None:
+    """Each of these queries goes along an index that begins with the queue, and none sorts."""
+    for plan in found.values():
+        assert re.search(r"(USING|COVERING) INDEX treadle_jobs_(claim|filed|parked) \(queue=\?", plan[0])
+        assert "TEMP B-TREE" not in " ".join(plan)
 
 
 def assert_searched_by_key(found: dict[str, list[str]]) -> None:

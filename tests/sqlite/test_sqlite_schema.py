@@ -7,19 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from making import claim, current, enqueued
+from making import a_job, claim, current, enqueued
 from treadle.engines import connect
 from treadle.engines.base import Engine, Where
+from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite import file
 from treadle.engines.sqlite.file import Migration
+from treadle.engines.sqlite.rows import micros, row_from
 from treadle.errors import EngineError, SchemaError
-from treadle.model import State
+from treadle.model import Event, State, What
 from treadle.testing import FakeClock
 
 ORIGINALS = file.migrations()
 ALL = [step.name for step in ORIGINALS]
 
-TABLES = ["treadle_events", "treadle_finished", "treadle_jobs", "treadle_keys", "treadle_migrations"]
+TABLES = [
+    "treadle_events", "treadle_finished", "treadle_jobs", "treadle_keys", "treadle_migrations", "treadle_pauses",
+    "treadle_schedules", "treadle_seals", "treadle_workers",
+]  # fmt: skip
 
 
 def test_nothing_is_touched_until_the_engine_is_used(make_engine: Callable[[], Engine], tmp_path: Path) -> None:
@@ -146,7 +151,7 @@ def test_a_migration_that_was_other_than_ours_is_refused(used: Path, make_engine
 
 DRIFT = {
     "a dropped index": ("drop index treadle_jobs_claim", "treadle_jobs_claim is missing"),
-    "a dropped table": ("drop table treadle_events", "treadle_events is missing"),
+    "a dropped table": ("drop table treadle_pauses", "treadle_pauses is missing"),
     "an added column": ("alter table treadle_jobs add column mine text", "treadle_jobs was altered"),
     "an altered index": (
         "drop index treadle_keys_job; create index treadle_keys_job on treadle_keys (job, scope)",
@@ -191,7 +196,7 @@ def test_check_tells_of_a_foreign_migration_instead_of_raising(used: Path, make_
 
 
 @pytest.mark.parametrize(
-    ("change", "found"), [("select 1", []), ("drop table treadle_events", ["treadle_events is missing"])]
+    ("change", "found"), [("select 1", []), ("drop table treadle_pauses", ["treadle_pauses is missing"])]
 )
 def test_check_does_not_change_the_file(
     used: Path, make_engine: Callable[[], Engine], change: str, found: list[str]
@@ -223,10 +228,11 @@ def test_check_of_jobs_in_memory_finds_nothing(clock: FakeClock) -> None:
 
 # -------------------------------------------------------------------------------------- migrations in steps
 
+NEXT = len(ORIGINALS) + 1
 GOOD = Migration(
-    3, "0003_good", "create table treadle_more (id text);\ncreate index treadle_more_id on treadle_more (id);"
+    NEXT, "9999_good", "create table treadle_more (id text);\ncreate index treadle_more_id on treadle_more (id);"
 )
-BROKEN = Migration(3, "0003_broken", "create table treadle_more (id text);\ncreate table treadle_more (id text);")
+BROKEN = Migration(NEXT, "9999_broken", "create table treadle_more (id text);\ncreate table treadle_more (id text);")
 
 
 def test_a_migration_that_fails_in_the_middle_leaves_nothing(
@@ -258,9 +264,32 @@ def test_an_upgrade_applies_only_what_is_new_and_keeps_the_jobs(
     monkeypatch.setattr(file, "migrations", lambda: [*ORIGINALS, GOOD])
     monkeypatch.setattr(file, "_expected", file._expected.__wrapped__)  # not the schema remembered from before
     engine = make_engine()
-    assert engine.migrate() == ["0003_good"]
-    assert [number for number, _, _ in recorded(used)] == [1, 2, 3]
+    assert engine.migrate() == ["9999_good"]
+    assert [number for number, _, _ in recorded(used)] == list(range(1, NEXT + 1))
     assert engine.count(Where()) == {State.PENDING: 1}
+
+
+OLD_COLUMNS = ", ".join(name for name in COLUMNS if name not in ("schedule", "on_end"))
+
+
+def test_a_file_from_before_the_schedules_keeps_its_jobs_and_its_trail(
+    path: Path, make_engine: Callable[..., Engine], clock: FakeClock
+) -> None:
+    before = [step for step in ORIGINALS if step.number < 3]
+    script(path, ";\n".join([file.LEDGER, *(f"{step.sql}\n{step.record}" for step in before)]))
+    job = a_job(clock.now())
+    done = a_job(clock.now()).evolve(state=State.CANCELLED, finished_at=clock.now(), revision=1)
+    line = Event(done.id, 1, clock.now(), What.CANCELLED, "ann", "☃", "default")
+    for table, one in (("treadle_jobs", job), ("treadle_finished", done)):
+        row = [value for name, value in zip(COLUMNS, row_from(one), strict=True) if name in OLD_COLUMNS.split(", ")]
+        insert(path, f"insert into {table} ({OLD_COLUMNS})", row)
+    insert(path, "insert into treadle_events", [*line[:2], micros(line.at), *line[3:]])
+    engine = make_engine()
+
+    assert engine.migrate() == ALL[2:]
+    assert engine.get([job.id, done.id]) == [job, done]
+    assert engine.events(done.id) == engine.unsealed(limit=10) == [line]
+    assert [found.id for found in claim(engine)] == [job.id]
 
 
 # -------------------------------------------------------------------------------------------- schema_sql
@@ -294,6 +323,12 @@ def run(path: Path, *statements: str) -> list[tuple[object, ...]]:
         return [connection.execute(statement).fetchall() for statement in statements][-1]
     finally:
         connection.close()
+
+
+def insert(path: Path, into: str, row: Sequence[object]) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute(f"{into} values ({', '.join('?' * len(row))})", row)
+    connection.close()
 
 
 def script(path: Path, sql: str) -> None:

@@ -15,17 +15,19 @@ import typer
 from typer.core import TyperGroup
 
 import treadle
-from treadle.cli import demo_show, enqueue, jobs, options, schedules, store, work
+from treadle.cli import audit, demo_show, enqueue, gate, jobs, look, options, schedules, store, ticks, work
 from treadle.cli.terminal import console, document, masked, safe, say
 from treadle.errors import ConfigError, InvalidJob, TreadleError, UnknownTask
 
 WRONG_USAGE = (ConfigError, InvalidJob, UnknownTask)
 INTERRUPTED = 130
 WIDTH = 100
-ORDER = START, RUN, JOBS, STORE, COMMANDS = (
+ORDER = START, RUN, JOBS, GATE, ACCOUNT, STORE, COMMANDS = (
     "Start here",
     "Run",
     "Look and act",
+    "Hold and let go",
+    "Keep account",
     "The store and this program",
     "Commands",
 )
@@ -38,7 +40,7 @@ class Sections(TyperGroup):
         return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands by section, each with the example of its epilog."""
+        """Write the commands by section, groups first, each with the example of its epilog."""
         sections: dict[str, list[tuple[str, Any]]] = {}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
@@ -47,7 +49,7 @@ class Sections(TyperGroup):
         for title, commands in sorted(sections.items(), key=lambda section: ORDER.index(section[0])):
             with formatter.section(title):
                 rows = []
-                for name, command in commands:
+                for name, command in sorted(commands, key=lambda named: not hasattr(named[1], "commands")):
                     rows.append((name, command.get_short_help_str(WIDTH)))
                     example = (command.epilog or "").partition("Example: ")[2].split("\n")[0]
                     rows += [("", f"$ {example}")] if example else []
@@ -94,20 +96,48 @@ cli.add_typer(
     epilog=_example("treadle jobs list --state failed"),
 )
 
+cli.command("why", rich_help_panel=JOBS, epilog=_example("treadle why 0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"))(look.why)
+
+NIGHTLY = 'nightly --task report --cron "30 2 * * *" --tz Europe/Berlin'
+
 schedules_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
+schedules_cli.command("list", epilog=_example("treadle schedules list"))(schedules.list_schedules)
+schedules_cli.command("create", epilog=_example(f"treadle schedules create {NIGHTLY}"))(schedules.create)
+schedules_cli.command("update", epilog=_example("treadle schedules update nightly --every 15m"))(schedules.update)
+schedules_cli.command("enable", epilog=_example("treadle schedules enable nightly"))(schedules.enable)
+schedules_cli.command("disable", epilog=_example('treadle schedules disable nightly --reason "too slow"'))(
+    schedules.disable
+)
+schedules_cli.command("delete", epilog=_example("treadle schedules delete nightly"))(schedules.delete)
+schedules_cli.command("run", epilog=_example("treadle schedules run nightly"))(schedules.run)
 schedules_cli.command(
     "preview", epilog=_example('treadle schedules preview --cron "30 2 * * MON-FRI" --tz Europe/Berlin')
-)(schedules.preview_ticks)
+)(ticks.preview_ticks)
 cli.add_typer(
     schedules_cli,
     name="schedules",
-    help="See when a schedule runs.",
+    help="List, create, change, run and preview schedules.",
     rich_help_panel=JOBS,
-    epilog=_example('treadle schedules preview --cron "30 2 * * *"'),
+    epilog=_example(f"treadle schedules create {NIGHTLY}"),
 )
+cli.command("workers", rich_help_panel=JOBS, epilog=_example("treadle workers"))(look.workers)
+
+cli.command("pause", rich_help_panel=GATE, epilog=_example('treadle pause --queue mail --until 2h --reason "outage"'))(
+    gate.pause
+)
+cli.command("resume", rich_help_panel=GATE, epilog=_example("treadle resume --queue mail"))(gate.resume)
+cli.command("pauses", rich_help_panel=GATE, epilog=_example("treadle pauses"))(gate.pauses)
+
+audit_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
+audit_cli.callback(invoke_without_command=True, epilog=_example("treadle audit --tenant acme -n 20"))(audit.audit)
+audit_cli.command("verify", epilog=_example("treadle audit verify"))(audit.verify)
+cli.add_typer(audit_cli, name="audit", rich_help_panel=ACCOUNT)
+cli.command("costs", rich_help_panel=ACCOUNT, epilog=_example("treadle costs --days 7"))(look.costs)
 
 cli.command("migrate", rich_help_panel=STORE, epilog=_example("treadle migrate --check"))(store.migrate)
 cli.command("doctor", rich_help_panel=STORE, epilog=_example("treadle doctor --url sqlite:///treadle.db"))(store.doctor)
+
+cli.command("prune", rich_help_panel=STORE, epilog=_example("treadle prune --app tasks:app"))(store.prune)
 
 
 @cli.command("version", rich_help_panel=STORE, epilog=_example("treadle version --json"))

@@ -26,18 +26,21 @@ def find_app(spec: str | None, url: str | None) -> Treadle:
     return app if url is None else _moved(app, url, named)
 
 
-def find_store(spec: str | None, url: str | None) -> Treadle:
-    """The store to look at: that of --url, else the app's own, else that of the settings. It need not exist yet."""
-    if url is not None and spec is None:
+def find_store(spec: str | None, url: str | None, *, rules: bool = False) -> Treadle:
+    """The store to look at: that of --url, else the app's own, else that of the settings. It need not exist yet.
+
+    With `rules` the settings' app is asked even about the store of --url, for what it says is kept must be kept.
+    """
+    if url is not None and spec is None and not (rules and load().app):
         return Treadle(url)
     if spec is None and load().app is None:
         return Treadle()
     return find_app(spec, url)
 
 
-def find_ready_store(spec: str | None, url: str | None) -> Treadle:
+def find_ready_store(spec: str | None, url: str | None, *, rules: bool = False) -> Treadle:
     """`find_store`, if its tables are there: to look at a store must not create it."""
-    app = find_store(spec, url)
+    app = find_store(spec, url, rules=rules)
     if drift := app.check_schema(quick=True):
         path, missing, _ = drift[0].partition(" does not exist yet")
         if missing:
@@ -50,6 +53,12 @@ def find_ready_store(spec: str | None, url: str | None) -> Treadle:
             f"{where} is not ready: {drift[0]}{more}; `treadle migrate` sets it up, if it is the right one"
         )
     return app
+
+
+def check_open(app: Treadle) -> None:
+    """NotPossible if no job may come from the command line."""
+    if "cli" not in app.settings.enqueue_allow:
+        raise NotPossible("enqueueing from the command line is closed: the setting enqueue_allow leaves out cli")
 
 
 def _load(spec: str, source: str) -> Treadle:

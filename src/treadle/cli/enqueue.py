@@ -1,7 +1,5 @@
 """`treadle enqueue`: store one job."""
 
-import json
-import sys
 from contextlib import closing
 from datetime import datetime
 from typing import Annotated, Any
@@ -12,13 +10,12 @@ from treadle import Retry, Unique
 from treadle.app import Treadle
 from treadle.cli import options
 from treadle.cli.describe import standing
-from treadle.cli.discovery import find_app, find_store
+from treadle.cli.discovery import check_open, find_app, find_store
+from treadle.cli.reading import moment_from, payload_from
 from treadle.cli.terminal import age, document, safe, say
-from treadle.errors import InvalidJob, NotPossible, UnknownTask
+from treadle.errors import InvalidJob, UnknownTask
 from treadle.model import Job, Scope, State, new_id
 from treadle.task import OnConflict
-
-EXAMPLE = """write an object such as '{"name": "Ada"}'"""
 
 
 def enqueue(
@@ -48,10 +45,10 @@ def enqueue(
         raise InvalidJob("key", "--unique and --on-conflict are about a key: give --key too")
     if id is not None and not id.strip():
         raise InvalidJob("--id", "is empty; leave it out and treadle makes one")
-    value = _payload(payload)
+    value = payload_from(payload, "payload")
     using: dict[str, Any] = {
-        "run_after": _moment(run_after, "--run-after"),
-        "expires_at": _moment(expires, "--expires"),
+        "run_after": moment_from(run_after, "--run-after"),
+        "expires_at": moment_from(expires, "--expires"),
         "priority": priority,
         "queue": queue,
         "lane": lane,
@@ -60,8 +57,7 @@ def enqueue(
         "id": new_id() if id is None else id,
     }
     with closing(find_store(app, url) if unchecked else find_app(app, url)) as used:
-        if "cli" not in used.settings.enqueue_allow:
-            raise NotPossible("enqueueing from the command line is closed: the setting enqueue_allow leaves out cli")
+        check_open(used)
         if not unchecked and task not in used.tasks:
             raise UnknownTask(task, used.tasks)
         own = used.tasks[task].options if task in used.tasks else None
@@ -77,56 +73,6 @@ def enqueue(
             document({"id": job.id, "outcome": outcome, "created": outcome == "created", "job": used.view(job)})
         else:
             _say(used, job, outcome)
-
-
-def _payload(text: str) -> dict[str, Any]:
-    """The payload as data; refused here, before anything is asked of a store."""
-    if text == "-":
-        text = sys.stdin.read()
-    try:
-        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twins)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise InvalidJob("payload", f"is no JSON: {error.msg} at {where}; {EXAMPLE}") from None
-    except RecursionError:
-        raise InvalidJob("payload", "is nested too deeply for JSON") from None
-    except InvalidJob:
-        raise
-    except ValueError as error:  # a number of more digits than Python reads
-        raise InvalidJob("payload", f"is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        kind = {list: "an array", str: "a string", type(None): "null", bool: "true or false"}.get(
-            type(value), "a number"
-        )
-        raise InvalidJob("payload", f"""must be a JSON object such as {{"name": "Ada"}}, not {kind}""")
-    return value
-
-
-def _no_constant(name: str) -> Any:
-    raise InvalidJob("payload", f"is no JSON: {name} is not a value of JSON")
-
-
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise InvalidJob("payload", f"names {next(name for name in names if names.count(name) > 1)!r} twice")
-    return found
-
-
-def _moment(text: str | None, option: str) -> datetime | str | None:
-    """A moment with a zone; anything else is left to be read as a duration."""
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return text
-    if text.isdigit():  # 20300131 is a basic ISO date, but who writes digits means seconds
-        return text
-    if moment.tzinfo is None:
-        raise InvalidJob(option, f"{text!r} has no time zone; write {text}Z for UTC, or +01:00")
-    return moment
 
 
 def _unique(own: Unique, scope: str | None, on_conflict: OnConflict | None) -> Unique:

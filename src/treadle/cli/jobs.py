@@ -28,7 +28,6 @@ NARROW_COLUMNS = ("id", "state", "task", "tries", "when")
 Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
 OfTask = Annotated[str | None, typer.Option("--task", help="Only of this task.")]
 OfQueue = Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")]
-OfTenant = Annotated[str | None, typer.Option("--tenant", help="Only of this tenant.")]
 Why = Annotated[str, typer.Option("--reason", help="Why, for the job's history.", show_default=False)]
 
 
@@ -38,7 +37,7 @@ def list_jobs(
     state: Annotated[str | None, typer.Option("--state", help="Only in this state; see above.")] = None,
     task: OfTask = None,
     queue: OfQueue = None,
-    tenant: OfTenant = None,
+    tenant: options.OfTenant = None,
     limit: Annotated[int, typer.Option("--limit", help="How many, up to 500.")] = 50,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
     as_json: options.Json = False,
@@ -73,7 +72,7 @@ def list_jobs(
 
 def show(id: Id, app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """Show everything about one job: payload, times, error and history."""
-    known = _uuid(id)
+    known = job_id(id)
     with closing(find_ready_store(app, url)) as store:
         job, events = store.get(known), store.events(known)
         view, profile, now = store.view(job), store.profile, store.store_now()
@@ -93,7 +92,7 @@ def retry(
     as_json: options.Json = False,
 ) -> None:
     """Run a failed or cancelled job again."""
-    known = _uuid(id)
+    known = job_id(id)
     with closing(find_ready_store(app, url)) as store:
         job = store.retry(known, keep_attempts=keep_attempts, actor=actor(), reason=reason)
         _done(store, job, "waits to be run again", as_json)
@@ -103,7 +102,7 @@ def cancel(
     id: Id, app: options.App = None, url: options.Url = None, reason: Why = "", as_json: options.Json = False
 ) -> None:
     """Cancel a waiting job, or ask a running one to stop."""
-    known = _uuid(id)
+    known = job_id(id)
     with closing(find_ready_store(app, url)) as store:
         job = store.cancel(known, actor=actor(), reason=reason)
         asked = f"was asked to stop; it runs on {job.worker}"
@@ -115,7 +114,7 @@ def count(
     url: options.Url = None,
     task: OfTask = None,
     queue: OfQueue = None,
-    tenant: OfTenant = None,
+    tenant: options.OfTenant = None,
     as_json: options.Json = False,
 ) -> None:
     """Count jobs by state."""
@@ -145,7 +144,7 @@ def actor() -> str:
         return f"uid {os.getuid()}"
 
 
-def _uuid(id: str) -> str:
+def job_id(id: str) -> str:
     """The id as stores write it."""
     try:
         return str(UUID(id))

@@ -20,3 +20,5 @@ Url = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+OfTenant = Annotated[str | None, typer.Option("--tenant", help="Only of this tenant.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for the audit trail.", show_default=False)]

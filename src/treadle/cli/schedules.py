@@ -1,63 +1,329 @@
-"""`treadle schedules`: see when a schedule would run, before it does."""
+"""`treadle schedules`: rows that make jobs; make, list, change, switch and delete them, and run one now."""
 
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
+from treadle.app import Treadle
 from treadle.cli import options
-from treadle.cli.terminal import clock, document, say, table
-from treadle.clock import SystemClock
-from treadle.cron import Cron, Tick, preview
-from treadle.errors import ConfigError
+from treadle.cli.describe import schedule_as_dict
+from treadle.cli.discovery import check_open, find_app, find_ready_store, find_store
+from treadle.cli.jobs import NARROW, actor
+from treadle.cli.reading import payload_from, truth_from
+from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, span, table, width
+from treadle.clock import seconds
+from treadle.cron import Cron, Every, time_zone
+from treadle.errors import ConfigError, KeyTaken, NotPossible, ScheduleNotFound
+from treadle.records import Misfire, Overlap, Schedule
 
-COLUMNS = ("utc", "local", "note")
-LAWS = {
-    True: "wall clock: a time that comes twice runs once, one that is leapt over runs at the end of the gap",
-    False: "real time (a * in minute or hour): runs whenever the local time matches, twice if it comes twice",
-}
+COLUMNS = ("tenant", "name", "task", "when", "state", "last", "next", "last job")
+NARROW_COLUMNS = ("name", "when", "state", "last", "next")
+SPANS = ("every", "timeout", "misfire_age", "jitter")
+OURS = "default"  # the tenant of those who have none
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.", show_default=False)]
+Tenant = Annotated[str | None, typer.Option("--tenant", help="Whose schedule it is; default if left out.")]
+Task = Annotated[str | None, typer.Option("--task", "--job-type", metavar="TASK", help="The task of its jobs.")]
+CronOption = Annotated[str | None, typer.Option("--cron", metavar="EXPR", help="Five fields, or @daily.")]
+Tz = Annotated[
+    str | None, typer.Option("--tz", "--timezone", metavar="ZONE", help="Of --cron: such as Europe/Berlin; else UTC.")
+]
+EveryOption = Annotated[str | None, typer.Option("--every", metavar="TIME", help="Instead of --cron: 90s, 15m, 1d.")]
+Payload = Annotated[
+    str | None, typer.Option("--payload", metavar="JSON", help="The arguments, a JSON object; - reads stdin.")
+]
+Enabled = Annotated[str | None, typer.Option("--enabled", metavar="true|false", help="Whether it makes jobs.")]
+Queue = Annotated[str | None, typer.Option("--queue", "-q", help="Another queue than the task's own.")]
+Lane = Annotated[str | None, typer.Option("--lane", help="The lane: lanes of a queue take turns.")]
+Priority = Annotated[int | None, typer.Option("--priority", help="Higher runs first.")]
+MaxAttempts = Annotated[int | None, typer.Option("--max-attempts", help="Tries of each job in all.")]
+Timeout = Annotated[str | None, typer.Option("--timeout", metavar="TIME", help="How long a try may take: 5m.")]
+MisfireOption = Annotated[Misfire | None, typer.Option("--misfire", help="What becomes of runs that were missed.")]
+MisfireLimit = Annotated[int | None, typer.Option("--misfire-limit", metavar="N", help="With all: how many at most.")]
+MisfireAge = Annotated[str | None, typer.Option("--misfire-age", metavar="TIME", help="With all: how old at most, 1d.")]
+OverlapOption = Annotated[Overlap | None, typer.Option("--overlap", help="What if the run before has not ended.")]
+Jitter = Annotated[str | None, typer.Option("--jitter", metavar="TIME", help="Each run up to so much later: 30s.")]
+ForEach = Annotated[
+    str | None,
+    typer.Option("--for-each", metavar="ROWS", help="A job of every row that this function of yours has."),
+]
+Unchecked = Annotated[bool, typer.Option("--unchecked", help="Do not ask an app whether the task exists.")]
 
 
-def preview_ticks(
-    cron: Annotated[str, typer.Option("--cron", metavar="EXPR", help="Five fields, or @daily.", show_default=False)],
-    tz: Annotated[str, typer.Option("--tz", metavar="ZONE", help="An IANA time zone, such as Europe/Berlin.")] = "UTC",
-    after: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Later than: 2030-01-31T12:00Z; else than now.", show_default=False),
+def list_schedules(
+    app: options.App = None, url: options.Url = None, tenant: options.OfTenant = None, as_json: options.Json = False
+) -> None:
+    """List schedules by name: when each runs, ran last and runs next.
+
+    "last" is the time of the last job that a schedule made by itself, "next" that of the next one.
+    """
+    with closing(find_ready_store(app, url)) as store:
+        schedules, now = store.schedules.list(tenant=tenant), store.store_now()
+    if as_json:
+        document({"schedules": [schedule_as_dict(schedule) for schedule in schedules]})
+        return
+    if not schedules:
+        whose = "" if tenant is None else f" of tenant {safe(tenant)}"
+        say(f"no schedules{whose}; `treadle schedules create` makes one, a worker brings those that your code declares")
+        return
+    several = any(schedule.tenant != OURS for schedule in schedules)
+    if (room := width()) is not None and room < NARROW:
+        below = [_below(schedule, several, room) for schedule in schedules]
+        table(NARROW_COLUMNS, [_narrow_row(schedule, now) for schedule in schedules], notes=below)
+    else:
+        first = 0 if several else 1
+        table(COLUMNS[first:], [_row(schedule, now)[first:] for schedule in schedules])
+
+
+def create(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A name for the schedule.", show_default=False)
     ] = None,
-    n: Annotated[int, typer.Option("-n", metavar="N", help="How many, up to 1000.")] = 5,
+    app: options.App = None,
+    url: options.Url = None,
+    name_option: Annotated[str | None, typer.Option("--name", hidden=True)] = None,
+    task: Task = None,
+    cron: CronOption = None,
+    tz: Tz = None,
+    every: EveryOption = None,
+    payload: Payload = None,
+    enabled: Enabled = None,
+    tenant: Tenant = None,
+    queue: Queue = None,
+    lane: Lane = None,
+    priority: Priority = None,
+    max_attempts: MaxAttempts = None,
+    timeout: Timeout = None,
+    misfire: MisfireOption = None,
+    misfire_limit: MisfireLimit = None,
+    misfire_age: MisfireAge = None,
+    overlap: OverlapOption = None,
+    jitter: Jitter = None,
+    for_each: ForEach = None,
+    unchecked: Unchecked = False,
+    reason: options.Reason = "",
     as_json: options.Json = False,
 ) -> None:
-    """Show the next runs of a cron expression, and what happens where clocks are changed.
+    """Make a schedule; its payload is checked against the task before anything is written.
 
-    The fields are minute, hour, day of month, month and day of week. No database is asked.
+    What is not said is as the task says. Runs that were missed are made up for once, unless --misfire says otherwise.
     """
-    ticks = preview(cron, tz, _moment(after), n)
-    wall_clock = Cron.parse(cron).wall_clock
+    if (name is None) == (name_option is None):
+        raise ConfigError("what is it called? Give it one NAME: treadle schedules create nightly …")
+    if task is None:
+        raise ConfigError("--task: which one? Give the name of a task, such as --task greet")
+    if cron is None and every is None:
+        raise ConfigError('when? Give --cron "30 2 * * MON-FRI" (with --tz Europe/Berlin), or --every 15m')
+    said = _said(
+        cron=cron, timezone=tz, every=every, payload=payload, enabled=enabled, queue=queue, lane=lane,
+        priority=priority, max_attempts=max_attempts, timeout=timeout, misfire=misfire, misfire_limit=misfire_limit,
+        misfire_age=misfire_age, overlap=overlap, jitter=jitter, for_each=for_each,
+    )  # fmt: skip
+    with closing(find_store(app, url) if unchecked else find_app(app, url)) as store:
+        check_open(store)
+        schedule = store.schedules.create(
+            name or name_option or "", task, said.pop("payload", None),
+            tenant=tenant, checked=not unchecked, actor=actor(), reason=reason, **said,
+        )  # fmt: skip
+        _tell(store, schedule, f"created: {_plan(schedule)}", as_json)
+
+
+def update(
+    name: Name,
+    app: options.App = None,
+    url: options.Url = None,
+    task: Task = None,
+    cron: CronOption = None,
+    tz: Tz = None,
+    every: EveryOption = None,
+    payload: Payload = None,
+    enabled: Enabled = None,
+    tenant: Tenant = None,
+    queue: Queue = None,
+    lane: Lane = None,
+    priority: Priority = None,
+    max_attempts: MaxAttempts = None,
+    timeout: Timeout = None,
+    misfire: MisfireOption = None,
+    misfire_limit: MisfireLimit = None,
+    misfire_age: MisfireAge = None,
+    overlap: OverlapOption = None,
+    jitter: Jitter = None,
+    for_each: ForEach = None,
+    unchecked: Unchecked = False,
+    reason: options.Reason = "",
+    as_json: options.Json = False,
+) -> None:
+    """Change what is said of a schedule, and leave the rest.
+
+    A new --cron, --tz, --every or --enabled true counts its next run from now. A schedule that your code declares
+    keeps the change until the code says something new.
+    """
+    said = _said(
+        task=task, cron=cron, timezone=tz, every=every, payload=payload, enabled=enabled, queue=queue, lane=lane,
+        priority=priority, max_attempts=max_attempts, timeout=timeout, misfire=misfire, misfire_limit=misfire_limit,
+        misfire_age=misfire_age, overlap=overlap, jitter=jitter, for_each=for_each,
+    )  # fmt: skip
+    if not said:
+        raise ConfigError(f'nothing to change; say what, such as treadle schedules update {name} --cron "0 3 * * *"')
+    other_jobs = bool({"task", "payload", "for_each"} & said.keys())
+    find = find_app if other_jobs and not unchecked else find_ready_store
+    with opened(find, app, url, name, tenant) as store:
+        if other_jobs:
+            check_open(store)
+        schedule = store.schedules.update(
+            name, tenant=tenant, checked=not unchecked, actor=actor(), reason=reason, **said
+        )
+        _tell(store, schedule, f"changed: {_plan(schedule)}", as_json)
+
+
+def enable(
+    name: Name,
+    app: options.App = None,
+    url: options.Url = None,
+    tenant: Tenant = None,
+    reason: options.Reason = "",
+    as_json: options.Json = False,
+) -> None:
+    """Let a schedule make jobs again, from now on: what was missed stays missed."""
+    with opened(find_ready_store, app, url, name, tenant) as store:
+        schedule = store.schedules.enable(name, tenant=tenant, actor=actor(), reason=reason)
+        _tell(store, schedule, f"is on: {_plan(schedule)}", as_json)
+
+
+def disable(
+    name: Name,
+    app: options.App = None,
+    url: options.Url = None,
+    tenant: Tenant = None,
+    reason: options.Reason = "",
+    as_json: options.Json = False,
+) -> None:
+    """Let a schedule make no more jobs until it is enabled; those it has made stay."""
+    with opened(find_ready_store, app, url, name, tenant) as store:
+        schedule = store.schedules.disable(name, tenant=tenant, actor=actor(), reason=reason)
+        _tell(store, schedule, "is off: it makes no more jobs", as_json)
+
+
+def delete(
+    name: Name,
+    app: options.App = None,
+    url: options.Url = None,
+    tenant: Tenant = None,
+    reason: options.Reason = "",
+    as_json: options.Json = False,
+) -> None:
+    """Remove a schedule; the jobs it has made stay."""
+    with opened(find_ready_store, app, url, name, tenant) as store:
+        schedule = store.schedules.get(name, tenant=tenant)
+        store.schedules.delete(name, tenant=tenant, actor=actor(), reason=reason)
+    back = "; but code declares it, so the next worker brings it back: disable it instead" if schedule.declared else ""
     if as_json:
-        law = "wall_clock" if wall_clock else "real_time"
-        document({"cron": cron, "timezone": tz, "law": law, "runs": [_as_dict(tick) for tick in ticks]})
+        document({"schedule": schedule_as_dict(schedule)})
+    else:
+        say(f"{safe(name)}  deleted; the jobs it has made stay{back}")
+
+
+def run(
+    name: Name,
+    app: options.App = None,
+    url: options.Url = None,
+    tenant: Tenant = None,
+    reason: options.Reason = "",
+    as_json: options.Json = False,
+) -> None:
+    """Make a job of a schedule now, beside its own runs, whether it is on or off."""
+    with opened(find_ready_store, app, url, name, tenant) as store:
+        check_open(store)
+        try:
+            job = store.schedules.run(name, tenant=tenant, actor=actor(), reason=reason)
+        except KeyTaken as error:
+            raise NotPossible(
+                f"the runs of schedule {name!r} must not overlap, and job {error.holder} has not ended; "
+                f"`treadle why {error.holder}` says how it stands"
+            ) from None
+        if as_json:
+            document({"job": store.view(job)})
+        else:
+            say(f"{job.id}  created: {safe(job.task)} on queue {safe(job.queue)}, by schedule {safe(name)}")
+
+
+@contextmanager
+def opened(
+    find: Callable[[str | None, str | None], Treadle], app: str | None, url: str | None, name: str, tenant: str | None
+) -> Iterator[Treadle]:
+    """The store; if the schedule is another tenant's, the error says whose."""
+    with closing(find(app, url)) as store:
+        try:
+            yield store
+        except ScheduleNotFound:
+            owners = [schedule.tenant for schedule in store.schedules.list() if schedule.name == name]
+            if not owners:
+                raise
+            raise NotPossible(
+                f"tenant {tenant or OURS} has no schedule {name!r}, but tenant {owners[0]} has: --tenant {owners[0]}"
+            ) from None
+
+
+def _said(**given: Any) -> dict[str, Any]:
+    """What was given, read; whatever can be refused without a store is refused here."""
+    said = {name: value for name, value in given.items() if value is not None}
+    if "payload" in said:
+        said["payload"] = payload_from(said["payload"], "--payload")
+    if "enabled" in said:
+        said["enabled"] = truth_from(said["enabled"], "--enabled")
+    for name in SPANS:
+        if name in said:
+            said[name] = seconds(said[name], f"--{name.replace('_', '-')}")
+    if "cron" in said and "every" in said:
+        raise ConfigError("--cron and --every cannot be given together")
+    if "cron" in said:
+        Cron.parse(said["cron"])
+    if "every" in said:
+        Every.parse(said["every"])
+    if "timezone" in said:
+        time_zone(said["timezone"])
+    return said
+
+
+def _tell(store: Treadle, schedule: Schedule, words: str, as_json: bool) -> None:
+    if as_json:
+        document({"schedule": schedule_as_dict(schedule)})
         return
-    table(COLUMNS, [(clock(tick.at), _local(tick.local), tick.note) for tick in ticks])
-    say(Text(LAWS[wall_clock], "dim"))
+    due = ""
+    if schedule.enabled and schedule.next_at is not None:
+        due = f"; next {clock(schedule.next_at)}, {age(schedule.next_at, store.store_now())}"
+    say(f"{safe(schedule.name)}  {words}{due}")
 
 
-def _moment(text: str | None) -> datetime:
-    if text is None:
-        return SystemClock().now()
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"--after: {text!r} is no time; write one such as 2030-01-31T12:00Z") from None
-    if moment.tzinfo is None:
-        raise ConfigError(f"--after: {text!r} has no time zone; write {moment.isoformat()}Z for UTC, or +01:00")
-    return moment
+def _plan(schedule: Schedule) -> str:
+    off = "" if schedule.enabled else ", off"
+    return f"{safe(schedule.task)}, {_when(schedule)}{off}"
 
 
-def _as_dict(tick: Tick) -> dict[str, str]:
-    return {"at": tick.at.isoformat(), "local": tick.local.isoformat(), "note": tick.note}
+def _when(schedule: Schedule) -> str:
+    if schedule.cron is None:
+        return f"every {span(schedule.every or 0)}"
+    return safe(f"{schedule.cron} {schedule.timezone}")
 
 
-def _local(moment: datetime) -> str:
-    return f"{moment:%a %Y-%m-%d %H:%M} {moment.isoformat()[-6:]}"
+def _row(schedule: Schedule, now: datetime) -> tuple[str | Text, ...]:
+    name, *rest = _narrow_row(schedule, now)
+    return (safe(schedule.tenant), name, safe(schedule.task), *rest, safe(schedule.last_job or ""))
+
+
+def _narrow_row(schedule: Schedule, now: datetime) -> tuple[str | Text, ...]:
+    """Without the task and the last job, which go below."""
+    last = "" if schedule.last_at is None else age(schedule.last_at, now)
+    due = age(schedule.next_at, now) if schedule.enabled and schedule.next_at is not None else ""
+    return safe(schedule.name), _when(schedule), coloured("on" if schedule.enabled else "off"), last, due
+
+
+def _below(schedule: Schedule, several: bool, room: int) -> Text:
+    whose = f"{schedule.tenant}: " if several else ""
+    job = f"  {schedule.last_job}" if schedule.last_job else ""
+    return Text(preview(f"{whose}{schedule.task}", max(room - 2 - len(job), 20)) + safe(job), "dim")

@@ -1,4 +1,4 @@
-"""`treadle migrate` and `treadle doctor`: the store itself."""
+"""`treadle migrate`, `doctor` and `prune`: the store itself."""
 
 import sys
 from contextlib import closing
@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 import typer
 
 from treadle.cli import options
-from treadle.cli.discovery import find_store
-from treadle.cli.terminal import coloured, document, masked, safe, say
+from treadle.cli.discovery import find_ready_store, find_store
+from treadle.cli.terminal import coloured, document, masked, safe, say, span
 from treadle.errors import ConfigError
+from treadle.settings import Settings
 
 MARKS = {"ok": "✓", "warning": "!", "error": "✗"}
 
@@ -73,3 +74,31 @@ def doctor(app: options.App = None, url: options.Url = None, as_json: options.Js
             say(coloured(finding.level, f"{mark} {finding.level:<8}"), safe(finding.text))
     if not healthy:
         raise typer.Exit(1)
+
+
+def prune(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
+    """Delete finished jobs and audit lines past their retention, as workers do by themselves.
+
+    How long they are kept is said by the settings keep_succeeded, keep_cancelled, keep_failed, keep_tasks and
+    keep_audit.
+    """
+    with closing(find_ready_store(app, url, rules=True)) as store:
+        kept = _kept(store.settings)
+        deleted = store.prune()
+    if as_json:
+        document({"deleted": deleted, "keep": kept})
+        return
+    ages = ", ".join(f"{what} {'for ever' if age is None else span(age)}" for what, age in kept.items())
+    say(f"deleted {deleted:,} job{'s' * (deleted != 1)}; kept are: {safe(ages)}")
+
+
+def _kept(settings: Settings) -> dict[str, float | None]:
+    """For how many seconds what is kept; None: for ever."""
+    ages = {
+        "succeeded": settings.keep_succeeded,
+        "cancelled": settings.keep_cancelled,
+        "failed": settings.keep_failed,
+        **{f"{task} {state}": age for task, said in settings.keep_tasks.items() for state, age in said.items()},
+        "audit lines": settings.keep_audit,
+    }
+    return {what: None if age is None else float(age) for what, age in ages.items()}

@@ -15,7 +15,7 @@ from rich.text import Text
 
 Cell = str | Text
 
-IDS = ("id", "job")  # columns that are never cut
+IDS = ("id", "job", "last job")  # columns that are never cut
 ID_AND_MORE = 36 + 3  # cells: no line is cut to fewer, for an id stands at its start
 SMALLEST = 9  # cells of a column that was cut
 
@@ -36,6 +36,8 @@ _STYLES = {
     "ok": "green",
     "warning": "yellow",
     "error": "bold red",
+    "on": "green",
+    "off": "yellow",
 }
 
 
@@ -80,6 +82,15 @@ def age(moment: datetime, now: datetime) -> str:
     return f"{words} ago"
 
 
+def span(seconds: float) -> str:
+    """A duration as people write it: `15m`, `1h30m`, `1.5s`."""
+    words, rest = "", seconds
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        number, rest = divmod(rest, size)
+        words += f"{number:g}{unit}" if number else ""
+    return f"{words}{rest:g}s" if rest or not words else words
+
+
 def clock(moment: datetime) -> str:
     """A moment to the second, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -107,11 +118,11 @@ def table(
     *,
     right: Sequence[str] = (),
     indent: int = 0,
-    notes: Sequence[str] = (),
+    notes: Sequence[Cell] = (),
 ) -> None:
     """A table of one line a row; in a terminal text is cut to fit, but never an id. Columns in `right` are numbers.
 
-    Each row may have a note, a line below it.
+    Each row may have a note, a line below it: red, unless it has a style of its own.
     """
     cells = [[Text(header, "dim") for header in headers]]
     cells += [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
@@ -121,7 +132,7 @@ def table(
     if room is not None:
         _squeeze(widths, [header in IDS for header in headers], room)
     numeric = [header in right for header in headers]
-    below = ["", *(notes or [""] * (len(cells) - 1))]
+    below: list[Cell] = ["", *(notes or [""] * (len(cells) - 1))]
     for row, note in zip(cells, below, strict=True):
         line = Text()
         for cell, size, number in zip(row, widths, numeric, strict=True):
@@ -131,7 +142,8 @@ def table(
             line.truncate(max(room, ID_AND_MORE), overflow="ellipsis")
         out.print(Text.assemble(margin, line), soft_wrap=True)
         if note:
-            out.print(Text.assemble(margin, (f"  {note}", "red")), soft_wrap=True)
+            said = note if isinstance(note, Text) else Text(note, "red")
+            out.print(Text.assemble(margin, "  ", said), soft_wrap=True)
 
 
 def _squeeze(widths: list[int], fixed: Sequence[bool], room: int) -> None:

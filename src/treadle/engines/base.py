@@ -156,6 +156,18 @@ class Retention(NamedTuple):
         return self.tasks.get(task, {}).get(state, self.states.get(state))
 
 
+class Walls(NamedTuple):
+    """Who sees which rows, where the store itself keeps tenants apart.
+
+    `owner` is a condition in SQL over the column `tenant`, such as is_record_owner(tenant::uuid), beside the tenant
+    that a bound handle names.
+    """
+
+    worker: str  # the role that sees all of them
+    app: str  # the role that sees those of one tenant at a time
+    owner: str = ""
+
+
 class Whatever(Enum):
     """`save` without a look at what is there."""
 
@@ -213,6 +225,10 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+    def walls(self, walls: Walls, *, only_sql: bool = False) -> str:
+        """Raise walls between tenants in the store; the statements. NotPossible where a store can have none."""
+        ...
 
     def bound(self, tenant: str) -> "Engine":
         """This store as one tenant may see it, where the store itself has walls (row-level security); else itself."""

@@ -9,7 +9,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -34,6 +34,7 @@ CONNECTIONS = 32
 FIRST_PAUSE, LONGEST_PAUSE = 0.025, 1.0
 TRIES = 20  # at something that others keep changing under us
 BATCH = 100  # items a BatchGetItem takes, and a transaction
+ALL = "\U0010ffff"  # the highest sort key of all; names of people go beyond ASCII
 
 _CROWDED = (
     "ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded",
@@ -55,7 +56,14 @@ class Failed(Exception):
 
 
 class Crowded(EngineUnavailable):
-    """Others write there too often, or the partition gives no more just now; repeating is safe."""
+    """Others write there too often, or the partition gives no more just now; repeating is safe.
+
+    Of a transaction, `which` were the parts that could not be written, as far as the store tells.
+    """
+
+    def __init__(self, message: str, which: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.which = frozenset(which)
 
 
 class Refused(ValueError):
@@ -280,10 +288,11 @@ class Client:
         }
         if which:
             return Failed(which)
-        told: Mapping[str, Any] = next((r for r in reasons if r.get("Code") not in (None, "None")), {})
+        blamed = [number for number, reason in enumerate(reasons) if reason.get("Code") not in (None, "None")]
+        told: Mapping[str, Any] = reasons[blamed[0]] if blamed else {}
         if told.get("Code") in ("ValidationError", "ItemCollectionSizeLimitExceeded"):
             return Refused(str(told.get("Message") or text))
-        return Crowded(f"{self.where}: {told.get('Message') or text}; repeating is safe")
+        return Crowded(f"{self.where}: {told.get('Message') or text}; repeating is safe", blamed)
 
 
 def _codes(text: str) -> list[str]:

@@ -7,9 +7,10 @@ claim is one of its own, so a part of a turn may be applied when the rest was no
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import TypeVar
 
 from treadle.clock import SystemClock
 from treadle.engines.base import (
@@ -20,40 +21,40 @@ from treadle.engines.base import (
     Hold,
     Page,
     Receipt,
-    Renewal,
+    Retention,
     Ruling,
+    Saved,
     Script,
     Turn,
     Verdict,
+    Walls,
+    Whatever,
     Where,
     arrived,
     judge,
 )
 from treadle.engines.dynamodb import claims, table, writes
-from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed, pauses
-from treadle.engines.dynamodb.items import (
-    Item,
-    Place,
-    Value,
-    due_place,
-    holder_of,
-    id_of,
-    id_place,
-    place_of,
-    value_of,
-)
+from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed
+from treadle.engines.dynamodb.costs import Costs
+from treadle.engines.dynamodb.gate import Keeper
+from treadle.engines.dynamodb.items import Place, due_place, holder_of, id_of, id_place, place_of
 from treadle.engines.dynamodb.keeping import Expiry, Recovery
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Memory, Pools
 from treadle.engines.dynamodb.pruning import Pruning
+from treadle.engines.dynamodb.records import Records
+from treadle.engines.dynamodb.renewing import Renewing
 from treadle.engines.dynamodb.scripts import Scripts
 from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.storing import Storing
+from treadle.engines.dynamodb.trail import Trail
 from treadle.engines.dynamodb.writes import Part, Table
 from treadle.engines.hints import Hints
-from treadle.engines.rows import renewal_of
-from treadle.errors import EngineError, EngineUnavailable, SchemaError
-from treadle.model import Change, Event, Fence, Job, State
+from treadle.errors import EngineError, EngineUnavailable, NotPossible, SchemaError
+from treadle.model import Change, Event, Fence, Job, State, What
+from treadle.records import Record, Schedule, Seal
+
+R = TypeVar("R", bound=Record)
 
 PLACED_BY = ("due_at", "queue", "lane", "priority", "task_version")
 SELDOM = 1 / 1440  # of the times that a worker prunes, which it does each minute
@@ -105,11 +106,17 @@ class DynamoEngine:
         self._reader = Reader(self.client, self._slots, spread, self._pools.each)
         self._storing = Storing(self.client, self._reader, self._pools, self._new)
         self._scripts = Scripts(self._reader, self._new, self._parts)
+        self._renewing = Renewing(self.client, self._table, self._reader, self._places)
         self._expiry = Expiry(self.client, self._reader, self._table, self._pools.each)
         self._pruning = Pruning(self.client, self._reader, self._table, self._pools.each)
+        self._costs = Costs(self.client, self._table, self._pools.each)
+        self._trail = Trail(self.client, self._table, self._pools.each)
+        keeper = Keeper(self.client, self._table, self._slots, self._pools.each, patient=not self._given)
+        self._records = Records(self.client, self._table, self._storing, keeper, self._new)
         self._claims = claims.Claims(
-            self.client, self._table, self._slots, self._reader, self._pools, self._cursors, self._places
-        )
+            self.client, self._table, self._slots, self._reader, self._pools, self._cursors, self._places,
+            keeper, self._put_back,
+        )  # fmt: skip
         self._ready = True
 
     def migrate(self, half: Half | None = None) -> list[str]:
@@ -144,6 +151,12 @@ class DynamoEngine:
     def close(self) -> None:
         self._pools.close()
         self.client.close()
+
+    def walls(self, walls: Walls, *, only_sql: bool = False) -> str:  # noqa: ARG002
+        raise NotPossible("DynamoDB has no row-level security: use IAM conditions, or a table for each tenant")
+
+    def bound(self, tenant: str) -> "DynamoEngine":  # noqa: ARG002 - a table has no walls of its own
+        return self
 
     def now(self) -> datetime:
         return self._clock()
@@ -245,7 +258,14 @@ class DynamoEngine:
 
     def _change(self, change: Change, place: Place, now: datetime, dead: str | None, patience: float) -> None:
         once = change.fence is not Fence.HOLDER  # the holder's repeat is known by its token
-        self.client.write(self._parts(change, place, now, dead), patience=patience, once=once)
+        parts = self._parts(change, place, now, dead)
+        follow = self._new(arrived(change.follow, now), now) if change.follow is not None else []
+        try:
+            self.client.write([*parts, *follow], patience=patience, once=once)
+        except Failed as failed:
+            if min(failed.which) < len(parts):
+                raise
+            self.client.write(parts, patience=patience, once=once)  # what was to follow is there, or its key is taken
         if change.after.state is not State.RUNNING:
             self._places.drop(change.before.id)
 
@@ -256,54 +276,27 @@ class DynamoEngine:
         if not after.state.final and (before.state.final or not stays):
             new = self._due_place(after)
         self._cursors.back(new.pk, new.sk)
+        self._costs.expect(after)
         return writes.change_parts(self._table, change, place, new, now, dead)
+
+    def _put_back(self, job: Job, now: datetime) -> None:
+        """Give back a job that we have claimed and should not have, as its holder would."""
+        after = job.evolve(state=State.PENDING, worker=None, lease_until=None, revision=job.revision + 1)
+        release = Change(job, after, What.RELEASED, Fence.HOLDER, now, job.worker or "worker")
+        self._settle(release, now, time.monotonic() + BRIEFLY)
 
     # ------------------------------------------------------------------------------------ in between
 
     def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
         self._opened()
-        span, deadline = timedelta(seconds=lease), time.monotonic() + BRIEFLY  # for all: none waits for many
-        return self._pools.each(lambda hold: self._extend(hold, span, now, deadline), holds, pool="renewals")
+        deadline = time.monotonic() + BRIEFLY  # for all: none waits for many
 
-    def _extend(self, hold: Hold, lease: timedelta, now: datetime | None, deadline: float) -> Held:
-        """Renew one lease. Each try counts from its own time, and what arrives late does not put the lease back."""
-        trouble: EngineUnavailable | None = None
-        for pause in pauses(deadline - time.monotonic()):
-            try:
-                return self._renew(hold, (now or self._clock()) + lease, forward=now is None and not self._given)
-            except EngineUnavailable as error:
-                trouble = error
-                time.sleep(pause)
-        if trouble is not None and not isinstance(trouble, Crowded):
-            raise trouble
-        return Held(hold.job_id, Renewal.MISSED)
+        def until() -> datetime:
+            return (now or self._clock()) + timedelta(seconds=lease)
 
-    def _renew(self, hold: Hold, until: datetime, *, forward: bool) -> Held:
-        _, token, started_at, progress, cost = renewal_of(hold, lambda moment: moment)
-        told = {"started_at": started_at, "progress": progress, "cost_micros": cost, "lock_expires_at": until}
-        sets: dict[str, Value] = {name: value_of(value) for name, value in told.items() if value is not None}
-        place = self._places.get(hold.job_id)
-        for last in (False, True):
-            place = self._reader.place(hold.job_id) if last or place is None else place
-            item = self._renewed(place, token, sets, forward=forward) if place is not None else None
-            if item is not None:
-                return Held(hold.job_id, Renewal.RENEWED, bool(item.get("cancel_requested")))
-        self._places.drop(hold.job_id)
-        return Held(hold.job_id, Renewal.LOST)
-
-    def _renewed(self, place: Place, token: str, sets: Mapping[str, Value], *, forward: bool) -> Item | None:
-        """The item as the renewal leaves it; None if it is not there any more, or not ours."""
-        said = writes.renewal(self._table, place, token, sets, forward=forward)["Update"]
-        said |= {"ReturnValues": "ALL_NEW", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-        try:
-            return self.client.call("UpdateItem", said, patience=0)["Attributes"]  # type: ignore[no-any-return]
-        except Failed as failed:
-            item = failed.which[0] or {}
-        if item.get("lease_token") != {"S": token} or item["status"]["S"] != State.RUNNING:
-            return None
-        # A later renewal was here first, and its end stands; what else there is to tell still counts.
-        rest = {name: value for name, value in sets.items() if name != "lock_expires_at"}
-        return self._renewed(place, token, rest, forward=forward) if rest and rest != sets else item
+        forward = now is None and not self._given
+        renew = self._renewing.renew
+        return self._pools.each(lambda hold: renew(hold, until, deadline, forward=forward), holds, pool="renewals")
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
         self._opened()
@@ -341,13 +334,65 @@ class DynamoEngine:
         self._opened()
         return self._reader.events(job_id)
 
-    def prune(self, keep: Mapping[State, timedelta], *, limit: int, now: datetime | None = None) -> int:
+    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None) -> int:
         self._opened()
         moment = now or self._clock()
         # Our ids tell when they were made, and nothing ends before it is made. Ids that others made, and ids under a
         # clock for tests, do not: so once in a while we look at all of them.
         everything = self._given or now is not None or random.random() < SELDOM  # noqa: S311 - no secret
         return self._pruning.prune(keep, limit, moment, everything=everything)
+
+    def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
+        self._opened()
+        return self._costs.read(since, until, tenant)
+
+    # ------------------------------------------------------------------------ the rows beside the jobs
+
+    def records(self, kind: type[R], *, tenant: str | None = None) -> list[R]:
+        self._opened()
+        return self._records.read(kind, tenant)
+
+    def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
+        self._opened()
+        return self._records.due(limit, (now or self._clock()) + timedelta(seconds=ahead))
+
+    def save(
+        self,
+        record: Record,
+        *,
+        before: Record | Whatever | None,
+        line: Event | None = None,
+        job: Job | None = None,
+        now: datetime | None = None,
+    ) -> Saved:
+        self._opened()
+        saved = self._records.save(record, before, line, job, now or self._clock())
+        self._hints.wrote()
+        return saved
+
+    def drop(self, record: Record, *, line: Event | None = None) -> bool:
+        self._opened()
+        dropped = self._records.drop(record, line)
+        self._hints.wrote()
+        return dropped
+
+    # -------------------------------------------------------------------------------- the audit trail
+
+    def unsealed(self, *, limit: int) -> list[Event]:
+        self._opened()
+        return self._trail.unsealed(limit)
+
+    def seal(self, seal: Seal, lines: Sequence[Event]) -> bool:
+        self._opened()
+        return self._trail.seal(seal, lines)
+
+    def sealed(self, seal: Seal) -> list[Event]:
+        self._opened()
+        return self._trail.sealed(seal)
+
+    def forget(self, seal: Seal, *, now: datetime | None = None) -> bool:
+        self._opened()
+        return self._trail.forget(seal, now or self._clock())
 
     # ------------------------------------------------------------- for the caller's own transaction
 

@@ -13,8 +13,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from treadle.engines.rows import small
-from treadle.model import UUID, Event, Job, JobError, Progress, Reason, Scope, State, What, holds_nul
+from treadle.engines.rows import on_end_from, on_end_text, small
+from treadle.model import UUID, Job, JobError, Progress, Reason, Scope, State, holds_nul
 from treadle.retry import Retry
 
 Value = dict[str, Any]
@@ -24,6 +24,7 @@ Item = dict[str, Value]
 INLINE = 600  # bytes of a payload, result or error that stay in the item: with them it is under 1 KB, one write unit
 PIECE = 380_000  # bytes in one item of a larger one; the store takes 400 KB with all names
 LONGEST_NAME = 900  # bytes; a sort key holds 1,024
+LONGEST_PART = 400  # bytes of one name in a sort key that begins with it
 SPILLED = ("payload", "result", "last_error")
 
 
@@ -39,7 +40,10 @@ class Place(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A range of due jobs: of a queue, a lane and a priority, and of a task and version where strangers are filed."""
+    """A range of due jobs: of a queue, a lane and a priority.
+
+    What a claim met and could not take lies apart: filed by task and version, or parked by tenant too.
+    """
 
     queue: str
     lane: str
@@ -47,12 +51,19 @@ class Slot(NamedTuple):
     hashed: bool = False  # the lane is a number that many lanes share
     task: str = ""
     version: int = 0
+    tenant: str = ""
 
     @property
     def name(self) -> str:
         lane = f"~{self.lane}" if self.hashed else _quoted(self.lane)
         filed = f"#{_quoted(self.task)}@{self.version}" if self.task else ""
-        return _short(f"{_quoted(self.queue)}#{lane}#{self.priority}{filed}")
+        parked = f"#{_quoted(self.tenant)}" if self.tenant else ""
+        return _short(f"{_quoted(self.queue)}#{lane}#{self.priority}{filed}{parked}")
+
+    @property
+    def place(self) -> Place:
+        """Where it is written down."""
+        return Place("slots", self.name)
 
     def partition(self, shard: int) -> str:
         plain = self == PLAIN and shard == 0
@@ -60,6 +71,7 @@ class Slot(NamedTuple):
 
 
 PLAIN = Slot("default", "", 0)
+GATE = Place("slots", "gate")  # the version of the gate, in the partition that every claim reads; no slot is named so
 
 
 def due_place(job: Job, slot: Slot, shards: int) -> Place:
@@ -76,22 +88,10 @@ def key_place(tenant: str, task: str, key: str) -> Place:
     return Place(f"key#{_short(f'{_quoted(tenant)}#{_quoted(task)}#{_quoted(key)}')}", "key")
 
 
-def lines(spread: int) -> int:
-    """Over how many partitions a list is spread whose lines are written seldom."""
-    return min(spread, 8)
-
-
-def ended_place(job: Job, spread: int) -> Place:
-    """The line of a failed or cancelled job in the list of its state, by the time it ended."""
-    return Place(f"{job.state}#{crc32(job.id.encode()) % lines(spread):02x}", f"{text_of(job.finished_at)}#{job.id}")
-
-
-def expiry_place(job: Job, spread: int) -> Place:
-    return Place(f"expires#{crc32(job.id.encode()) % lines(spread):02x}", f"{text_of(job.expires_at)}#{job.id}")
-
-
-def event_place(job_id: str, revision: int) -> Place:
-    return Place(f"events#{job_id}", f"{revision:010d}")
+def part_of(name: str) -> str:
+    """A name as the beginning of a sort key: quoted, and short enough that others fit behind it."""
+    quoted = _quoted(name)
+    return quoted if len(quoted.encode(errors="replace")) <= LONGEST_PART else f"~{sha256(name.encode()).hexdigest()}"
 
 
 def _quoted(text: str) -> str:
@@ -155,10 +155,10 @@ _DEFAULTS = Job("", "", "", datetime.min.replace(tzinfo=UTC), datetime.min.repla
 _FIELDS = {
     "tenant": "tenant", "queue": "queue", "lane": "lane", "task_version": "task_version", "priority": "priority",
     "timeout": "timeout", "expires_at": "expires_at", "key": "key", "key_scope": "key_scope", "key_until": "key_until",
-    "reason": "reason", "crashes": "crashes", "claims": "attempt", "attempts": "failures", "claimed_at": "claimed_at",
-    "started_at": "started_at", "completed_at": "finished_at", "locked_by": "worker", "lock_expires_at": "lease_until",
-    "lease_token": "lease_token", "cancel_requested": "cancel_requested", "cost_micros": "cost_micros",
-    "revision": "revision",
+    "schedule": "schedule", "reason": "reason", "crashes": "crashes", "claims": "attempt", "attempts": "failures",
+    "claimed_at": "claimed_at", "started_at": "started_at", "completed_at": "finished_at", "locked_by": "worker",
+    "lock_expires_at": "lease_until", "lease_token": "lease_token", "cancel_requested": "cancel_requested",
+    "cost_micros": "cost_micros", "revision": "revision",
 }  # fmt: skip
 _RETRY = Retry()
 
@@ -181,18 +181,23 @@ def attributes_of(job: Job) -> Item:
             item[name if name == "max_attempts" else f"retry_{name}"] = (
                 {"NULL": True} if value is None else value_of(value)
             )
+    if job.on_end is not None:
+        item["on_end"] = {"S": on_end_text(job.on_end) or ""}
     if job.progress is not None:
         item["progress"] = {"S": small(job.progress) or ""}
     for name, text in spilling(job).items():
-        if len(text) > INLINE:
-            item[f"{name}_size"] = {"N": str(len(text))}
-            if len(text) > PIECE:
-                item[f"{name}_hash"] = {"S": _hash(text)}
-        else:
-            item[name] = {"S": text.decode()}
+        item |= text_item(name, text)
     for value in item.values():
         _check(value.get("S", ""))
     return item
+
+
+def text_item(name: str, text: bytes) -> Item:
+    """A text as an attribute; of one that is too large, only what its pieces are found by."""
+    if len(text) <= INLINE:
+        return {name: {"S": text.decode()}}
+    item: Item = {f"{name}_size": {"N": str(len(text))}}
+    return item | {f"{name}_hash": {"S": _hash(text)}} if len(text) > PIECE else item
 
 
 def spilling(job: Job) -> dict[str, bytes]:
@@ -234,6 +239,8 @@ def job_from(item: Mapping[str, Value], spilled: Mapping[str, str] | None = None
         at.get("key"),
         Scope(at["key_scope"]) if "key_scope" in at else None,
         time_of(at.get("key_until")),
+        at.get("schedule"),
+        on_end_from(at.get("on_end")),
         State(at["status"]),
         Reason(at["reason"]) if "reason" in at else None,
         at.get("result"),
@@ -345,22 +352,3 @@ def _hash(text: bytes) -> str:
 
 def joined(pieces: list[Item]) -> str:
     return b"".join(base64.b64decode(piece["piece"]["B"]) for piece in pieces).decode()
-
-
-# -------------------------------------------------------------------------------------------- events
-
-
-def event_item(event: Event) -> Item:
-    return {
-        **event_place(event.job_id, event.revision).key,
-        "at": value_of(event.at),
-        "what": {"S": event.what.value},
-        "actor": {"S": event.actor},
-        "note": {"S": event.note},
-        "tenant": {"S": event.tenant},
-    }
-
-
-def event_from(job_id: str, item: Mapping[str, Value]) -> Event:
-    at = plain(item)
-    return Event(job_id, int(at["SK"]), moment_of(at["at"]), What(at["what"]), at["actor"], at["note"], at["tenant"])

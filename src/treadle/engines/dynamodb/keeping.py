@@ -9,12 +9,12 @@ from treadle.engines.dynamodb.items import (
     Item,
     id_of,
     is_ours,
-    lines,
     place_of,
     plain,
     text_of,
     time_of,
 )
+from treadle.engines.dynamodb.lines import lines
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.slots import Slots
@@ -25,7 +25,6 @@ PAGE = 200
 DEEP = 5  # pages beyond, a look
 QUIET = 2  # pages without a running job after which a walk from the head ends
 SELDOM = timedelta(seconds=2)  # between two looks when nothing is known to run out earlier
-TRAIL = 80  # events and pieces that one transaction takes along
 
 
 class Recovery:

@@ -13,19 +13,18 @@ from treadle.engines.dynamodb.items import (
     PLAIN,
     Item,
     Place,
-    event_from,
     id_of,
     id_place,
     is_ours,
     job_from,
     joined,
-    lines,
     piece_places,
     place_of,
     pointed,
     spilled_names,
     text_of,
 )
+from treadle.engines.dynamodb.lines import event_from, lines
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.slots import Slots
 from treadle.errors import EngineError
@@ -208,7 +207,7 @@ class Reader:
 
     def events(self, job_id: str) -> list[Event]:
         pages = self._client.pages(f"events#{job_id}", limit=1000) if UUID.fullmatch(job_id) else ()
-        return [event_from(job_id, item) for page in pages for item in page]
+        return [event_from(item) for page in pages for item in page]
 
 
 _DEFAULTS = {"tenant": "default", "queue": "default"}

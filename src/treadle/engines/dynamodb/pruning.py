@@ -1,11 +1,11 @@
-"""Deleting jobs that ended long ago, with all that belongs to them."""
+"""Deleting jobs that ended long ago, with all that belongs to them but their trail."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from treadle.engines.base import LISTED
+from treadle.engines.base import LISTED, Retention
 from treadle.engines.dynamodb.client import Client, Crowded, Failed
 from treadle.engines.dynamodb.items import (
     Item,
@@ -14,12 +14,12 @@ from treadle.engines.dynamodb.items import (
     id_of,
     job_from,
     key_place,
-    lines,
     place_of,
     plain,
     pointed,
     text_of,
 )
+from treadle.engines.dynamodb.lines import lines
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.writes import Table, delete, forgotten
@@ -28,10 +28,10 @@ from treadle.model import State
 PAGE = 200
 PAGES = 5  # of records, of one partition, that one call walks
 ROUND = 6 * 3600.0  # seconds between two walks over what was kept
-TRAIL = 80  # events and pieces that one transaction takes along
-
+PIECES = 80  # that one transaction takes along
 
 Walked = tuple[list[Item], str]
+Old = Callable[[Item], bool]
 
 
 class Pruning:
@@ -39,7 +39,8 @@ class Pruning:
 
     Failed and cancelled jobs are found in their lists, in the order they ended. Succeeded ones are found among the
     records, which lie in the order they were made: the walk goes on where it was, a few pages a call, and begins anew
-    every few hours, for some were kept then that may go now.
+    every few hours, for some were kept then that may go now. So does a walk through a list where tasks have ages of
+    their own.
     """
 
     def __init__(self, client: Client, reader: Reader, table: Table, each: Each) -> None:
@@ -47,48 +48,64 @@ class Pruning:
         self._reader = reader
         self._table = table
         self._each = each
-        self._walked: dict[int, str] = {}  # how far each partition of records was walked
+        self._walked: dict[tuple[State, int], str] = {}  # how far each partition was walked
         self._anew_at = 0.0
 
-    def prune(self, keep: Mapping[State, timedelta], limit: int, now: datetime, *, everything: bool) -> int:
+    def prune(self, keep: Retention, limit: int, now: datetime, *, everything: bool) -> int:
         """Delete up to `limit`; `everything`: look at all records, also at those whose id was made too late."""
-        cutoffs = {state: back(now, age) for state, age in keep.items() if state.final}
-        old = [item for state in LISTED if state in cutoffs for item in self._ended(state, cutoffs[state], limit, now)]
-        if State.SUCCEEDED in cutoffs:
-            if everything or time.monotonic() >= self._anew_at:
-                self._walked, self._anew_at = {}, time.monotonic() + ROUND
-            cutoff = cutoffs[State.SUCCEEDED]
-            pages = None if everything else PAGES
-            parts = self._each(lambda n: self._succeeded(n, cutoff, limit, now, pages), range(self._table.spread))
-            old += [item for found, _ in parts for item in found]
-            if len(old) <= limit and not everything:  # else those that are left are met the next time
-                self._walked.update({number: reached for number, (_, reached) in enumerate(parts)})
+        if everything or time.monotonic() >= self._anew_at:
+            self._walked, self._anew_at = {}, time.monotonic() + ROUND
+        old: list[Item] = []
+        walked: dict[tuple[State, int], str] = {}
+        for state in (*LISTED, State.SUCCEEDED):
+            cutoff = _latest(keep, state, now)
+            if cutoff is None:
+                continue
+            parts = self._walk(state, cutoff, keep, limit, now, everything=everything)
+            old += [item for items, _ in parts for item in items]
+            if state not in LISTED or any(state in ages for ages in keep.tasks.values()):  # it passes some that stay
+                walked.update({(state, number): reached for number, (_, reached) in enumerate(parts)})
+        if len(old) <= limit and not everything:  # else those that are left are met the next time
+            self._walked.update(walked)
         old.sort(key=lambda item: str(item["completed_at"]["S"]))
         return sum(self._each(lambda item: self._forget(item, now), old[:limit]))
 
-    def _ended(self, state: State, cutoff: datetime, limit: int, now: datetime) -> list[Item]:
-        """Records of failed or cancelled jobs that may go."""
-        parts = self._each(lambda n: self._listed(n, state, cutoff, limit, now), range(lines(self._table.spread)))
-        return [item for part in parts for item in part]
+    def _walk(
+        self, state: State, cutoff: datetime, keep: Retention, limit: int, now: datetime, *, everything: bool
+    ) -> list[Walked]:
+        """Records of jobs of this state that may go, partition by partition."""
 
-    def _listed(self, number: int, state: State, cutoff: datetime, limit: int, now: datetime) -> list[Item]:
-        """Those of one list, by the time they ended."""
+        def is_old(item: Item) -> bool:
+            return _is_old(item, state, keep, now)
+
+        if state in LISTED:
+            numbers = range(lines(self._table.spread))
+            return self._each(lambda n: self._listed(n, state, cutoff, limit, now, is_old), numbers)
+        pages = None if everything else PAGES
+        numbers = range(self._table.spread)
+        return self._each(lambda n: self._succeeded(n, cutoff, limit, now, pages, is_old), numbers)
+
+    def _listed(self, number: int, state: State, cutoff: datetime, limit: int, now: datetime, is_old: Old) -> Walked:
+        """Those of one list, by the time they ended; and how far it looked."""
         found: list[Item] = []
-        for page in self._client.pages(f"{state}#{number:02x}", high=text_of(cutoff), limit=min(PAGE, limit)):
+        low = reached = self._walked.get((state, number), " ")
+        for page in self._client.pages(f"{state}#{number:02x}", low=low, high=text_of(cutoff), limit=min(PAGE, limit)):
             records = self._reader.items([id_of(line) for line in page])
-            found += self._free([record for record in records if _is_old(record, state, cutoff)], now)
+            found += self._free([record for record in records if is_old(record)], now)
             if len(found) >= limit:
                 break
-        return found
+            reached = page[-1]["SK"]["S"] if page else reached
+        return found, reached
 
-    def _succeeded(self, number: int, cutoff: datetime, limit: int, now: datetime, pages: int | None) -> Walked:
+    def _succeeded(
+        self, number: int, cutoff: datetime, limit: int, now: datetime, pages: int | None, is_old: Old
+    ) -> Walked:
         """Records of succeeded jobs of one partition that may go, and how far it looked."""
         found: list[Item] = []
-        low = reached = self._walked.get(number, " ")
+        low = reached = self._walked.get((State.SUCCEEDED, number), " ")
         high = "~" if pages is None else _made_before(cutoff)
         for count, page in enumerate(self._client.pages(f"id#{number:02x}", low=low, high=high, limit=PAGE), 1):
-            records = [item for item in page if pointed(item) is None and _is_old(item, State.SUCCEEDED, cutoff)]
-            found += self._free(records, now)
+            found += self._free([item for item in page if pointed(item) is None and is_old(item)], now)
             if len(found) > limit:
                 break
             reached = page[-1]["SK"]["S"] if page else reached
@@ -111,19 +128,14 @@ class Pruning:
     def _forget(self, item: Item, now: datetime) -> int:
         """Delete a finished job with all that belongs to it; how many jobs that was."""
         job = job_from(item)
-        belongings = [
-            place_of(one)
-            for pk in (f"events#{job.id}", f"large#{job.id}")
-            for page in self._client.pages(pk, limit=1000)
-            for one in page
-        ]
-        parts = [*forgotten(self._table, job), *(delete(self._table, place) for place in belongings[:TRAIL])]
+        pieces = [place_of(piece) for page in self._client.pages(f"large#{job.id}", limit=1000) for piece in page]
+        parts = [*forgotten(self._table, job), *(delete(self._table, place) for place in pieces[:PIECES])]
         try:
             self._client.write(parts)
         except Failed:  # somebody retried it
             return 0
         with suppress(Crowded):
-            self._client.delete(belongings[TRAIL:])
+            self._client.delete(pieces[PIECES:])
         key = _key(item)
         if key is not None:  # of a window that is over; TTL would tidy it up too
             with suppress(Failed, Crowded):
@@ -137,9 +149,16 @@ def _key(item: Item) -> Place | None:
     return key_place(at.get("tenant", "default"), at["job_type"], at["key"]) if "key" in at else None
 
 
-def _is_old(item: Item, state: State, cutoff: datetime) -> bool:
+def _latest(keep: Retention, state: State, now: datetime) -> datetime | None:
+    """When a job of this state ended at the latest that may go, whatever its task; None: all are kept."""
+    ages = [keep.states.get(state), *(ages.get(state) for ages in keep.tasks.values())]
+    return max((back(now, age) for age in ages if age is not None), default=None)
+
+
+def _is_old(item: Item, state: State, keep: Retention, now: datetime) -> bool:
     at = plain(item)
-    return bool(at["status"] == state and at.get("completed_at", "") < text_of(cutoff))
+    age = keep.age(state, at.get("job_type", ""))
+    return bool(at.get("status") == state and age is not None and at.get("completed_at", "") < text_of(back(now, age)))
 
 
 def _made_before(moment: datetime) -> str:

@@ -80,11 +80,19 @@ class Scripts:
         if current is None or place is None or not fits(change, current, now):
             return judge(change, current)
         try:
-            parts = self._changed(change, place, now, None)
+            parts = [*self._changed(change, place, now, None), *self._following(change, listed, now)]
         except ValueError as error:
             return Verdict(Ruling.REFUSED, why=str(error))
         yield listed.with_(parts)
         return Verdict(Ruling.APPLIED)
+
+    def _following(self, change: Change, listed: "Listed", now: datetime) -> list[Part]:
+        """The job that is stored with the change, if its id or key is not taken."""
+        if change.follow is None:
+            return []
+        follow = arrived(change.follow, now)
+        first, dead = self._first(follow, listed, now)
+        return [] if first is not None else self._new(follow, now, dead)
 
 
 class Listed:

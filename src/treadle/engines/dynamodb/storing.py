@@ -1,12 +1,12 @@
 """Storing new jobs: many in one transaction, or each in its own where somebody was first."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
 from treadle.engines.base import Receipt
 from treadle.engines.dynamodb.client import BATCH, BRIEFLY, TRIES, Client, Crowded, Failed
-from treadle.engines.dynamodb.items import holder_of
+from treadle.engines.dynamodb.items import Item, holder_of
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Pools
 from treadle.engines.dynamodb.writes import ID, KEY, Part
@@ -63,11 +63,18 @@ class Storing:
                     self._client.write(self._new(job, now, dead))
                     return Receipt(job, created=True)
                 except Failed as failed:
-                    holder = job.id if ID in failed.which else holder_of(failed.which[KEY])
-                [first] = self._reader.get([holder]) if holder else [None]
+                    first, dead = self.first(job, failed.which)
                 if first is not None:
                     return Receipt(first, created=False)
-                dead = holder  # a key whose job is gone is not trusted
         except ValueError as error:
             return Receipt(job, created=False, refused=str(error))
         raise Crowded(f"{self._client.where}: job {job.id} or its key keeps changing; repeating is safe")
+
+    def first(self, job: Job, which: Mapping[int, Item | None], begin: int = 0) -> tuple[Job | None, str | None]:
+        """Who has the id or the key of a job whose parts, the first of them at `begin`, were refused.
+
+        And for whom the key is, if that job is gone: such a key is not trusted.
+        """
+        holder = job.id if begin + ID in which else holder_of(which.get(begin + KEY))
+        [first] = self._reader.get([holder]) if holder else [None]
+        return first, holder

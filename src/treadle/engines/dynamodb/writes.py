@@ -15,9 +15,6 @@ from treadle.engines.dynamodb.items import (
     Place,
     Value,
     attributes_of,
-    ended_place,
-    event_item,
-    expiry_place,
     id_place,
     key_place,
     pieces_of,
@@ -26,11 +23,14 @@ from treadle.engines.dynamodb.items import (
     text_of,
     value_of,
 )
+from treadle.engines.dynamodb.lines import cost_place, ended_place, event_item, expiry_place, marker_place
 from treadle.model import Change, Event, Fence, Job, Scope, State, What
 
 Part = dict[str, Any]
 Test = tuple[str, str, Value | None]
-"""An attribute, how it is compared (= or <=), and with what; None: it must not be there."""
+"""An attribute, how it is compared (=, < or <=), and with what; None: it must not be there."""
+
+COST_KEPT = 400 * 86_400  # seconds that the cost of an ended job is known
 
 
 class Table(NamedTuple):
@@ -50,6 +50,11 @@ def put(table: Table, place: Place, item: Item, *when: Sequence[Test]) -> Part:
 
 def delete(table: Table, place: Place, *when: Sequence[Test]) -> Part:
     return {"Delete": {"TableName": table.name, "Key": place.key, **_condition(when)}}
+
+
+def check(table: Table, place: Place, *when: Sequence[Test]) -> Part:
+    """Nothing is written, but all the rest only if this holds."""
+    return {"ConditionCheck": {"TableName": table.name, "Key": place.key, **_condition(when)}}
 
 
 def update(
@@ -93,6 +98,10 @@ def _condition(when: Sequence[Sequence[Test]]) -> dict[str, Any]:
 ABSENT: Test = ("PK", "=", None)
 
 
+def there(place: Place) -> Test:
+    return ("SK", "=", {"S": place.sk})
+
+
 def _revision(revision: int) -> Test:
     return ("revision", "=", value_of(revision) if revision else None)
 
@@ -116,7 +125,7 @@ def enqueue(table: Table, job: Job, place: Place, now: datetime, dead: str | Non
         parts.append(take_key(table, job, now, dead))
     parts += _lists(table, None, job)
     if table.everything:
-        parts.append(event(table, Event(job.id, 0, now, What.ENQUEUED, "enqueue", "", job.tenant)))
+        parts += trail(table, Event(job.id, 0, now, What.ENQUEUED, "enqueue", "", job.tenant))
     return [*parts, *(put(table, place, piece) for place, piece in _pieces(job, SPILLED).items())]
 
 
@@ -145,9 +154,10 @@ def key_of(job: Job) -> Place:
     return key_place(job.tenant, job.task, job.key or "")
 
 
-def event(table: Table, line: Event) -> Part:
+def trail(table: Table, line: Event) -> list[Part]:
+    """A line of the audit trail, and what says that it is in no seal yet."""
     item = event_item(line)
-    return put(table, place_of(item), item)
+    return [put(table, place_of(item), item), put(table, marker_place(line, table.spread), {})]
 
 
 def _pieces(job: Job, names: Sequence[str]) -> dict[Place, Item]:
@@ -183,7 +193,7 @@ def take(table: Table, job: Job, claim: Claim, place: Place, now: datetime) -> l
     if job.key_scope is Scope.PENDING:
         parts.append(_free_key(table, job))
     if table.everything:
-        parts.append(event(table, Event(job.id, job.revision + 1, now, What.CLAIMED, claim.worker, "", job.tenant)))
+        parts += trail(table, Event(job.id, job.revision + 1, now, What.CLAIMED, claim.worker, "", job.tenant))
     return parts
 
 
@@ -229,10 +239,11 @@ def change_parts(
         parts.append(take_key(table, after, now, dead))
     elif change.frees_key:
         parts.append(_free_key(table, before))
-    if table.everything or change.what.noteworthy:
+    if table.everything or change.loud or change.what.noteworthy:
         line = Event(before.id, after.revision, change.at, change.what, change.actor, change.note, before.tenant)
-        parts.append(event(table, line))
+        parts += trail(table, line)
     parts += _lists(table, before, after)
+    parts += _costs(table, before, after)
     return [*parts, *_respilled(table, before, after)]
 
 
@@ -260,12 +271,26 @@ def _lines(table: Table, job: Job | None) -> list[Place]:
     return []
 
 
+def _costs(table: Table, before: Job, after: Job) -> Iterator[Part]:
+    """What an ended job has cost; one that is retried has not ended, and counts when it ends again."""
+    if before.state.final and before.cost_micros > 0:
+        yield delete(table, cost_place(before, table.spread))
+    if after.state.final and after.cost_micros > 0 and after.finished_at is not None:
+        ttl = int(after.finished_at.timestamp()) + COST_KEPT
+        told = {"tenant": after.tenant, "task": after.task, "cost_micros": after.cost_micros, "ttl": ttl}
+        item = {name: value_of(value) for name, value in told.items()}
+        yield put(table, cost_place(after, table.spread), item | {"finished_at": value_of(after.finished_at)})
+
+
 def renewal(table: Table, place: Place, token: str, sets: Mapping[str, Value], *, forward: bool) -> Part:
     """A lease, renewed by its holder; `forward`: not to an earlier end than it has."""
     tests: list[Test] = [_status(State.RUNNING), ("lease_token", "=", {"S": token})]
     if forward and "lock_expires_at" in sets:
         tests.append(("lock_expires_at", "<=", sets["lock_expires_at"]))
     return update(table, place, sets, (), tests)
+
+
+MOVED = 3  # parts that moving a job takes
 
 
 def moved(table: Table, item: Item, job: Job, old: Place, new: Place) -> list[Part]:

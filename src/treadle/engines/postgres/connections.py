@@ -171,6 +171,8 @@ class Connections:
         said = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, _NOT_MIGRATED):
             return SchemaError(f"{self.where}: {said}. Run `treadle migrate` (or set auto_migrate) first")
+        if isinstance(error, pg.InsufficientPrivilege) and "row-level security" in said:
+            return EngineError(f"{self.where}: {said}. This role sees one tenant at a time: use app.tenant(name)")
         if isinstance(error, pg.InsufficientPrivilege):
             return EngineError(f"{self.where}: {said}. Grant this role the rights it needs on the schema")
         if isinstance(error, (pg.InvalidPassword, pg.InvalidAuthorizationSpecification, pg.ProgramLimitExceeded)):

@@ -3,10 +3,12 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from typing import TypeVar
 
 import psycopg
 
@@ -19,30 +21,43 @@ from treadle.engines.base import (
     Page,
     Receipt,
     Renewal,
+    Retention,
     Ruling,
+    Saved,
     Script,
     Turn,
     Verdict,
+    Walls,
+    Whatever,
     Where,
     drive,
     in_order,
 )
-from treadle.engines.postgres import looking, schema, scripts
+from treadle.engines.postgres import looking, records, schema, scripts
 from treadle.engines.postgres.connections import CALL, DATA_ERRORS, Connection, Connections, conninfo
 from treadle.engines.postgres.doctor import FACTS, examine
-from treadle.engines.postgres.keeping import EXTEND, OLD_KEYS, PAST, PRUNE, STILL, renewal
+from treadle.engines.postgres.keeping import COSTS, EXTEND, OLD_KEYS, PAST, STILL, pruning, renewal
 from treadle.engines.postgres.listener import ECHO, Listener
+from treadle.engines.postgres.places import Places
+from treadle.engines.postgres.records import Values
 from treadle.engines.postgres.rows import JOB, change_record, event_from, job_from, packed, storable
-from treadle.engines.postgres.turn import SPARE, Answer, Places, parameter, statement
+from treadle.engines.postgres.turn import SPARE, Answer, parameter, statement
+from treadle.engines.postgres.walls import SETTING, stand, walls_sql
+from treadle.engines.postgres.walls import examine as examine_walls
+from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.rows import Row
 from treadle.errors import EngineError, SchemaError
 from treadle.model import UUID, Change, Event, Job, State
+from treadle.records import Pause, Record, Schedule, Seal
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 
 PERSISTENCE = 5.0  # seconds for which a caller's own calls are tried again while the server does not answer
 FILLING = 1.0  # seconds that one claim may take to fill up from many lanes, or past jobs it does not know
 RENEWED_AT_ONCE = 500
+_WHOSE = f"select coalesce(current_setting('{SETTING}', true), '') where $1::text is not null"
+_SET = f"select set_config('{SETTING}', $1::text, true)"
 BRIEFLY = "100ms"  # to wait for a key that is in somebody's open transaction
 REMEMBERED = 600.0  # seconds after which the server is asked for its time again
 
@@ -77,6 +92,9 @@ class PostgresEngine:
         self._opening = threading.Lock()
         self._rounds = 0
         self._places = Places()
+        self._aside: set[tuple[str, ...]] = set()  # queues whose last claim met a pause, or something put away
+        self._sweeper = Sweeper()
+        self._tenant: str | None = None  # whose rows alone are seen, where there are walls
 
     # ------------------------------------------------------------------------------------ the schema
 
@@ -124,11 +142,25 @@ class PostgresEngine:
             return connection.execute("select pg_notify(%s, 'doctor')", [self._channel])
 
         hears = not standby and self._listener.hears(lambda: self.server.run(notify))
-        return examine(facts, drift, hears=hears)
+        walls = self.server.run(lambda connection: examine_walls(connection, self.schema))
+        return [*examine(facts, drift, hears=hears), *walls]
 
     def close(self) -> None:
         self._listener.close()
         self.server.close()
+
+    def walls(self, walls: Walls, *, only_sql: bool = False) -> str:
+        sql = walls_sql(self.schema, walls)
+        if not only_sql:
+            self._transact(lambda connection: connection.execute(sql))
+        return sql
+
+    def bound(self, tenant: str) -> "PostgresEngine":
+        """The same connections; each transaction names the tenant, if there are walls."""
+        bound = copy(self)
+        bound._tenant = tenant
+        bound.__dict__.pop("_walled", None)
+        return bound
 
     def now(self) -> datetime:
         if self._clock is not None:
@@ -165,7 +197,7 @@ class PostgresEngine:
 
     def _enqueue(self, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
         """Store jobs; a value the server will not take is found by halving, so that it falls alone."""
-        channel = self._channel if time.monotonic() - self._notified > ECHO / 2 else None
+        channel = self._loud()
 
         def store(connection: Connection) -> list[Receipt]:
             return self._drive(connection, scripts.enqueue(jobs, now, everything=self._everything, notify=channel))
@@ -180,13 +212,18 @@ class PostgresEngine:
                 return [Receipt(jobs[0], created=False, refused=why)]
             half = len(jobs) // 2
             return self._enqueue(jobs[:half], now) + self._enqueue(jobs[half:], now)
-        if channel is not None:
-            self._notified = time.monotonic()
         for receipt in receipts:
             if receipt.created:
                 self._heard(receipt.job.created_at)
                 break
         return receipts
+
+    def _loud(self) -> str | None:
+        """Where to say that there are new jobs, unless we did so just now."""
+        if time.monotonic() - self._notified <= ECHO / 2:
+            return None
+        self._notified = time.monotonic()
+        return self._channel
 
     def turn(self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime | None = None) -> Turn:
         if len({change.before.id for change in changes}) != len(changes):
@@ -194,7 +231,7 @@ class PostgresEngine:
         now = self._time(now)
         plain = [change for change in changes if scripts.plain(change)]
         verdicts: dict[str, Verdict] = {}
-        if claim is None or len(plain) < len(changes) or any(self._puts_back(change, now) for change in plain):
+        if claim is None or len(plain) < len(changes) or any(self._makes_due(change, now) for change in plain):
             verdicts = self._settle(plain, now)
             verdicts |= {c.before.id: self._settle_alone(c, now) for c in changes if not scripts.plain(c)}
             plain = []
@@ -218,9 +255,10 @@ class PostgresEngine:
             self._places.learn(claim, jobs, took=answer.took, known=answer.knew, now=time.monotonic())
         return Turn([verdicts[change.before.id] for change in changes], jobs, answer.now or now or self.now())
 
-    def _puts_back(self, change: Change, now: datetime | None) -> bool:
+    def _makes_due(self, change: Change, now: datetime | None) -> bool:
         """Whether the change makes a job due at once: one statement sees one snapshot, and could not claim it."""
-        return change.after.state is State.PENDING and change.after.due_at <= (now or self.now())
+        put_back = change.after.state is State.PENDING and change.after.due_at <= (now or self.now())
+        return put_back or change.follow is not None
 
     def _settle(self, changes: Sequence[Change], now: datetime | None) -> dict[str, Verdict]:
         """Write the changes; a value the server will not take is found by halving, so that it falls alone."""
@@ -228,7 +266,10 @@ class PostgresEngine:
             return {}
         answer = Answer()
         try:
-            self._take(changes, None, now, answer)
+            if any(change.follow is not None for change in changes):
+                answer.settled = self._settle_and_follow(changes, now)
+            else:
+                self._take(changes, None, now, answer)
         except (EngineError, *DATA_ERRORS) as error:
             why = _refusal(error)
             if len(changes) == 1:
@@ -237,9 +278,18 @@ class PostgresEngine:
             return self._settle(changes[:half], now) | self._settle(changes[half:], now)
         return self._judged(changes, answer, now)
 
+    def _settle_and_follow(self, changes: Sequence[Change], now: datetime | None) -> set[str]:
+        """Write the changes and the jobs that follow them; the ids of those that were written."""
+        script = partial(scripts.settle_all, changes, now, everything=self._everything, notify=self._loud())
+        settled = self._transact(lambda connection: self._drive(connection, script()), waits=BRIEFLY)
+        self._listener.stir()
+        return settled
+
     def _take(self, changes: Sequence[Change], claim: Claim | None, now: datetime | None, answer: Answer) -> None:
         """Send the one statement of a turn, and understand its answer."""
         places = [] if claim is None or self._clock is not None else self._places.of(claim, time.monotonic())
+        queues = tuple(claim.queues) if claim is not None else ()
+        aside = queues in self._aside
         self._rounds += 1
         text = parameter(
             [change_record(change, everything=self._everything) for change in changes],
@@ -247,18 +297,23 @@ class PostgresEngine:
             now,
             everything=self._everything,
             places=places,
-            spare=SPARE if answer.filed else 0,
+            spare=SPARE if answer.put_away else 0,
             again=bool(answer.claimed),
             first=self._rounds,
         )
-        sql, sent = statement(claim, settles=bool(changes), places=places), time.monotonic()
+        sql, sent = statement(claim, settles=bool(changes), places=places, aside=aside), time.monotonic()
         answer.understand(self._run(lambda connection: self._execute(connection, sql, text)))
+        if answer.aside or answer.put_away:
+            self._aside.add(queues)
+            answer.more = answer.more or not aside
+        else:
+            self._aside.discard(queues)
         if answer.now is not None:
             self._heard(answer.now)
         answer.took, answer.knew = time.monotonic() - sent, bool(places)
 
     def _fill(self, claim: Claim, now: datetime | None, answer: Answer) -> None:
-        """Claim on, while there may be more: in lanes that gave their share, or behind jobs we do not know."""
+        """Claim on, while there may be more: in lanes that gave their share, or behind jobs that we may not take."""
         deadline = time.monotonic() + FILLING
         while len(answer.claimed) < claim.limit and answer.more and time.monotonic() < deadline:
             self._take([], claim, now, answer)
@@ -272,7 +327,7 @@ class PostgresEngine:
         try:
             return self._transact(write, waits=BRIEFLY)
         except (EngineError, *DATA_ERRORS) as error:
-            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+            if _is_locked(error):
                 return Verdict(Ruling.BUSY)  # somebody's open transaction has the key, or lets go of it
             return Verdict(Ruling.REFUSED, why=_refusal(error))
 
@@ -354,15 +409,99 @@ class PostgresEngine:
     def events(self, job_id: str) -> list[Event]:
         return [event_from(row) for row in self._read(looking.EVENTS, [job_id])] if _is_id(job_id) else []
 
-    def prune(self, keep: Mapping[State, timedelta], *, limit: int, now: datetime | None = None) -> int:
-        gone = 0
+    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None) -> int:
         moment = self._time(now)
         self._run(lambda connection: self._execute(connection, OLD_KEYS, packed([], moment)))
-        for state, age in keep.items():
-            sql = PRUNE.replace("$state", state.value).replace("$limit", str(limit - gone))
-            text = packed([], moment, age=age.total_seconds())
-            gone += self._run(lambda connection: self._execute(connection, sql, text))[0][0]  # noqa: B023 - run at once
-        return gone
+        return self._sweeper.sweep(keep, limit, moment or self.now(), self._prune)
+
+    def _prune(self, rule: Rule, since: Place, until: datetime, limit: int) -> Window:
+        sql, text = pruning(rule, since, until, limit)
+        [[gone, *end]] = self._run(lambda connection: self._execute(connection, sql, text))
+        return Window(gone, end if end[0] is not None else None)
+
+    def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
+        rows = self._read(COSTS, {"since": since, "until": until, "tenant": tenant})
+        return {(tenant, task): int(micros) for tenant, task, micros in rows}
+
+    # ------------------------------------------------------------------------ the rows beside the jobs
+
+    def records(self, kind: type[R], *, tenant: str | None = None) -> list[R]:
+        return records.read(self._read, kind, tenant) if tenant is None or storable(tenant) else []
+
+    def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
+        return records.due(self._read, limit, ahead, self._time(now))
+
+    def save(
+        self,
+        record: Record,
+        *,
+        before: Record | Whatever | None,
+        line: Event | None = None,
+        job: Job | None = None,
+        now: datetime | None = None,
+    ) -> Saved:
+        saved = self._save(record, before, line, job, self._time(now))
+        if isinstance(record, Pause):  # also if it was there already: who stored it may not have waited to the end
+            records.await_claims(self._read)
+        if saved.receipt is not None and saved.receipt.created:
+            self._listener.stir()
+        return saved
+
+    def _save(
+        self,
+        record: Record,
+        before: Record | Whatever | None,
+        line: Event | None,
+        job: Job | None,
+        now: datetime | None,
+    ) -> Saved:
+        def write(connection: Connection) -> Saved:
+            done = records.save(partial(self._query, connection), record, before, line)
+            if not done or job is None:
+                return Saved(done)
+            script = scripts.enqueue([job], now, everything=self._everything, notify=self._loud())
+            return Saved(True, self._drive(connection, script)[0])
+
+        try:
+            return self._transact(write, waits=BRIEFLY)
+        except (EngineError, *DATA_ERRORS) as error:
+            if _is_locked(error):
+                return Saved(done=False)  # somebody's open transaction changes it, or has the job's key
+            if job is None:
+                raise
+            why = _refusal(error)
+            saved = self._save(record, before, line, None, now)
+            return saved._replace(receipt=Receipt(job, created=False, refused=why)) if saved.done else saved
+
+    def drop(self, record: Record, *, line: Event | None = None) -> bool:
+        def write(connection: Connection) -> bool:
+            done = records.drop(partial(self._query, connection), record, line)
+            if done and isinstance(record, Pause):
+                self._query(connection, "select pg_notify(%s, 'resumed')", [self._channel])
+            return done
+
+        try:
+            done = self._transact(write, waits=BRIEFLY)
+        except EngineError as error:
+            if not _is_locked(error):
+                raise
+            return False
+        self._listener.stir()
+        return done
+
+    # -------------------------------------------------------------------------------- the audit trail
+
+    def unsealed(self, *, limit: int) -> list[Event]:
+        return records.unsealed(self._read, limit)
+
+    def seal(self, seal: Seal, lines: Sequence[Event]) -> bool:
+        return records.seal(self._read, seal, lines)
+
+    def sealed(self, seal: Seal) -> list[Event]:
+        return records.sealed(self._read, seal)
+
+    def forget(self, seal: Seal, *, now: datetime | None = None) -> bool:
+        return records.forget(self._read, seal, self._time(now))
 
     # ------------------------------------------------------------- for the caller's own transaction
 
@@ -373,7 +512,17 @@ class PostgresEngine:
         return self._named(scripts.settle(change, self._time(now), everything=self._everything))
 
     def _named(self, script: Script[T]) -> Script[T]:
-        """The script with our schema's name in it."""
+        """The script with our schema's name in it; in the caller's transaction the walls are as before afterwards."""
+        if not self._walled:
+            return (yield from self._with_schema(script))
+        # Settings of its own come and go within the caller's transaction; if that fails, they go with it.
+        [[before]] = yield _WHOSE, ""
+        yield _SET, self._tenant or ""
+        result = yield from self._with_schema(script)
+        yield _SET, before
+        return result
+
+    def _with_schema(self, script: Script[T]) -> Script[T]:
         try:
             sql, text = next(script)
             while True:
@@ -391,19 +540,37 @@ class PostgresEngine:
     def _run(self, work: Callable[[Connection], T], *, patience: float = CALL, persist: float = 0.0) -> T:
         if not self._ready:
             self.open()
+        if self._walled:
+            return self.server.transaction(self._inside(work), patience=patience, persist=persist)
         return self.server.run(work, patience=patience, persist=persist)
 
     def _transact(self, work: Callable[[Connection], T], *, persist: float = 0.0, waits: str = "0") -> T:
         if not self._ready:
             self.open()
-        return self.server.transaction(work, persist=persist, waits=waits)
+        return self.server.transaction(self._inside(work), persist=persist, waits=waits)
 
-    def _read(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:
-        def read(connection: Connection) -> list[Row]:
-            query = schema.named(sql, self.schema)
-            return connection.execute(query, values or None, binary=True).fetchall()
+    @cached_property
+    def _walled(self) -> bool:
+        """Whether this is one tenant's engine, and the server has walls."""
+        return self._tenant is not None and self.server.run(lambda connection: stand(connection, self.schema))
 
-        return self._run(read, persist=PERSISTENCE)
+    def _inside(self, work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+        """The same work within the tenant's walls; what it sets ends with its transaction."""
+        if not self._walled:
+            return work
+
+        def inside(connection: Connection) -> T:
+            connection.execute("select set_config(%s, %s, true)", [SETTING, self._tenant])
+            return work(connection)
+
+        return inside
+
+    def _read(self, sql: str, values: Values = ()) -> list[Row]:
+        return self._run(lambda connection: self._query(connection, sql, values), persist=PERSISTENCE)
+
+    def _query(self, connection: Connection, sql: str, values: Values) -> list[Row]:
+        cursor = connection.execute(schema.named(sql, self.schema), values or None, binary=True)
+        return cursor.fetchall() if cursor.description else []
 
     def _drive(self, connection: Connection, script: Script[T]) -> T:
         return drive(script, lambda sql, text: self._execute(connection, sql, text))
@@ -421,6 +588,11 @@ def _refusal(error: Exception) -> str:
     if not isinstance(cause, DATA_ERRORS):
         raise error
     return str(cause).partition("\n")[0]
+
+
+def _is_locked(error: Exception) -> bool:
+    """Whether somebody's open transaction kept us waiting too long."""
+    return isinstance(error.__cause__, psycopg.errors.LockNotAvailable)
 
 
 def _is_id(id_: str) -> bool:

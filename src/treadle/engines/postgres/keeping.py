@@ -1,10 +1,14 @@
-"""What keeps the store in order: renewing leases, finding those that are past, pruning old jobs."""
+"""What keeps the store in order: renewing leases, finding those that are past, pruning old jobs, adding up costs."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from treadle.engines.base import Hold
-from treadle.engines.postgres.rows import JOB, record, stored, unpack
+from treadle.engines.postgres.rows import JOB, packed, record, stored, unpack
+from treadle.engines.retention import Place, Rule
 from treadle.engines.rows import renewal_of
+
+WINDOW = 1000  # finished jobs that are looked at in one go, to see which are old
 
 RENEWAL = ("id", "token", "started_at", "progress", "cost_micros")
 
@@ -51,14 +55,61 @@ delete from @.keys k using old o where k.tenant = o.tenant and k.task = o.task a
 PRUNE = f"""
 {unpack(("id",))},
 old as materialized (
-    select f.id from @.finished f, t
-    where f.state = '$state' and f.finished_at < t.now - make_interval(secs => t.age)
+    select f.id from @.finished f
+    where f.state = '$state' and f.finished_at < (select until from t)
     and not exists (select 1 from @.keys k where k.job = f.id)
     order by f.finished_at limit $limit for update of f skip locked
 ),
+gone as (delete from @.finished where id = any (array(select id from old)) returning id)
+select count(*)::int, null::timestamptz, null::text from gone
+"""
+
+# Where some stay and some go, a window of them is looked at, from a place on: (finished_at, id).
+PRUNE_SOME = f"""
+{unpack(("id",))},
+seen as materialized (
+    select f.id, f.task, f.finished_at from @.finished f
+    where f.state = '$state' and f.finished_at < (select until from t)
+    and (f.finished_at, f.id) > ((select since from t), (select after from t))
+    and not exists (select 1 from @.keys k where k.job = f.id)
+    order by f.finished_at, f.id limit {WINDOW}
+),
+chosen as materialized (
+    select s.id, s.finished_at from seen s cross join t
+    where (s.task = any (t.tasks)) = t.these order by s.finished_at, s.id limit $limit
+),
+old as materialized (
+    select f.id from @.finished f where f.id = any (array(select id from chosen)) for update of f skip locked
+),
 gone as (delete from @.finished where id = any (array(select id from old)) returning id),
-forgotten as (delete from @.events where job = any (array(select id from old)))
-select count(*)::int from gone
+reached as (
+    (select id, finished_at from chosen where (select count(*) from chosen) = $limit
+    order by finished_at desc, id desc limit 1)
+    union all
+    (select id, finished_at from seen where (select count(*) from seen) = {WINDOW}
+    order by finished_at desc, id desc limit 1)
+    limit 1
+)
+select g.n::int, r.finished_at, r.id::text
+from (select count(*) as n from gone) g left join reached r on true
+"""
+
+
+def pruning(rule: Rule, since: Place, until: datetime, limit: int) -> tuple[str, str]:
+    """The statement that deletes what the rule wants of the next jobs, and its parameter."""
+    sql = PRUNE_SOME if rule.picky else PRUNE
+    tasks = [rule.task] if rule.task is not None else sorted(rule.but)
+    at, after = since or (datetime.min.replace(tzinfo=UTC), "00000000-0000-0000-0000-000000000000")
+    place = {"since": stored(at), "after": after, "until": stored(until)}
+    text = packed([], None, **place, tasks=tasks, these=rule.task is not None)
+    return sql.replace("$state", rule.state.value).replace("$limit", str(limit)), text
+
+
+COSTS = """
+select tenant, task, sum(cost_micros) from @.finished
+where cost_micros > 0 and finished_at >= %(since)s and finished_at < %(until)s
+and (%(tenant)s::text is null or tenant = %(tenant)s)
+group by tenant, task
 """
 
 

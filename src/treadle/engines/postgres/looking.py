@@ -10,7 +10,7 @@ from treadle.engines.rows import COLUMNS
 from treadle.model import UUID, Job, State
 
 EVENTS = """
-select job::text, revision, at, what, actor, note, tenant from @.events where job = %s order by revision
+select job::text, revision, at, what, actor, note, tenant from @.events where job = %s order by revision, at
 """
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -18,7 +18,7 @@ _TYPES = {
     "cost_micros": "bigint", "revision": "int", "was_revision": "int", "was_lease": "timestamptz", "at": "timestamptz",
     "job": "uuid", "place": "int", "until": "timestamptz", "frees": "boolean",
 }  # fmt: skip
-JSON = frozenset(("payload", "result", "error", "progress"))
+JSON = frozenset(("payload", "on_end", "result", "error", "progress"))
 
 JOB = ", ".join(f"{name}::text" if name == "id" or name in JSON else name for name in COLUMNS)
 """What to select for `job_from`; every driver reads it alike."""
@@ -74,9 +74,11 @@ def unpack(names: Sequence[str]) -> str:
     return f"""
 with recursive p as materialized (
     select * from json_to_record($1::text::json) as p(now timestamptz, rows json, claim json, notify text, lease float8,
-        age float8)
+        since timestamptz, after uuid, until timestamptz, tasks text[], these boolean)
 ),
-t as materialized (select coalesce(p.now, statement_timestamp()) as now, notify, lease, age from p),
+t as materialized (
+    select coalesce(p.now, statement_timestamp()) as now, notify, lease, since, after, until, tasks, these from p
+),
 c as materialized (select c.* from p cross join lateral json_to_recordset(p.rows) as c({columns}))"""
 
 
@@ -131,6 +133,6 @@ def edit_record(change: Change, *, everything: bool) -> dict[str, Any]:
 
 def audit_record(change: Change, *, everything: bool) -> dict[str, Any]:
     """The audit line of a change; without a `what` none is written."""
-    if not everything and not change.what.noteworthy:
+    if not (everything or change.loud or change.what.noteworthy):
         return {}
     return record(_AUDIT, (change.what, change.actor, change.note, stored(change.at)))

@@ -147,7 +147,10 @@ def enqueue(
         if job.id in created:
             receipts.append(Receipt(created.pop(job.id), created=True))  # a second request of this id finds the first
         else:
-            receipts.append(Receipt(there.get(first.get(job.id, job.id), fresh[job.id]), created=False))
+            found = there.get(first.get(job.id, job.id))
+            # Neither stored nor to be seen: it is another tenant's, behind a wall.
+            hidden = "" if found is not None else "this id cannot be used; leave it out and treadle makes one"
+            receipts.append(Receipt(found or fresh[job.id], created=False, refused=hidden))
     return receipts
 
 
@@ -252,7 +255,7 @@ REPLACE = f"""
 {unpack(EDIT)},
 mine as materialized (select j.id from c join @.jobs j on {FENCE} for update of j skip locked),
 written as (
-    update @.jobs j set filed = false, {", ".join(f"{name} = {_as('c', [name])}" for name in EDITED)}
+    update @.jobs j set filed = false, parked = false, {", ".join(f"{name} = {_as('c', [name])}" for name in EDITED)}
     from c where j.id = c.id and j.id = any (array(select id from mine))
     returning j.id
 ),{_NOTED}"""
@@ -279,8 +282,20 @@ def plain(change: Change) -> bool:
     )
 
 
+def settle_all(
+    changes: Sequence[Change], now: datetime | None, *, everything: bool, notify: str | None = None
+) -> Script[set[str]]:
+    """Write plain changes and what follows them, in one transaction; the ids of those that were written."""
+    rows = yield SETTLE, packed((change_record(change, everything=everything) for change in changes), now)
+    settled = {row[0] for row in rows}
+    follows = [change.follow for change in changes if change.follow is not None and change.before.id in settled]
+    if follows:
+        yield from enqueue(follows, now, everything=everything, notify=notify)
+    return settled
+
+
 def settle(change: Change, now: datetime | None, *, everything: bool) -> Script[Verdict]:
-    """Write one change behind its fence, with its key and its audit line; for one transaction."""
+    """Write one change behind its fence, with its key, its audit line and its follow-up; for one transaction."""
     job = change.after
     if change.takes_key:
         if not (yield LOCK, packed([fence_record(change)], now)):
@@ -290,6 +305,8 @@ def settle(change: Change, now: datetime | None, *, everything: bool) -> Script[
             return Verdict(Ruling.REFUSED, holder=holder, why=f"key {job.key!r} is taken")
     sql, values = _statement(change, everything)
     if (yield sql, packed([values], now)):
+        if change.follow is not None:
+            yield from enqueue([change.follow], now, everything=everything)
         return Verdict(Ruling.APPLIED)
     return (yield from _unwritten(change, now))
 

@@ -4,75 +4,118 @@ It answers with ids only, a few kilobytes, because its locks last until the answ
 frozen while its socket is full must not hold five hundred uncommitted claims. The jobs are read after the commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from treadle.engines.base import Claim
+from treadle.engines.postgres.places import Place
 from treadle.engines.postgres.rows import CHANGE, packed, stored, unpack
 from treadle.engines.postgres.scripts import SETTLED
 from treadle.engines.rows import Row
-from treadle.model import Job
 
-SPARE = 1000  # jobs of strangers that one statement may file away beside what it claims
-
-
-class Place(NamedTuple):
-    """Where a claim goes on: what comes before in this lane and priority was taken."""
-
-    queue: str
-    lane: str
-    priority: int
-    due_at: datetime
-    id: str
-
-
-class Places:
-    """The places where claims go on, while that is worth it.
-
-    A long transaction keeps the index entries of all that was claimed since it began, and every claim walks over them
-    to the first job that is still there. So after a claim that was slow, the next ones go on where it ended; what they
-    cannot see (an earlier or more urgent job) is seen by the full scan that follows within a second.
-    """
-
-    SLOW = 0.05  # seconds
-    FULL_SCAN = 1.0  # seconds
-
-    def __init__(self) -> None:
-        self._shape: object = None
-        self._until = 0.0
-        self._places: dict[tuple[str, str, int], Place] = {}
-
-    def of(self, claim: Claim, now: float) -> list[Place]:
-        """Where this claim goes on; nothing: it must look everywhere. `now` is monotonic."""
-        return list(self._places.values()) if self._shape == _shape(claim) and now < self._until else []
-
-    def learn(self, claim: Claim, jobs: Sequence[Job], *, took: float, known: bool, now: float) -> None:
-        """A claim gave these jobs; `known`: it went on from a known place."""
-        if not known:
-            if took < self.SLOW or len(jobs) < claim.limit:
-                self._until = 0.0
-                return
-            self._shape, self._until, self._places = _shape(claim), now + self.FULL_SCAN, {}
-        places = dict(self._places)  # another thread may be reading the old ones
-        for job in jobs:
-            place = Place(job.queue, job.lane, job.priority, job.due_at, job.id)
-            key = (job.queue, job.lane, job.priority)
-            places[key] = max(place, places.get(key, place))
-        self._places = places
-
-
-def _shape(claim: Claim) -> object:
-    return tuple(claim.queues), claim.lanes, claim.tasks
+SPARE = 1000  # jobs that one statement may put away beside what it claims
 
 
 _PENDING = "j.state = 'pending' and not j.filed"
-_FILED = "j.state = 'pending' and j.filed"
+_FILED = "j.state = 'pending' and j.filed and not j.parked"
+_PARKED = "j.state = 'pending' and j.parked"
+_JOB = "j.id, j.priority, j.due_at, j.tenant, j.task, j.task_version, j.lease_token"
 
 # No limit at all, but the planner takes it for a tenth. Without it a recursion within a recursion looks so costly that
 # a server with jit compiles the statement for seconds.
 _FEW = "limit (select 1000000000 from p)"
+
+_ASKED = """
+asked as materialized (
+    select w.*, @.holding(w.token) as held from p cross join lateral json_to_record(p.claim) as w(
+        token text, worker text, lease float8, "limit" int, spare int, queues text[], lanes text[], known json,
+        any_task boolean, places json, again boolean, first bigint, everything boolean)
+),
+known as materialized (select k.* from asked, json_to_recordset(known) as k(task text, version bigint)),
+wanted as materialized (select distinct unnest(queues) as queue from asked)"""
+
+# To read the pauses is not enough: a claim that began before a pause was committed does not see it, and may itself
+# commit after it. So every claim names the table once more, to lock no row of it: that takes a ROW SHARE lock on the
+# table, before the statement's snapshot. Whoever pauses waits after the commit until all claims that hold one are over
+# (records.await_claims); no claim waits for anybody.
+_DOOR = "door as materialized (select 1 from @.pauses where false for key share)"
+_HOLDS = "(s.until is null or s.until > (select now from t)) and not exists (select 1 from door)"
+
+# Where nothing is paused and nothing was put away, as is usual, a claim looks into its lanes alone. It takes nothing if
+# it finds that this is not so: then it is sent again, with all that follows below.
+_NOTHING_ASIDE = f"""
+aside as materialized (
+    select exists (
+        select 1 from @.pauses s, asked w where (s.queue = '*' or s.queue = any (w.queues)) and {_HOLDS}
+    ) or exists (
+        select 1 from wanted q
+        where (select true from @.jobs j where {_FILED} and j.queue = q.queue order by j.lane, j.task limit 1)
+        or (select true from @.jobs j where {_PARKED} and j.queue = q.queue order by j.lane, j.tenant limit 1)
+    ) as yes
+),
+queues as materialized (select queue from wanted {_FEW})"""
+
+
+def _shut(job: str, *, by_tenant: bool) -> str:
+    """Whether the gate stops such a job: by its task, or by a pause that names its tenant."""
+    gate = "(select tenant, queue, task from gate)"
+    if not by_tenant:
+        return f"(('*', {job}.queue, {job}.task) in {gate})"
+    return f"(({job}.tenant, {job}.queue, {job}.task) in {gate} or ({job}.tenant, {job}.queue, '*') in {gate})"
+
+
+# The gate: the pauses that hold in these queues; * is any tenant or task. Jobs that some claim met and could not take
+# are found by lane, task and version, or by lane, tenant, task and version, one step for each.
+_ASIDE = f"""
+gate as materialized (
+    select s.tenant, q.queue, s.task from wanted q join @.pauses s on s.queue in (q.queue, '*') where {_HOLDS}
+),
+queues as materialized (
+    select q.queue from wanted q where ('*', q.queue, '*') not in (select tenant, queue, task from gate) {_FEW}
+),
+filed_steps(queue, lane, task, task_version) as (
+    select q.queue, f.lane, f.task, f.task_version from queues q cross join lateral (
+        select j.lane, j.task, j.task_version from @.jobs j where {_FILED} and j.queue = q.queue
+        order by j.lane, j.task, j.task_version limit 1
+    ) f
+    union all
+    select s.queue, f.lane, f.task, f.task_version from filed_steps s cross join lateral (
+        select j.lane, j.task, j.task_version from @.jobs j where {_FILED} and j.queue = s.queue
+        and (j.lane, j.task, j.task_version) > (s.lane, s.task, s.task_version)
+        order by j.lane, j.task, j.task_version limit 1
+    ) f
+),
+filed as materialized (
+    select s.queue, s.lane, s.task, s.task_version
+    from filed_steps s cross join wish w left join known k on k.task = s.task
+    where (w.lanes is null or s.lane = any (w.lanes)) and not {_shut("s", by_tenant=False)}
+    and case when k.task is null then w.any_task else s.task_version <= k.version end
+),
+parked_steps(queue, lane, tenant, task, task_version) as (
+    select q.queue, f.* from queues q cross join lateral (
+        select j.lane, j.tenant, j.task, j.task_version from @.jobs j where {_PARKED} and j.queue = q.queue
+        order by j.lane, j.tenant, j.task, j.task_version limit 1
+    ) f
+    union all
+    select s.queue, f.* from parked_steps s cross join lateral (
+        select j.lane, j.tenant, j.task, j.task_version from @.jobs j where {_PARKED} and j.queue = s.queue
+        and (j.lane, j.tenant, j.task, j.task_version) > (s.lane, s.tenant, s.task, s.task_version)
+        order by j.lane, j.tenant, j.task, j.task_version limit 1
+    ) f
+),
+parked as materialized (
+    select s.queue, s.lane, s.tenant, s.task, s.task_version
+    from parked_steps s cross join wish w left join known k on k.task = s.task
+    where (w.lanes is null or s.lane = any (w.lanes))
+    and not {_shut("s", by_tenant=False)} and not {_shut("s", by_tenant=True)}
+    and case when k.task is null then w.any_task else s.task_version <= k.version end
+),
+aside as materialized (
+    select exists (select 1 from gate) or exists (select 1 from filed_steps)
+        or exists (select 1 from parked_steps) as yes
+)"""
 
 # The lanes of these queues that hold pending jobs: from the first to the next, stepping over the jobs of each.
 _LANES_FOUND = f"""
@@ -106,7 +149,7 @@ _BY_LANE = f"""
             from level where level.priority is not null
         )
         select d.* from (select priority from level where priority is not null {_FEW}) level cross join lateral (
-            select j.id, j.priority, j.due_at, j.task, j.task_version, j.lease_token from @.jobs j
+            select {_JOB} from @.jobs j
             where {_PENDING} and j.queue = l.queue and j.lane = l.lane and j.priority = level.priority
             and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
             order by j.due_at, j.id limit s.n for update skip locked
@@ -118,7 +161,7 @@ _BY_LANE = f"""
 _BY_PLACE = f"""
     select l.queue, l.lane, d.*
     from lanes l cross join share s cross join lateral (
-        select j.id, j.priority, j.due_at, j.task, j.task_version, j.lease_token from @.jobs j
+        select {_JOB} from @.jobs j
         where {_PENDING} and j.queue = l.queue and j.lane = l.lane and j.priority = l.priority
         and (j.due_at, j.id) > (l.due_at, l.id)
         and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
@@ -128,58 +171,68 @@ _BY_PLACE = f"""
 _PLACES = f"""
 lanes as materialized (
     select l.* from asked, json_to_recordset(places) as l(
-        queue text, lane text, priority int, due_at timestamptz, id uuid) {_FEW}
-)"""
-
-# Jobs that some worker met and did not know are found by lane, task and version, one step for each.
-_FILED_STEPS = f"""
-filed_steps(queue, lane, task, task_version) as (
-    select q.queue, f.lane, f.task, f.task_version from queues q cross join lateral (
-        select j.lane, j.task, j.task_version from @.jobs j where {_FILED} and j.queue = q.queue
-        order by j.lane, j.task, j.task_version limit 1
-    ) f
-    union all
-    select s.queue, f.lane, f.task, f.task_version from filed_steps s cross join lateral (
-        select j.lane, j.task, j.task_version from @.jobs j where {_FILED} and j.queue = s.queue
-        and (j.lane, j.task, j.task_version) > (s.lane, s.task, s.task_version)
-        order by j.lane, j.task, j.task_version limit 1
-    ) f
-),
-filed as materialized (
-    select s.queue, s.lane, s.task, s.task_version
-    from filed_steps s cross join wish w left join known k on k.task = s.task
-    where (w.lanes is null or s.lane = any (w.lanes))
-    and case when k.task is null then w.any_task else s.task_version <= k.version end
+        queue text, lane text, priority int, due_at timestamptz, id uuid)
+    where l.queue in (select queue from queues) {_FEW}
 )"""
 
 _BY_TASK = f"""
     select f.queue, f.lane, d.*
     from filed f cross join share s cross join lateral (
-        select j.id, j.priority, j.due_at, j.task, j.task_version, j.lease_token from @.jobs j
+        select {_JOB} from @.jobs j
         where {_FILED} and j.queue = f.queue and j.lane = f.lane and j.task = f.task
         and j.task_version = f.task_version
         and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
         order by j.priority desc, j.due_at, j.id limit s.n for update skip locked
     ) d"""
 
+# Tenants may be many: of their groups only those count whose first job is among the first, and no job is locked before
+# it is known to be among the first. Some more are looked at than are wanted, for others may be locking the same ones.
+_BY_TENANT = f"""
+    select l.queue, l.lane, d.*
+    from (select distinct queue, lane from parked) l cross join share s cross join lateral (
+        select {_JOB} from @.jobs j
+        where {_PARKED} and j.id = any (array(
+            select d.id from (
+                select f.tenant, f.task, f.task_version
+                from parked f cross join lateral (
+                    select j.priority, j.due_at, j.id from @.jobs j
+                    where {_PARKED} and j.queue = f.queue and j.lane = f.lane and j.tenant = f.tenant
+                    and j.task = f.task and j.task_version = f.task_version
+                    and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
+                    order by j.priority desc, j.due_at, j.id limit 1
+                ) d
+                where f.queue = l.queue and f.lane = l.lane
+                order by d.priority desc, d.due_at, d.id limit 4 * s.n
+            ) f cross join lateral (
+                select j.priority, j.due_at, j.id from @.jobs j
+                where {_PARKED} and j.queue = l.queue and j.lane = l.lane and j.tenant = f.tenant
+                and j.task = f.task and j.task_version = f.task_version
+                and j.due_at <= (select now from t) and (j.expires_at is null or j.expires_at > (select now from t))
+                order by j.priority desc, j.due_at, j.id limit 4 * s.n
+            ) d
+            order by d.priority desc, d.due_at, d.id limit 4 * s.n
+        ))
+        order by j.priority desc, j.due_at, j.id limit s.n for update of j skip locked
+    ) d"""
+
 # state is compared again in the update: it is rechecked on the newest version of each row.
-_CLAIMED = f"""
+_CLAIMED = """
 wish as materialized (
-    select w.*, case when held = 0 then "limit" when again then greatest("limit" - held, 0) else 0 end as n
+    select w.*, case {unless} when held = 0 then "limit" when again then greatest("limit" - held, 0) else 0 end as n
     from asked w
-),
-queues as materialized (select distinct unnest(queues) as queue from asked {_FEW}),
-known as materialized (select k.* from asked, json_to_recordset(known) as k(task text, version int)),
-{{lanes}},{_FILED_STEPS},
+),{aside},{lanes},
 share as materialized (  -- lanes take turns, so that a full one does not starve the others
     select l.lanes, ceil((w.n + w.spare)::float8 / greatest(l.lanes, 1))::int as n
-    from wish w, (select count(*) as lanes from (select queue, lane from lanes union select queue, lane from filed) l) l
+    from wish w, (select count(*) as lanes from ({all_lanes}) l) l
 ),
 pool as materialized (
-    select x.*, case when k.task is null then (select any_task from wish) else x.task_version <= k.version end as ours
-    from (
-        {{by_lane}} union all {_BY_TASK}
-    ) x left join known k on k.task = x.task
+    select x.*, {ours} as ours from (
+        select x.*, {open}
+            case when k.task is null then (select any_task from wish) else x.task_version <= k.version end as open
+        from (
+            {sources}
+        ) x left join known k on k.task = x.task
+    ) x
 ),
 ranked as materialized (
     select id, ours, row_number() over (partition by queue, lane order by priority desc, due_at, id) as place,
@@ -190,7 +243,7 @@ claimed as (
     update @.jobs j
     set state = 'running', attempt = attempt + 1, revision = revision + 1, claimed_at = t.now, started_at = null,
         progress = null, lease_until = t.now + make_interval(secs => w.lease), lease_token = w.token,
-        worker = w.worker, filed = false
+        worker = w.worker, filed = false, parked = false
     from t, wish w
     where j.id = any (array(
         select r.id from ranked r where r.ours and r.place <= (select n from share)
@@ -199,8 +252,8 @@ claimed as (
     and j.state = 'pending'
     returning j.id, j.revision, j.tenant, j.key_scope
 ),
-strangers as (
-    update @.jobs j set filed = true
+put_away as (  -- what its task stops is filed, what only its tenant stops is parked
+    update @.jobs j set filed = true, parked = j.id = any (array(select id from pool where open and not ours))
     where j.id = any (array(select id from pool where not ours)) and j.state = 'pending' returning j.id
 ),
 let_go as (
@@ -211,36 +264,43 @@ told as (
     select c.id, c.revision, t.now, 'claimed', w.worker, '', c.tenant from claimed c, t, wish w where w.everything
 )"""
 
-_ASKED = """
-asked as materialized (
-    select w.*, @.holding(w.token) as held from p cross join lateral json_to_record(p.claim) as w(
-        token text, worker text, lease float8, "limit" int, spare int, queues text[], lanes text[], known json,
-        any_task boolean, places json, again boolean, first bigint, everything boolean)
-)"""
-
 _SETTLED_ROWS = "select 's' as kind, id::text, now, null::text from t left join settled on true"
 
 
-def statement(claim: Claim | None, *, settles: bool = True, places: Sequence[Place] = ()) -> str:
-    """The SQL of a turn, with `@` for the schema. What it need not do is left out: it would be planned all the same."""
-    return _statement(claim is not None, claim is None or claim.lanes is None, settles, bool(places))
+def statement(claim: Claim | None, *, settles: bool = True, places: Sequence[Place] = (), aside: bool = True) -> str:
+    """The SQL of a turn, with `@` for the schema. What it need not do is left out: it would be planned all the same.
+
+    Without `aside` the claim looks for jobs that nobody put away, and takes none if there are others, or a pause.
+    """
+    return _statement(claim is not None, claim is None or claim.lanes is None, settles, bool(places), aside)
 
 
 @cache
-def _statement(claims: bool, all_lanes: bool, settles: bool, places: bool) -> str:
+def _statement(claims: bool, all_lanes: bool, settles: bool, places: bool, aside: bool) -> str:
     if not claims:
         return f"{unpack(CHANGE)},{SETTLED}\n{_SETTLED_ROWS}"
     settled = (f",{SETTLED}", _SETTLED_ROWS) if settles else ("", "select 's' as kind, null as id, now, null from t")
-    if places:
-        claimed = _CLAIMED.format(lanes=_PLACES, by_lane=_BY_PLACE)
-    else:
-        claimed = _CLAIMED.format(lanes=_LANES_FOUND if all_lanes else _LANES_GIVEN, by_lane=_BY_LANE)
-    return f"""{unpack(CHANGE)}{settled[0]},{_ASKED},{claimed}
+    by_lane = _BY_PLACE if places else _BY_LANE
+    lanes = ["select queue, lane from lanes"]
+    if aside:
+        lanes += ["select queue, lane from filed", "select queue, lane from parked"]
+    claimed = _CLAIMED.format(
+        unless="" if aside else "when (select yes from aside) then 0",
+        aside=_ASIDE if aside else _NOTHING_ASIDE,
+        lanes=_PLACES if places else _LANES_FOUND if all_lanes else _LANES_GIVEN,
+        all_lanes=" union ".join(lanes),
+        open=f"not {_shut('x', by_tenant=False)} and" if aside else "",
+        ours=f"x.open and not {_shut('x', by_tenant=True)}" if aside else "x.open",
+        sources=f"{by_lane} union all {_BY_TASK} union all {_BY_TENANT}" if aside else by_lane,
+    )
+    return f"""{unpack(CHANGE)}{settled[0]},{_ASKED},
+{_DOOR},{claimed}
 {settled[1]}
 union all select 'c', id::text, null, null from claimed
 union all select 'b', c.id::text, null, pool.lease_token from pool join c on c.id = pool.id
 union all select 'h', held::text, null, null from asked
-union all select 'f', count(*)::text, null, null from strangers
+union all select 'p', count(*)::text, null, null from put_away
+union all select 'a', null, null, null from aside where yes
 union all select 'm', null, null, null from (select count(*) as n from pool group by queue, lane) m
     having max(n) >= (select n from share)
 """
@@ -271,7 +331,7 @@ def parameter(
         spare=spare,
         queues=list(claim.queues),
         lanes=None if claim.lanes is None else list(claim.lanes),
-        known=_known(claim.tasks, claim.versions),
+        known=_known(claim),
         any_task=claim.tasks is None,
         places=[{**place._asdict(), "due_at": stored(place.due_at)} for place in places],
         again=again,
@@ -281,9 +341,15 @@ def parameter(
     return packed(changes, now, claim=wish)
 
 
-def _known(tasks: Sequence[str] | None, versions: Mapping[str, int]) -> list[dict[str, Any]]:
-    names = versions if tasks is None else dict.fromkeys(tasks)
-    return [{"task": name, "version": versions.get(name, 2**31 - 1)} for name in names]
+def _known(claim: Claim) -> list[dict[str, Any]]:
+    """The tasks that the claim says something about: the newest version that it takes of each."""
+    names = claim.versions if claim.tasks is None else claim.tasks
+    known = {name: claim.versions.get(name, _ANY_VERSION) for name in names} | dict.fromkeys(claim.unless, _NO_VERSION)
+    return [{"task": name, "version": version} for name, version in known.items()]
+
+
+_ANY_VERSION = 2**31 - 1
+_NO_VERSION = -(2**31) - 1
 
 
 class Answer:
@@ -294,14 +360,15 @@ class Answer:
         self.claimed: set[str] = set()
         self.before: dict[str, str | None] = {}  # the token it had, of a job that this turn meant to change as well
         self.held = 0  # jobs that the token held before the last statement
-        self.filed = 0  # jobs that we do not know, put aside by the last statement
+        self.put_away = 0  # jobs that we may not take, by the last statement
+        self.aside = False  # whether it found that there is a pause, or something put away
         self.more = False  # whether the last statement may have left something
         self.took = 0.0  # seconds, for the last statement
         self.knew = False  # whether it went on from known places
         self.now: datetime | None = None
 
     def understand(self, rows: Sequence[Row]) -> None:
-        self.filed, self.more = 0, False
+        self.put_away, self.aside, self.more = 0, False, False
         for kind, value, now, token in rows:
             match kind:
                 case "s":
@@ -314,8 +381,10 @@ class Answer:
                     self.before[value] = token
                 case "h":
                     self.held = int(value)
-                case "f":
-                    self.filed = int(value)
+                case "p":
+                    self.put_away = int(value)
+                case "a":
+                    self.aside = True
                 case _:
                     self.more = True
-        self.more = self.more or self.filed > 0
+        self.more = self.more or self.put_away > 0

@@ -27,6 +27,7 @@ from treadle.engines.base import (
     Script,
     Turn,
     Verdict,
+    Walls,
     Whatever,
     Where,
     drive,
@@ -38,7 +39,7 @@ from treadle.engines.sqlite import records, scripts
 from treadle.engines.sqlite.claims import pick
 from treadle.engines.sqlite.file import LEDGER, MEMORY, WAL_RESET_FIXED, File, FileLocked, differences, migrations
 from treadle.engines.sqlite.rows import JOB, event_from, job_from, micros
-from treadle.errors import EngineError, SchemaError
+from treadle.errors import EngineError, NotPossible, SchemaError
 from treadle.model import UUID, Change, Event, Job, Scope, State, What
 from treadle.records import Record, Schedule, Seal
 
@@ -124,6 +125,9 @@ class SqliteEngine:
 
     def close(self) -> None:
         self.file.close()
+
+    def walls(self, walls: Walls, *, only_sql: bool = False) -> str:  # noqa: ARG002
+        raise NotPossible("SQLite has no row-level security: who can open the file sees every row")
 
     def bound(self, tenant: str) -> "SqliteEngine":  # noqa: ARG002 - a file has no walls of its own
         return self

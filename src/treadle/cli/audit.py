@@ -1,0 +1,134 @@
+"""`treadle audit`: what was done to jobs, schedules and pauses, and whether the record of it is as it was."""
+
+from contextlib import closing
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from treadle.audit import Verified
+from treadle.cli import options
+from treadle.cli.describe import as_dict, event_as_dict
+from treadle.cli.discovery import find_ready_store
+from treadle.cli.jobs import NARROW
+from treadle.cli.store import MARKS
+from treadle.cli.terminal import clock, coloured, document, preview, safe, say, table, width
+from treadle.errors import ConfigError, InvalidJob
+from treadle.handle import Trail
+from treadle.model import Event, What
+
+COLUMNS = ("at", "what", "by", "tenant", "job", "note")
+NARROW_COLUMNS = ("at", "what", "by", "note")
+SEALS = ("tenant", "seals", "lines", "pruned", "problems", "last hash")
+NUMBERS = SEALS[1:5]
+OF_RECORDS = (
+    What.CREATED, What.CHANGED, What.ENABLED, What.DISABLED, What.DELETED, What.RUN_REQUESTED, What.PAUSED,
+    What.RESUMED,
+)  # fmt: skip
+MOST = 1000
+
+
+def audit(
+    ctx: typer.Context,
+    app: options.App = None,
+    url: options.Url = None,
+    tenant: options.OfTenant = None,
+    n: Annotated[int, typer.Option("-n", metavar="N", help="How many, up to 1000.")] = 50,
+    as_json: options.Json = False,
+) -> None:
+    """List what was done last to jobs, schedules and pauses, and by whom; newest first."""
+    if ctx.invoked_subcommand is not None:
+        _check_order(ctx)
+        return
+    if not 1 <= n <= MOST:
+        raise InvalidJob("-n", f"{n} must be from 1 to {MOST:,}")
+    with closing(find_ready_store(app, url)) as store:
+        events = store.audit(limit=n, tenant=tenant)
+    if as_json:
+        document({"events": [_as_dict(event) for event in events]})
+    elif not events:
+        say("no audit lines")
+    elif (room := width()) is not None and room < NARROW:
+        table(NARROW_COLUMNS, [_narrow_row(event) for event in events], notes=[_below(event, room) for event in events])
+    else:
+        table(COLUMNS, [_row(event) for event in events])
+
+
+def verify(
+    app: options.App = None, url: options.Url = None, tenant: options.OfTenant = None, as_json: options.Json = False
+) -> None:
+    """See whether sealed audit lines were edited, moved or removed; exit code 1 if so.
+
+    Workers seal lines in batches, and each seal holds the hash of the one before it. Keep the last hash elsewhere, and
+    nobody can rewrite what came before it. "pruned" are seals whose lines were old and are gone.
+    """
+    with closing(find_ready_store(app, url)) as store:
+        trail = store.verify_audit(tenant=tenant)
+    if as_json:
+        document({"sound": trail.sound, **as_dict(trail), "tenants": [as_dict(found) for found in trail.tenants]})
+    else:
+        _report(trail)
+    if not trail.sound:
+        raise typer.Exit(1)
+
+
+def _check_order(ctx: typer.Context) -> None:
+    """Options of the list say nothing to what follows."""
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            sub = ctx.invoked_subcommand
+            raise ConfigError(f"{param.opts[0]} must stand after {sub}: treadle audit {sub} {param.opts[0]} …")
+
+
+def _as_dict(event: Event) -> dict[str, Any]:
+    return {"job": event.job_id, "tenant": event.tenant, **event_as_dict(event)}
+
+
+def _row(event: Event) -> tuple[str, ...]:
+    at, what, who, _ = _narrow_row(event)
+    return at, what, who, safe(event.tenant), _job(event), preview(event.note, 200)
+
+
+def _narrow_row(event: Event) -> tuple[str, ...]:
+    """Without the tenant; a job and what is noted of it go below."""
+    note = "" if _job(event) else preview(event.note, 200)
+    return clock(event.at), event.what.value, safe(event.actor), note
+
+
+def _below(event: Event, room: int) -> Text:
+    id = _job(event)
+    return Text(f"{id}  {preview(event.note, max(room - len(id) - 4, 20))}".rstrip() if id else "", "dim")
+
+
+def _job(event: Event) -> str:
+    """The job's id; a schedule or a pause is named by the note, and its id means nothing to anybody."""
+    return "" if event.what in OF_RECORDS else event.job_id
+
+
+def _report(trail: Trail) -> None:
+    if trail.tenants:
+        narrow = (room := width()) is not None and room < NARROW
+        hashes = [Text(found.hash, "dim") for found in trail.tenants] if narrow else ()
+        rows = [_seals(found) for found in trail.tenants]
+        cut = len(SEALS) - narrow
+        table(SEALS[:cut], [row[:cut] for row in rows], right=NUMBERS, notes=hashes)
+    for found in trail.tenants:
+        for problem in found.problems:
+            say(coloured("error", f"{MARKS['error']} tenant {safe(found.tenant)}: {safe(problem)}"))
+        if found.early:
+            early = f"{found.early:,} of the pruned seals went sooner than keep_audit says now"
+            say(coloured("warning", f"{MARKS['warning']} tenant {safe(found.tenant)}: {early}"))
+    lines = f"{trail.unsealed:,} line{'s are' if trail.unsealed != 1 else ' is'}"
+    tail = f"{lines} not sealed yet" if trail.unsealed else "every line is sealed"
+    if not trail.tenants:
+        say(f"nothing is sealed yet; {lines} waiting for a worker to do it")
+    elif trail.sound:
+        say(coloured("ok", f"{MARKS['ok']} sound"), f"; {tail}")
+    else:
+        say(coloured("error", f"{MARKS['error']} not sound"), f"; {tail}")
+
+
+def _seals(found: Verified) -> tuple[str, ...]:
+    counts = (found.seals, found.lines, found.pruned, len(found.problems))
+    return (safe(found.tenant), *(f"{count:,}" for count in counts), found.hash)

@@ -1,0 +1,129 @@
+"""`treadle why`, `workers` and `costs`: why a job does not run, who is alive, what was spent."""
+
+from contextlib import closing
+from datetime import date, datetime, timedelta
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from treadle.cli import options
+from treadle.cli.describe import as_dict, standing
+from treadle.cli.discovery import find_ready_store
+from treadle.cli.jobs import NARROW, Id, job_id
+from treadle.cli.terminal import age, coloured, document, safe, say, table, width
+from treadle.errors import InvalidJob
+from treadle.records import Member
+
+WORKERS = ("name", "host", "queues", "tasks", "slots", "since", "seen")
+NARROW_WORKERS = ("name", "queues", "tasks", "slots", "since", "seen")  # a name has the host in it, unless it was given
+COSTS = ("tenant", "task", "micros", "units")
+UNIT = 1_000_000  # micros
+MOST_DAYS = 3660
+YEARS = range(1970, 3000)
+
+
+def why(id: Id, app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
+    """Say why a job does not run, the firmest reason first; of one that runs, who has it."""
+    known = job_id(id)
+    with closing(find_ready_store(app, url)) as store:
+        job, obstacles = store.get(known), store.why(known)
+        view, profile, now = store.view(job), store.profile, store.store_now()
+    if as_json:
+        document({"job": view, "obstacles": [obstacle._asdict() for obstacle in obstacles]})
+        return
+    state = coloured(job.label(now), standing(job, now, profile))
+    say(job.id, f"  {safe(job.task)} on queue {safe(job.queue)}, tenant {safe(job.tenant)}: ", state)
+    for obstacle in obstacles:
+        say(f"  {safe(obstacle.text)}")
+
+
+def workers(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
+    """List the workers that are alive, as they last said.
+
+    "slots" has how many are busy and how many there are, "tasks" how many tasks a worker knows (--json names them).
+    """
+    with closing(find_ready_store(app, url)) as store:
+        members, now = store.workers(), store.store_now()
+    if as_json:
+        document({"workers": [as_dict(member) for member in members]})
+        return
+    if not members:
+        say("no worker is alive; `treadle worker` starts one")
+        return
+    narrow = (room := width()) is not None and room < NARROW
+    headers = NARROW_WORKERS if narrow else WORKERS
+    cells = [dict(zip(WORKERS, _worker(member, now), strict=True)) for member in members]
+    table(headers, [[cell[header] for header in headers] for cell in cells], right=["tasks"])
+
+
+def costs(
+    app: options.App = None,
+    url: options.Url = None,
+    day: Annotated[
+        str | None, typer.Option("--day", metavar="DATE", help="In UTC: 2026-11-15; today if left out.")
+    ] = None,
+    days: Annotated[int, typer.Option("--days", metavar="N", help="That day and those before it.")] = 1,
+    tenant: options.OfTenant = None,
+    as_json: options.Json = False,
+) -> None:
+    """Add up what jobs have cost, by tenant and task; a job counts on the day it ends.
+
+    Handlers say what they spend in micros, millionths of your currency: 1,000,000 micros are 1.00 units.
+    """
+    last = _day(day)
+    if not 1 <= days <= MOST_DAYS:
+        raise InvalidJob("--days", f"{days} must be from 1 to {MOST_DAYS:,}")
+    with closing(find_ready_store(app, url)) as store:
+        last = last or store.store_now().date()
+        spent = store.costs(last, days=days, tenant=tenant)
+    first, total = last - timedelta(days=days - 1), sum(cost.micros for cost in spent)
+    places = _places([cost.micros for cost in spent])
+    if as_json:
+        rows = [{**cost._asdict(), "units": _units(cost.micros, places)} for cost in spent]
+        span = {"first_day": first.isoformat(), "last_day": last.isoformat()}
+        document({**span, "costs": rows, "total": {"micros": total, "units": _units(total, places)}})
+        return
+    period = f"on {last}" if days == 1 else f"from {first} to {last}"
+    if not spent:
+        say(f"nothing was spent {period} (UTC)")
+        return
+    cells = [(safe(cost.tenant), safe(cost.task), f"{cost.micros:,}", _units(cost.micros, places)) for cost in spent]
+    table(COSTS, [*cells, ("total", "", f"{total:,}", _units(total, places))], right=["micros", "units"])
+    say(Text(f"of jobs that ended {period} (UTC)", "dim"))
+
+
+def _worker(member: Member, now: datetime) -> tuple[str, ...]:
+    lanes = "" if member.lanes is None else f" (lanes {', '.join(member.lanes)})"
+    stopping = ", stopping" if member.stopping else ""
+    return (
+        safe(member.name),
+        safe(member.host),
+        safe(", ".join(member.queues) + lanes),
+        f"{len(member.tasks):,}",
+        f"{member.running}/{member.concurrency}{stopping}",
+        age(member.started_at, now),
+        age(member.seen_at, now),
+    )
+
+
+def _day(text: str | None) -> date | None:
+    if text is None:
+        return None
+    try:
+        found = date.fromisoformat(text)
+    except ValueError:
+        raise InvalidJob("--day", f"{text!r} is no day; write one such as 2026-11-15") from None
+    if found.year not in YEARS:
+        raise InvalidJob("--day", f"the year {found.year} is out of range; it must be from {YEARS[0]} to {YEARS[-1]}")
+    return found
+
+
+def _places(amounts: list[int]) -> int:
+    """How many decimals all of these need, two at least, so that they stand below each other and none is rounded."""
+    needed = [len(f"{amount % UNIT:06}".rstrip("0")) for amount in amounts]
+    return max(2, *needed, 0)
+
+
+def _units(micros: int, places: int) -> str:
+    return f"{micros // UNIT:,}.{f'{micros % UNIT:06}'[:places]}"

@@ -1,0 +1,81 @@
+"""The audit trail in seals. A line comes with a marker; a seal takes the markers away and names their lines."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from heapq import merge
+from itertools import chain, islice
+
+from treadle.engines.dynamodb.client import ALL, BATCH, Client, Failed
+from treadle.engines.dynamodb.items import Item, Place, part_of, value_of
+from treadle.engines.dynamodb.lines import MARKED, event_from, event_place, marked, marker_place
+from treadle.engines.dynamodb.pools import Each
+from treadle.engines.dynamodb.rows import record_item, record_place
+from treadle.engines.dynamodb.writes import ABSENT, Table, delete, put, there, update
+from treadle.model import Event
+from treadle.records import Seal
+
+MOST_LINES = BATCH - 2  # that one seal takes: a transaction has place for so many, the seal and the list of its lines
+
+
+class Trail:
+    """The audit trail of one table."""
+
+    def __init__(self, client: Client, table: Table, each: Each) -> None:
+        self._client = client
+        self._table = table
+        self._each = each
+
+    def unsealed(self, limit: int) -> list[Event]:
+        partitions = [f"unsealed#{number:02x}" for number in range(min(self._table.spread, MARKED))]
+        pages = [self._client.pages(pk, high=ALL, limit=min(limit, BATCH)) for pk in partitions]
+        firsts = self._each(lambda rest: next(rest, []), pages)
+        streams = [chain(first, chain.from_iterable(rest)) for first, rest in zip(firsts, pages, strict=True)]
+        markers = merge(*streams, key=lambda marker: str(marker["SK"]["S"]))
+        found: list[Event] = []
+        while len(found) < limit and (some := list(islice(markers, limit - len(found)))):
+            found += self._lines([marked(marker) for marker in some])  # one that was taken away has left its marker
+        return sorted(found, key=lambda line: (line.tenant, line.at, line.job_id, line.revision))
+
+    def _lines(self, places: Sequence[Place]) -> list[Event]:
+        return [event_from(item) for item in self._client.get(places).values()]
+
+    def seal(self, seal: Seal, lines: Sequence[Event]) -> bool:
+        if len(lines) > MOST_LINES:
+            return False
+        markers = [marker_place(line, self._table.spread) for line in lines]
+        named: Item = {"lines": {"L": [{"S": f"{place.pk}#{place.sk}"} for place in map(event_place, lines)]}}
+        parts = [
+            put(self._table, record_place(seal), record_item(seal), [ABSENT]),
+            put(self._table, _named(seal), named),
+            *(delete(self._table, marker, [there(marker)]) for marker in markers),
+        ]
+        try:
+            self._client.write(parts)
+        except Failed:
+            return False
+        return True
+
+    def sealed(self, seal: Seal) -> list[Event]:
+        return sorted(self._lines(self._places(seal)), key=lambda line: (line.at, line.job_id, line.revision))
+
+    def _places(self, seal: Seal) -> list[Place]:
+        """Where the lines of a seal are; nowhere once they are forgotten."""
+        item = self._client.get([_named(seal)]).get(_named(seal), {"lines": {"L": []}})
+        texts = [str(line["S"]).split("#") for line in item["lines"]["L"]]
+        return [Place("#".join(text[:2]), "#".join(text[2:])) for text in texts]
+
+    def forget(self, seal: Seal, now: datetime) -> bool:
+        """In one transaction, so that nobody misses lines in a seal that does not say why."""
+        place = record_place(seal)
+        pruned = update(self._table, place, {"pruned_at": value_of(now)}, (), [there(place), ("pruned_at", "=", None)])
+        lines = [delete(self._table, line) for line in self._places(seal)]
+        try:
+            self._client.write([pruned, delete(self._table, _named(seal)), *lines])
+        except Failed:
+            return False
+        return True
+
+
+def _named(seal: Seal) -> Place:
+    """Where the lines of a seal are named; beside it, so that a chain of seals is quickly read."""
+    return Place(f"sealed#{part_of(seal.tenant)}", f"{seal.number:010d}")

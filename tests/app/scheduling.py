@@ -1,0 +1,41 @@
+"""What the tests of schedules share: a task, a schedule of every hour, a look of a scheduler, what was made."""
+
+import pytest
+
+from treadle import Retry, Task, Treadle
+from treadle.engines.base import Engine
+from treadle.plan import Plan
+from treadle.records import Schedule
+from treadle.scheduler import Scheduler
+
+postgres_only = pytest.mark.parametrize("engine_kind", ["postgres"])
+sqlite_only = pytest.mark.parametrize("engine_kind", ["sqlite"])  # of what no engine has a part in
+
+
+def register(app: Treadle) -> Task:
+    def greet(name: str = "Ada") -> str:
+        return f"hello {name}"
+
+    retry = Retry(max_attempts=4, base=1, cap=None, jitter=0)
+    return app.register("greet", greet, queue="mail", priority=3, timeout="5m", retry=retry, version=2)
+
+
+def hourly(app: Treadle, name: str = "hourly", **said: object) -> Schedule:
+    """A schedule of every full hour; the clock of a test begins at noon."""
+    return app.schedules.create(name, "greet", **{"cron": "0 * * * *", **said})
+
+
+def fire(app: Treadle | Engine, name: str = "s1", **plan: object) -> None:
+    """One look of a scheduler at what is due."""
+    Scheduler(getattr(app, "engine", app), Plan(name, **plan)).tick()
+
+
+def made(app: Treadle, schedule: str | None = None) -> list[str]:
+    """The nominal times of the jobs that schedules made, oldest first."""
+    jobs = [job for job in app.find(limit=500).jobs if schedule in (None, job.schedule)]
+    return sorted(f"{job.due_at:%d %H:%M}" for job in jobs)
+
+
+def traces(app: Treadle) -> tuple[object, ...]:
+    """Everything that is there of schedules: equal before and after means that nothing was written."""
+    return app.schedules.list(), app.audit(limit=500), app.count()

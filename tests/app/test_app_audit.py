@@ -1,0 +1,419 @@
+"""The audit trail of an application: what is written, how it is sealed, what a look at it finds, how long it lasts."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from seed_profiles import TENANT_SYSTEM
+
+from making import race
+from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
+from treadle.audit import AT_ONCE
+from treadle.engines.base import Engine
+from treadle.errors import TreadleError
+from treadle.housekeeping import RIPE, Housekeeping
+from treadle.model import Event, What
+from treadle.plan import Plan
+from treadle.records import Seal
+from treadle.testing import FakeClock, run_until_idle
+
+ONCE = Retry(max_attempts=1)
+
+
+@pytest.fixture
+def send(app: Treadle) -> Task:
+    return register(app)
+
+
+def register(app: Treadle, name: str = "EMAIL_SEND", **options: object) -> Task:
+    def send(to: str = "ada@example.org") -> str:
+        if to == "nobody":
+            raise RuntimeError("no such mailbox")
+        if to == "never":
+            raise GiveUp("refused for good")
+        return f"sent to {to}"
+
+    return app.register(name, send, **{"retry": Retry(max_attempts=2, base=0, jitter=0), **options})
+
+
+def tidy(app: Treadle | Engine, **plan: object) -> Housekeeping:
+    """The chores of a worker, done by hand."""
+    return Housekeeping(getattr(app, "engine", app), Plan("h1", **plan), dict, lambda: 0)
+
+
+def acted(app: Treadle, times: int = 1, tenant: str = "acme", actor: str = "ada") -> list[Event]:
+    """Lines in the trail: an operator paused a queue again and again."""
+    for number in range(times):
+        app.pause(tenant=tenant, queue="mail", actor=actor, reason=f"{actor} {number}")
+    return app.audit(tenant=tenant, limit=times)
+
+
+# ---------------------------------------------------------------------------------------------- what is written
+
+
+@pytest.mark.covers("004-T12.a")
+def test_on_request_every_success_and_every_final_failure_is_in_the_trail(make_app: Callable[..., Treadle]) -> None:
+    app = make_app(profile=TENANT_SYSTEM, audit="everything")
+    task = register(app).using(tenant="acme", retry=ONCE)
+    jobs = [task.enqueue(), task.enqueue("nobody"), task.enqueue("never")]
+    run_until_idle(app)
+    assert [[line.what for line in app.events(job.id)] for job in jobs] == [
+        [What.ENQUEUED, What.CLAIMED, What.SUCCEEDED],
+        [What.ENQUEUED, What.CLAIMED, What.FAILED],
+        [What.ENQUEUED, What.CLAIMED, What.FAILED],
+    ]
+    assert {line.note for line in app.audit() if line.what is What.FAILED} == {"no such mailbox", "refused for good"}
+
+
+def test_otherwise_failures_and_acts_of_operators_are(app: Treadle, send: Task) -> None:
+    sent, failed, cancelled = send.enqueue(), send.enqueue("nobody"), send.using(run_after="1h").enqueue()
+    run_until_idle(app)
+    app.cancel(cancelled.id, actor="ada", reason="not wanted")
+    assert app.events(sent.id) == []
+    assert [line.what for line in app.events(failed.id)] == [What.RETRYING, What.FAILED]
+    [line] = app.events(cancelled.id)
+    assert (line.what, line.actor, line.note) == (What.CANCELLED, "ada", "not wanted")
+
+
+@pytest.mark.covers("004-T10.a", "004-T10.b", "004-T12.b")
+@pytest.mark.parametrize("level", ["failures", "everything"])
+def test_the_tenant_systems_own_events_are_in_the_trail_at_every_level(
+    make_app: Callable[..., Treadle], level: str
+) -> None:
+    app = make_app(profile=TENANT_SYSTEM, audit=level)
+    names = {"succeeded": "EMAIL_SENT", "failed": "JOB_EXHAUSTED_RETRIES"}
+    task = register(app, audit=names).using(tenant="acme")
+    sent, failed = task.enqueue(), task.enqueue("nobody")
+    run_until_idle(app)
+    job = app.get(failed.id)
+    assert (job.state, job.reason, job.failures) == (State.FAILED, Reason.EXHAUSTED, 2)
+    last = app.events(sent.id)[-1], app.events(failed.id)[-1]
+    assert [(line.what, line.note) for line in last] == [
+        (What.SUCCEEDED, "EMAIL_SENT"), (What.FAILED, "JOB_EXHAUSTED_RETRIES: no such mailbox"),
+    ]  # fmt: skip
+    assert {line.tenant for line in last} == {"acme"}
+    assert [line.note for line in app.events(failed.id)].count("JOB_EXHAUSTED_RETRIES: no such mailbox") == 1
+
+
+@pytest.mark.covers("004-T10.b", "004-T12.b")
+def test_jobs_of_schedules_and_of_rows_leave_these_events_too(app: Treadle, clock: FakeClock) -> None:
+    register(app, audit={"succeeded": "EMAIL_SENT", "failed": "JOB_EXHAUSTED_RETRIES"})
+    app.for_each(lambda: [{"to": "bob"}, {"to": "nobody"}], "users")
+    app.schedules.create("digest", "EMAIL_SEND", every="1h")
+    app.schedules.create("digests", "EMAIL_SEND", every="1h", for_each="users")
+    clock.advance(hours=1)
+    run_until_idle(app)
+    notes = [line.note for line in app.audit() if line.what in (What.SUCCEEDED, What.FAILED)]
+    assert sorted(notes) == ["EMAIL_SENT", "EMAIL_SENT", "JOB_EXHAUSTED_RETRIES: no such mailbox"]
+
+
+@pytest.mark.parametrize("engine_kind", ["sqlite"])
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [({"cancelled": "X"}, "must be succeeded or failed"), ({"failed": ""}, "audit"), ({"failed": "a\nb"}, "audit")],
+)
+def test_a_bad_name_of_an_event_is_refused_where_it_is_written(app: Treadle, names: dict, words: str) -> None:
+    with pytest.raises(TreadleError, match=words):
+        register(app, audit=names)
+
+
+# -------------------------------------------------------------------------------------------------- looking
+
+
+def test_the_trail_is_read_newest_first_sealed_or_not(app: Treadle, clock: FakeClock) -> None:
+    for number in range(6):
+        acted(app, tenant=("acme", "globex")[number % 2], actor=f"a{number}")
+        clock.advance(seconds=40)
+        if number == 2:
+            app.seal_audit()
+    assert [line.actor for line in app.audit()] == ["a5", "a4", "a3", "a2", "a1", "a0"]
+    assert [line.actor for line in app.audit(limit=4)] == ["a5", "a4", "a3", "a2"]
+    assert [line.actor for line in app.audit(limit=1)] == ["a5"]
+    assert [line.actor for line in app.audit(tenant="acme", limit=2)] == ["a4", "a2"]
+    assert app.audit(tenant="nobody") == []
+
+
+def test_the_newest_lines_are_found_whichever_seal_was_made_last(
+    make_app: Callable[..., Treadle], clock: FakeClock
+) -> None:
+    app = make_app(audit="everything")
+    acted(app, tenant="globex", actor="early")
+    clock.advance(seconds=30)
+    register(app).using(tenant="acme").enqueue_many([()] * AT_ONCE)
+    tidy(app)._seal()  # a full seal of acme's, while globex's one line is not ripe
+    clock.advance(seconds=30)
+    tidy(app)._seal()
+    assert {line.tenant for line in app.audit(limit=1)} == {"acme"}
+
+
+# -------------------------------------------------------------------------------------------------- sealing
+
+
+def test_lines_are_sealed_when_they_fill_a_seal_or_have_waited(app: Treadle, clock: FakeClock) -> None:
+    acted(app, 3)
+    chores = tidy(app)
+    chores._seal()
+    clock.advance(seconds=RIPE - 1)
+    chores._seal()
+    assert app.verify_audit() == ([], 3)
+    clock.advance(seconds=1)
+    acted(app, 1)  # too young by itself, but it goes with the others
+    chores._seal()
+    trail = app.verify_audit()
+    [found] = trail.tenants
+    assert (found.tenant, found.seals, found.lines, found.problems) == ("acme", 1, 4, [])
+    assert (trail.unsealed, trail.sound) == (0, True)
+
+
+def test_a_full_seal_is_made_at_once_and_the_rest_waits(make_app: Callable[..., Treadle]) -> None:
+    app = make_app(audit="everything")
+    register(app).using(tenant="acme").enqueue_many([()] * (2 * AT_ONCE + 5))
+    tidy(app)._seal()
+    trail = app.verify_audit()
+    assert [(found.seals, found.lines) for found in trail.tenants] == [(2, 2 * AT_ONCE)]
+    assert trail.unsealed == 5
+    assert app.seal_audit() == 5
+
+
+def test_each_tenant_has_a_chain_of_its_own(app: Treadle, clock: FakeClock) -> None:
+    for _ in range(3):
+        acted(app, 2, "acme")
+        acted(app, 1, "globex")
+        app.pause()  # the house's own
+        assert app.seal_audit() == 4
+        clock.advance(minutes=5)
+    assert {found.tenant: (found.seals, found.lines) for found in app.verify_audit().tenants} == {
+        "*": (3, 3), "acme": (3, 6), "globex": (3, 3),
+    }  # fmt: skip
+    seals = {(seal.tenant, seal.number): seal for seal in app.engine.records(Seal)}
+    for tenant in ("*", "acme", "globex"):
+        assert seals[tenant, 1].previous == ""
+        assert seals[tenant, 2].previous == seals[tenant, 1].hash
+        assert seals[tenant, 3].previous == seals[tenant, 2].hash
+    assert seals["acme", 1].hash != seals["globex", 1].hash
+
+
+def test_workers_that_seal_at_once_make_one_sound_chain(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
+    apps = [make_app() for _ in range(4)]
+    chores = [tidy(app) for app in apps]
+    for round_ in range(4):
+        acted(apps[0], 2)
+        acted(apps[0], 2, "globex")
+        clock.advance(minutes=2)
+        race(4, lambda place: chores[place]._seal())
+        if round_ % 2:
+            chores[0]._seal()
+    apps[0].seal_audit()
+    trail = apps[0].verify_audit()
+    assert trail.sound, trail
+    assert [(found.tenant, found.lines) for found in trail.tenants] == [("acme", 8), ("globex", 8)]
+    assert trail.unsealed == 0
+
+
+def test_sealing_all_there_is_comes_to_an_end_and_says_how_much_it_was(make_app: Callable[..., Treadle]) -> None:
+    app = make_app(audit="everything")
+    assert app.seal_audit() == 0
+    register(app).using(tenant="acme").enqueue_many([()] * 200)
+    acted(app, 1, "globex")
+    assert app.seal_audit() == 201
+    assert app.seal_audit() == 0
+    assert app.verify_audit().unsealed == 0
+
+
+# ------------------------------------------------------------------------------------------------ tampering
+
+
+class Tampering:
+    """Somebody with rights in the database."""
+
+    def __init__(self, app: Treadle, url: str) -> None:
+        if url.startswith("sqlite"):
+            import sqlite3
+
+            self._connection = sqlite3.connect(Path(url.removeprefix("sqlite:///")), isolation_level=None)
+            self._prefix = "treadle_"
+        else:
+            import psycopg
+
+            server, _, schema = url.partition("?schema=")
+            self._connection = psycopg.connect(server, autocommit=True)
+            self._prefix = f"{schema}."
+
+    def run(self, sql: str) -> None:
+        """Run SQL in which a table is written as {events}."""
+        tables = {name: f"{self._prefix}{name}" for name in ("events", "seals")}
+        self._connection.execute(sql.format(**tables))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+SQL = pytest.mark.parametrize("engine_kind", ["sqlite", "postgres"])
+
+
+@SQL
+@pytest.mark.parametrize(
+    ("deed", "found"),
+    [
+        ("update {events} set note = 'nothing happened' where note like '%ada 3%'", "edited or moved"),
+        ("update {events} set actor = 'mallory' where note like '%ada 3%'", "edited or moved"),
+        ("update {events} set what = 'resumed' where note like '%ada 3%'", "edited or moved"),
+        ("update {events} set revision = 99 where note like '%ada 3%'", "edited or moved"),
+        ("update {events} set seal = null where note like '%ada 3%'", "1 of its 2 lines are gone"),
+        ("update {events} set seal = 1 where note like '%ada 3%'", "lines were added"),
+        ("update {events} set tenant = 'globex' where note like '%ada 3%'", "1 of its 2 lines are gone"),
+        ("delete from {events} where note like '%ada 3%'", "1 of its 2 lines are gone"),
+        ("delete from {events} where seal = 2", "2 of its 2 lines are gone"),
+        ("delete from {seals} where number = 1", "seal 1 is missing"),
+        ("delete from {seals} where number = 2", "seal 2 is missing"),
+        ("update {seals} set lines = 1 where number = 2", "seal 2 was edited"),
+        ("update {seals} set digest = '' where number = 2", "seal 2 was edited"),
+        ("update {seals} set previous = '' where number = 2", "seal 2"),
+        ("update {events} set what = 'never happened' where note like '%ada 3%'", "seal 2"),
+    ],
+)
+def test_what_is_done_to_the_rows_is_found(
+    app: Treadle, store_url: str, clock: FakeClock, deed: str, found: str
+) -> None:
+    for number in range(6):
+        app.pause(tenant="acme", queue="mail", actor="ada", reason=f"ada {number}")
+        clock.advance(seconds=1)
+        if number % 2:
+            app.seal_audit()
+    assert app.verify_audit().sound
+    tampering = Tampering(app, store_url)
+    try:
+        tampering.run(deed)
+    finally:
+        tampering.close()
+    trail = app.verify_audit()
+    assert not trail.sound
+    assert any(found in problem for tenant in trail.tenants for problem in tenant.problems), trail
+
+
+@SQL
+def test_lines_that_changed_places_are_found(app: Treadle, store_url: str, clock: FakeClock) -> None:
+    app.pause(tenant="acme", queue="mail", actor="ada")
+    clock.advance(seconds=1)
+    app.resume(tenant="acme", queue="mail", actor="bob")
+    app.seal_audit()
+    tampering = Tampering(app, store_url)
+    try:
+        tampering.run(
+            "update {events} set at = t.last - ({events}.at - t.first)"
+            " from (select max(at) as last, min(at) as first from {events}) as t"
+        )
+    finally:
+        tampering.close()
+    assert [line.actor for line in app.audit()] == ["ada", "bob"]
+    assert not app.verify_audit().sound
+
+
+@SQL
+def test_what_it_cannot_know_is_said_of_nobody(app: Treadle, store_url: str, clock: FakeClock) -> None:
+    """The last seal gone with its lines, and lines that were never sealed: only a hash kept elsewhere tells."""
+    acted(app, 2)
+    app.seal_audit()
+    clock.advance(minutes=5)
+    acted(app, 2)
+    app.seal_audit()
+    clock.advance(minutes=5)
+    acted(app, 1)
+    [before] = app.verify_audit().tenants
+    tampering = Tampering(app, store_url)
+    try:
+        tampering.run("delete from {events} where seal = 2 or seal is null")
+        tampering.run("delete from {seals} where number = 2")
+    finally:
+        tampering.close()
+    trail = app.verify_audit()
+    assert (trail.sound, trail.unsealed) == (True, 0)
+    assert trail.tenants[0].hash != before.hash
+    acted(app, 1)
+    app.seal_audit()
+    assert app.verify_audit().sound
+    assert app.verify_audit().tenants[0].hash != before.hash
+
+
+# ------------------------------------------------------------------------------------------------- its age
+
+
+def test_the_trail_of_a_job_outlives_it(app: Treadle, send: Task, clock: FakeClock) -> None:
+    job = send.using(retry=ONCE).enqueue("nobody")
+    run_until_idle(app)
+    clock.advance(days=31)
+    assert app.prune() == 1
+    with pytest.raises(JobNotFound):
+        app.events(job.id)
+    [line] = app.audit()
+    assert (line.job_id, line.what) == (job.id, What.FAILED)
+
+
+def test_sealed_lines_are_deleted_when_their_time_is_over_and_their_seals_stay(
+    make_app: Callable[..., Treadle], clock: FakeClock
+) -> None:
+    app = make_app(keep_audit="30d")
+    for _ in range(3):
+        acted(app, 2)
+        app.seal_audit()
+        clock.advance(days=10)
+    acted(app, 1)
+    clock.advance(days=9)
+    assert app.prune() == 0
+    trail = app.verify_audit()
+    [found] = trail.tenants
+    assert (found.seals, found.pruned, found.lines, found.problems) == (3, 1, 4, [])
+    assert len(app.audit()) == 5
+    assert trail.unsealed == 1
+
+
+@pytest.mark.parametrize(("days", "left"), [(89, 3), (91, 0)])
+def test_any_worker_forgets_old_lines_and_never_one_that_is_not_sealed(
+    app: Treadle, clock: FakeClock, days: int, left: int
+) -> None:
+    acted(app, 3)
+    chores = tidy(app, keep_lines=timedelta(days=90))
+    clock.advance(days=days)
+    chores._forget()
+    assert len(app.audit()) == 3
+    chores._seal()
+    chores._forget()
+    assert len(app.audit()) == left
+    assert app.verify_audit().sound
+
+
+def test_a_trail_that_is_kept_for_ever_is(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
+    app = make_app(profile=TENANT_SYSTEM)
+    acted(app, 2)
+    app.seal_audit()
+    clock.advance(days=10_000)
+    app.prune()
+    assert len(app.audit()) == 2
+
+
+def test_a_trail_is_sound_whatever_the_setting_says_later(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
+    """Lines were deleted when their time was over; that they would be kept longer today is no tampering."""
+    app = make_app(keep_audit="1d")
+    acted(app, 2)
+    app.seal_audit()
+    clock.advance(days=2)
+    app.prune()
+    assert make_app(keep_audit="90d").verify_audit().sound
+    assert make_app(keep_audit="forever").verify_audit().sound
+
+
+# ------------------------------------------------------------------------------------------ a handler's own words
+
+
+def test_what_handlers_say_does_not_reach_the_trail_but_their_errors_do(app: Treadle) -> None:
+    def secret(ctx: Context) -> str:
+        ctx.progress(0.5, "token abc")
+        raise RuntimeError("boom")
+
+    job: Job = app.register("secret", secret, retry=ONCE).enqueue()
+    run_until_idle(app)
+    told = json.dumps([line.note for line in app.events(job.id)])
+    assert "boom" in told
+    assert "abc" not in told

@@ -1,0 +1,433 @@
+"""The gate on PostgreSQL: claims hold their lock before they look, a pause waits for those that may not have seen it.
+
+No claim waits for anybody.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import cycle
+from typing import Any
+
+import psycopg
+import pytest
+from workbench import until
+
+from making import LEASE, a_job, claim, enqueued
+from treadle.engines.base import WHATEVER, Claim, Where
+from treadle.engines.postgres import records, turn
+from treadle.engines.postgres.engine import PostgresEngine
+from treadle.engines.postgres.schema import named
+from treadle.errors import EngineUnavailable
+from treadle.model import State, new_id
+from treadle.records import ANY, Pause
+
+Session = Callable[[], psycopg.Connection[Any]]
+Aside = Callable[..., Future[Any]]
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(patience: Callable[[float], None]) -> None:
+    patience(10.0)  # who waits for a lock is told so in time
+
+
+@pytest.fixture
+def session(store_url: str) -> Iterator[Session]:
+    """Opens connections of people who are not treadle, each in a transaction that ends with the test."""
+    opened: list[psycopg.Connection[Any]] = []
+
+    def open_one() -> psycopg.Connection[Any]:
+        opened.append(psycopg.connect(store_url.partition("?")[0]))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def aside() -> Iterator[Aside]:
+    """`aside(act, ...)`: in a thread of its own; the answer to come."""
+    with ThreadPoolExecutor() as pool:
+        yield pool.submit
+
+
+def a_wish(**fields: Any) -> Claim:
+    given = {"token": new_id(), "worker": "w1", "limit": 10, "lease": LEASE}
+    return Claim(**{**given, **fields})
+
+
+def open_claim(engine: PostgresEngine, connection: psycopg.Connection[Any], **options: Any) -> None:
+    """A claim that has been made, and is not over: its transaction is open."""
+    wish = a_wish()
+    cursor = psycopg.RawCursor(connection)
+    cursor.execute(named(turn.statement(wish, **options), engine.schema), [turn.parameter([], wish, engine.now())])
+
+
+def gate_locks(engine: PostgresEngine, connection: psycopg.Connection[Any]) -> set[str]:
+    """The locks that this connection has on the table of pauses."""
+    sql = "select mode from pg_locks where pid = pg_backend_pid() and relation = %s::regclass and granted"
+    return {mode for (mode,) in connection.execute(sql, [f"{engine.schema}.pauses"])}
+
+
+def waits(engine: PostgresEngine, connection: psycopg.Connection[Any]) -> bool:
+    """Whether somebody waits for a lock of this connection."""
+    pid = connection.info.backend_pid
+    return bool(engine._read("select 1 from pg_stat_activity where %s = any (pg_blocking_pids(pid))", [pid]))
+
+
+# ------------------------------------------------------------------------------------------- the claim's lock
+
+FORMS = {
+    "nothing aside": {"aside": False},
+    "with what is aside": {"aside": True},
+    "settles nothing": {"aside": False, "settles": False},
+    "goes on from a place": {"aside": True, "places": ["some"]},
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("plan", ["auto", "force_generic_plan"])
+def test_every_claim_holds_a_lock_on_the_gate_until_it_is_over(
+    engine: PostgresEngine, session: Session, form: dict[str, Any], plan: str
+) -> None:
+    enqueued(engine)
+    connection = session()
+    connection.prepare_threshold = 0 if plan != "auto" else None
+    connection.execute(f"set plan_cache_mode = {plan}")
+    connection.commit()
+    for _ in range(3):  # a plan that is kept must take the lock each time
+        open_claim(engine, connection, **form)
+        assert "RowShareLock" in gate_locks(engine, connection)
+        connection.rollback()
+        assert gate_locks(engine, connection) == set()
+
+
+def test_settling_alone_does_not_touch_the_gate(engine: PostgresEngine, session: Session) -> None:
+    connection = session()
+    psycopg.RawCursor(connection).execute(
+        named(turn.statement(None), engine.schema), [turn.parameter([], None, engine.now())]
+    )
+    assert gate_locks(engine, connection) == set()
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["nothing aside", "with what is aside"])
+def test_a_claim_has_its_lock_before_it_looks(
+    engine: PostgresEngine, session: Session, aside: Aside, known: bool
+) -> None:
+    """The lock is kept from it for a moment, in which a pause is committed: it must see that one."""
+    enqueued(engine)
+    if known:
+        assert claim(engine, tasks=["another"]) == []  # now it is filed
+    stranger = session()
+    stranger.execute(f"lock table {engine.schema}.pauses in exclusive mode")  # readers may pass
+    got = aside(claim, engine)
+    until(lambda: waits(engine, stranger) or got.done(), "the claim waits for its lock")
+    stranger.execute(f"insert into {engine.schema}.pauses default values")
+    stranger.commit()
+
+    assert got.result(10) == []
+
+
+# ------------------------------------------------------------------------------------------- the pause's wait
+
+
+def test_a_pause_returns_when_the_claims_that_began_before_it_are_over(
+    engine: PostgresEngine, session: Session, aside: Aside
+) -> None:
+    enqueued(engine)
+    early, later = session(), session()
+    open_claim(engine, early)
+    pausing = aside(engine.save, Pause(), before=None)
+    until(lambda: engine.records(Pause), "the pause is committed")
+    open_claim(engine, later)  # sees it: nobody need wait for that one
+
+    assert not pausing.done()
+    early.commit()
+    assert pausing.result(10).done
+    assert engine.count(Where(state=State.RUNNING)) == {State.RUNNING: 1}
+    assert "RowShareLock" in gate_locks(engine, later)
+
+
+@pytest.mark.parametrize("how", ["committed", "rolled back", "cut off"])
+def test_a_pause_does_not_mind_how_a_claim_ends(
+    engine: PostgresEngine, session: Session, aside: Aside, how: str
+) -> None:
+    early = session()
+    open_claim(engine, early)
+    pausing = aside(engine.save, Pause(), before=None)
+    until(lambda: engine.records(Pause), "the pause is committed")
+    if how == "committed":
+        early.commit()
+    elif how == "rolled back":
+        early.rollback()
+    else:
+        engine._read("select pg_terminate_backend(%s)", [early.info.backend_pid])
+
+    assert pausing.result(10).done
+
+
+def test_a_pause_waits_for_no_reader_and_for_no_claim_of_another_schema(
+    engine: PostgresEngine, session: Session, aside: Aside
+) -> None:
+    reader, other = session(), session()
+    reader.execute(f"select * from {engine.schema}.pauses")
+    reader.execute(f"select * from {engine.schema}.jobs for update")
+    other.execute("create temporary table pauses (tenant text) on commit drop")
+    other.execute("select 1 from pauses where false for key share")
+
+    assert aside(engine.save, Pause(), before=None).result(5).done
+
+
+def test_a_pause_that_waited_in_vain_is_stored_says_so_and_may_be_repeated(
+    engine: PostgresEngine, session: Session, aside: Aside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "PATIENCE", 0.1)
+    early = session()
+    open_claim(engine, early)
+    pause = Pause(at=engine.now())
+
+    with pytest.raises(EngineUnavailable, match=r"pause is stored.*repeating is safe"):
+        engine.save(pause, before=None)
+    assert engine.records(Pause) == [pause]
+    with pytest.raises(EngineUnavailable):
+        engine.save(pause, before=None)  # still there, still not to be relied upon
+    early.commit()
+    assert not engine.save(pause, before=None).done
+    assert engine.save(pause, before=WHATEVER).done
+
+
+# ------------------------------------------------------------------------------------ no claim waits for a pause
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "insert into @.pauses default values",
+        "update @.pauses set reason = 'another'",
+        "delete from @.pauses",
+        "select * from @.pauses for update",
+        "lock table @.pauses in row exclusive mode",
+    ],
+)
+def test_no_claim_waits_for_a_pause_that_is_not_committed(engine: PostgresEngine, session: Session, act: str) -> None:
+    engine.save(Pause(tenant="another"), before=None)
+    job = enqueued(engine)
+    stranger = session()
+    stranger.execute(act.replace("@", engine.schema))
+
+    assert [got.id for got in claim(engine)] == [job.id]
+    assert not waits(engine, stranger)
+
+
+def test_no_claim_waits_for_a_pause_that_waits_for_another_claim(
+    engine: PostgresEngine, session: Session, aside: Aside
+) -> None:
+    early = session()
+    open_claim(engine, early)
+    pausing = aside(engine.save, Pause(tenant="another"), before=None)
+    until(lambda: engine.records(Pause), "the pause is committed")
+    job = enqueued(engine)
+
+    assert [got.id for got in claim(engine)] == [job.id]
+    assert not pausing.done()
+    early.rollback()
+    assert pausing.result(10).done
+
+
+def test_a_pause_written_with_plain_sql_stops_claims(engine: PostgresEngine, session: Session) -> None:
+    job = enqueued(engine, tenant="acme")
+    other = enqueued(engine)
+    stranger = session()
+    stranger.execute(f"insert into {engine.schema}.pauses (tenant, reason) values ('acme', 'not paid')")
+    stranger.commit()
+
+    assert [got.id for got in claim(engine)] == [other.id]
+    [pause] = engine.records(Pause)
+    assert (pause.scope, pause.reason, pause.until, pause.revision) == ("tenant acme", "not paid", None, 0)
+    assert engine.drop(pause)
+    assert [got.id for got in claim(engine)] == [job.id]
+
+
+def test_an_end_of_a_pause_wakes_workers_elsewhere(near: PostgresEngine, open_engine: Any, store_url: str) -> None:
+    far = open_engine(store_url)
+    pause = Pause(at=near.now())
+    near.save(pause, before=None)
+    assert far._listener.hears(lambda: near.drop(pause))
+
+
+# ------------------------------------------------------------------------------------------- what was put away
+
+
+def put_away(engine: PostgresEngine, tenants: int, jobs: int, queue: str = "default") -> list[str]:
+    """Jobs of many tenants, met by a claim while they were paused, and free again."""
+    pauses = [Pause(tenant=f"t{number}") for number in range(tenants)]
+    for pause in pauses:
+        engine.save(pause, before=None)
+    made = [a_job(engine.now(), tenant=f"t{number % tenants}", queue=queue) for number in range(jobs)]
+    engine.enqueue(made)
+    assert claim(engine, 500, queues=[queue]) == []
+    assert engine._read("select count(*) from @.jobs where parked") == [(jobs,)]
+    for pause in pauses:
+        engine.drop(pause)
+    return [job.id for job in made]
+
+
+def test_jobs_of_many_tenants_come_back_in_order_however_few_are_claimed_at_once(engine: PostgresEngine) -> None:
+    ids = put_away(engine, 30, 120)
+
+    got = [job.id for limit in (1, 2, 3, 14, 50, 50) for job in claim(engine, limit)]
+
+    assert got == ids
+
+
+def test_a_claim_of_what_was_put_away_steps_over_what_others_have_locked(
+    engine: PostgresEngine, session: Session
+) -> None:
+    ids = put_away(engine, 3, 30)
+    stranger = session()
+    stranger.execute(f"select 1 from {engine.schema}.jobs where id = any (%s::uuid[]) for update", [ids[:5]])
+
+    assert [job.id for job in claim(engine, 10)] == ids[5:15]
+    assert not waits(engine, stranger)
+    stranger.rollback()
+    assert [job.id for job in claim(engine, 10)] == [*ids[:5], *ids[15:20]]
+
+
+def test_a_claim_of_what_was_put_away_locks_no_more_than_it_takes(engine: PostgresEngine, session: Session) -> None:
+    ids = put_away(engine, 20, 200)
+    open_claim(engine, session())
+
+    free = engine._read("select id::text from @.jobs where state = 'pending' order by id for update skip locked")
+
+    assert [id_ for (id_,) in free] == ids[10:]
+
+
+def test_what_is_parked_is_filed_too(engine: PostgresEngine, session: Session) -> None:
+    """Who looks for what is in no lane needs one column only, and an index of lanes knows nothing of pauses."""
+    with pytest.raises(psycopg.errors.CheckViolation, match="jobs_parked_is_filed"):
+        session().execute(f"insert into {engine.schema}.jobs (task, parked) values ('greet', true)")
+
+
+# ------------------------------------------------------------------------------------------------- the race
+
+ROUNDS = 300
+CLAIMERS = 3
+JOBS = 60
+
+CLAIMER = """
+import json, sys, time
+from treadle.engines import connect
+from treadle.engines.base import Claim
+from treadle.engines.postgres import turn
+from treadle.model import new_id
+
+url, bug = sys.argv[1:]
+if bug:
+    turn._DOOR = "door as materialized (select 1 where false)"
+engine = connect(url)
+while True:
+    jobs = engine.turn([], Claim(new_id(), "w", 5, 600.0)).jobs
+    print(json.dumps([time.time(), [job.id for job in jobs]]), flush=True)
+"""
+
+
+class Claimers:
+    """Processes that claim, one claim after the other, and tell of each when its reply came and what it gave."""
+
+    def __init__(self, url: str, number: int, *, bug: str = "") -> None:
+        command = [sys.executable, "-c", CLAIMER, url, bug]
+        self.said: list[list[tuple[float, list[str]]]] = [[] for _ in range(number)]
+        self.processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(number)]
+        self.threads = [threading.Thread(target=self._hear, args=(place,)) for place in range(number)]
+        for thread in self.threads:
+            thread.start()
+
+    def _hear(self, place: int) -> None:
+        for line in self.processes[place].stdout or ():
+            moment, ids = json.loads(line)
+            self.said[place].append((moment, ids))
+
+    def go_on(self, claims: int) -> None:
+        """Wait until each has made so many more."""
+        goals = [len(said) + claims for said in self.said]
+        until(lambda: all(len(said) >= goal for said, goal in zip(self.said, goals, strict=True)), "claims are made")
+
+    def given(self) -> dict[str, float]:
+        """What was claimed, and when the reply came."""
+        return {id_: moment for said in self.said for moment, ids in tuple(said) for id_ in ids}
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for thread in self.threads:
+            thread.join()
+        for process in self.processes:
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@contextmanager
+def claimers(url: str, number: int, **options: Any) -> Iterator[Claimers]:
+    started = Claimers(url, number, **options)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+SCOPES = [{}, {"queue": "default"}, {"task": "greet"}, {"tenant": "acme"}, {"tenant": "acme", "task": "greet"}]
+
+
+def late_rounds(url: str, engine: PostgresEngine, rounds: int, *, bug: str = "") -> tuple[int, list[float]]:
+    """Rounds in which a job was claimed after its pause had returned, and how long each pause took."""
+    late, took = 0, []
+    with claimers(url, CLAIMERS, bug=bug) as claiming:
+        claiming.go_on(1)
+        for number, scope in zip(range(rounds), cycle(SCOPES), strict=False):
+            engine.enqueue([a_job(engine.now(), tenant="acme") for _ in range(JOBS)])
+            until(lambda: engine._read("select 1 from @.jobs where state = 'running' limit 1"), "claims are made")
+            began = time.monotonic()
+            pause = Pause(**{"tenant": ANY, **scope}, reason=f"round {number}")
+            assert engine.save(pause, before=None).done
+            took.append(time.monotonic() - began)
+            before, returned = held(engine), time.time()
+            claiming.go_on(3)
+            given = {id_ for id_, moment in claiming.given().items() if moment > returned}
+            late += not held(engine) | given <= before
+            assert engine.drop(pause)
+            until(lambda: len(held(engine)) == JOBS, "all the others are claimed")
+            engine._read("delete from @.jobs returning 1")
+    return late, took
+
+
+def held(engine: PostgresEngine) -> set[str]:
+    return {id_ for (id_,) in engine._read("select id::text from @.jobs where state = 'running'")}
+
+
+@pytest.mark.slow
+def test_of_hundreds_of_pauses_among_busy_claimers_none_is_followed_by_a_claim(
+    near: PostgresEngine, store_url: str
+) -> None:
+    late, took = late_rounds(store_url, near, ROUNDS)
+
+    assert late == 0
+    assert max(took) < 10
+
+
+@pytest.mark.slow
+def test_without_the_lock_the_same_race_is_lost_now_and_then(near: PostgresEngine, store_url: str) -> None:
+    """So the test above can tell the difference."""
+    lost = 0
+    for _ in range(20):
+        late, _ = late_rounds(store_url, near, 50, bug="no lock")
+        lost += late
+        if lost:
+            break
+    assert lost > 0
