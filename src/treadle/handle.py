@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from treadle.timetable import Tasks, Timetable
 
 TRIES = 20
+LONGEST = 3660  # days of costs in one look
 TAIL = 100_000  # unsealed lines that are read at most
 GLANCE = 0.1  # seconds between two looks at what still runs
 
@@ -150,8 +151,8 @@ class Handle:
 
         A job counts on the day it ends, with all its attempts.
         """
-        if days < 1:
-            raise InvalidJob("days", f"{days} must be 1 or more")
+        if not 1 <= days <= LONGEST:
+            raise InvalidJob("days", f"{days} must be from 1 to {LONGEST:,}")
         if day is not None and not isinstance(day, date):
             raise InvalidJob("day", f"{day!r} is no date; write date(2026, 11, 15)")
         end = datetime.combine(day or self.engine.now().date(), datetime.min.time(), UTC) + timedelta(days=1)
@@ -277,10 +278,13 @@ class Handle:
 
     def audit(self, *, limit: int = 100, tenant: str | None = None) -> list[Event]:
         """The latest audit lines of all jobs, schedules and pauses, newest first."""
+        if limit < 1:
+            raise InvalidJob("limit", f"{limit} must be 1 or more")
         owner = self._of(tenant)
         lines = [line for line in self.engine.unsealed(limit=TAIL) if owner in (None, line.tenant)]
-        for seal in sorted(self.engine.records(Seal, tenant=owner), key=lambda seal: seal.sealed_at, reverse=True):
-            if len(lines) >= limit:
+        for seal in sorted(self.engine.records(Seal, tenant=owner), key=lambda seal: seal.last_at, reverse=True):
+            lines = sorted(lines, key=in_order, reverse=True)[:limit]
+            if len(lines) == limit and lines[-1].at > seal.last_at:
                 break
             lines += self.engine.sealed(seal)
         return sorted(lines, key=in_order, reverse=True)[:limit]

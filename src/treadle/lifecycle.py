@@ -234,7 +234,10 @@ def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
     return Job(
         made_id(f"follow-up\x1f{job.id}\x1f{job.revision}", now),
         wanted.task,
-        json.dumps({name: told[name] for name in (wanted.wants or told) if name in told}, ensure_ascii=False),
+        json.dumps(
+            {name: told[name] for name in (told if wanted.wants is None else wanted.wants) if name in told},
+            ensure_ascii=False,
+        ),
         now,
         now,
         tenant=job.tenant,

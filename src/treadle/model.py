@@ -100,6 +100,13 @@ class What(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "What":
+        """A word of a newer treadle, or somebody's own: shown as it is."""
+        word = str.__new__(cls, str(value))
+        word._name_ = word._value_ = str(value)
+        return word
+
     @property
     def noteworthy(self) -> bool:
         """Failures and acts of operators: written at every audit level."""

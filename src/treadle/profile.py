@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from treadle.errors import ConfigError, InvalidJob
-from treadle.model import Job, State
+from treadle.model import FollowUp, Job, State
 
 LABELS: Mapping[State, tuple[str, ...]] = {
     State.PENDING: ("pending", "scheduled", "retrying"),
@@ -132,6 +132,7 @@ def _facts(job: Job, now: datetime) -> dict[str, Any]:
         "retry": job.retry._asdict(),
         "error": error and error._asdict(),
         "progress": job.progress and job.progress._asdict(),
+        "on_end": job.on_end and {name: _follow_up(follow) for name, follow in job.on_end._asdict().items()},
         "max_retries": retries,
         "retries": min(job.failures, retries),
         "retry_at": job.due_at if waits else None,
@@ -144,6 +145,10 @@ def _facts(job: Job, now: datetime) -> dict[str, Any]:
         "updated_at": max(moment for moment in _moments(job) if moment is not None),
     }
     return {name: _plain(value) for name, value in facts.items()}
+
+
+def _follow_up(follow: FollowUp | None) -> dict[str, Any] | None:
+    return None if follow is None else {**follow._asdict(), "retry": follow.retry._asdict()}
 
 
 def _moments(job: Job) -> Iterator[datetime | None]:

@@ -177,7 +177,7 @@ class Timetable:
     def events(self, name: str, *, tenant: str | None = None) -> Sequence[Event]:
         """What was done to a schedule, oldest first; also to one that is gone."""
         named = Schedule(name, "", datetime.min.replace(tzinfo=UTC), tenant=self._of(tenant) or "default")
-        return self._engine.events(subject(named))
+        return [line for line in self._engine.events(subject(named)) if line.tenant == named.tenant]
 
     def _of(self, tenant: str | None, default: str | None = "default") -> str | None:
         if self._tenant is None:

@@ -261,7 +261,10 @@ def test_budgets_are_a_setting(make_app: Callable[..., Treadle]) -> None:
         make_app(budgets={"acme": -1}).worker()
 
 
-def test_costs_that_would_be_pruned_too_early_are_refused_with_a_budget(make_app: Callable[..., Treadle]) -> None:
-    with pytest.raises(ConfigError, match="keep_succeeded must be '1d' or more"):
-        make_app(budgets={"acme": 1}, keep_succeeded="1h").worker()
-    assert make_app(keep_succeeded="1h").worker()
+@pytest.mark.parametrize(
+    "keep", [{"keep_succeeded": "1h"}, {"keep_failed": "23h"}, {"keep_tasks": {"think": {"cancelled": "1h"}}}], ids=str
+)
+def test_a_budget_wants_what_was_spent_kept_for_a_day(make_app: Callable[..., Treadle], keep: dict) -> None:
+    with pytest.raises(ConfigError, match=r"budgets: .* must be '1d' or more"):
+        make_app(budgets={"acme": 1}, **keep).worker()
+    assert make_app(**keep).worker()

@@ -18,8 +18,11 @@ from making import (
     current,
     enqueued,
     every_outcome,
+    insisted,
+    race,
     running,
     settle,
+    several,
     start,
     taken_over,
     write,
@@ -32,6 +35,7 @@ from treadle.model import FollowUp, OnEnd, Reason, Retry, Scope, State, What, ne
 SENT = FollowUp(event="EMAIL_SENT", task="tell", queue="mail", priority=7, version=3)
 DEAD = FollowUp(event="JOB_EXHAUSTED_RETRIES", task="mourn")
 ENDS = OnEnd(succeeded=SENT, failed=DEAD)
+ROUNDS = 50
 WHOLE = FollowUp("☃ 'x'", "tell", "mail", "lane", -3, 2, Retry(7, 0.5, None, 0.25), 1.5, ["job_id", "☃"])
 
 
@@ -252,6 +256,19 @@ def test_a_job_that_is_retried_and_fails_again_is_followed_again(engine, clock):
     settle(engine, claimed(engine, job), Failed(an_error(clock.now(), "second")))
 
     assert sorted(follow.payload["error"] for follow in waiting(engine)) == ["first", "second"]
+
+
+def test_of_a_follow_up_and_an_enqueue_of_one_id_at_once_there_is_one_job(make_engine, clock):
+    engines = several(make_engine, 2)
+    for _ in range(ROUNDS):
+        change = followed(running(engines[0]), clock.now())
+        acts = [lambda change=change: insisted(lambda: write(engines[0], change)).ruling]
+        acts.append(lambda change=change: engines[1].enqueue([change.follow])[0].job.id)
+        ruling, id_ = race(2, lambda at, acts=acts: acts[at]())
+
+        assert (ruling, id_) == (Ruling.APPLIED, change.follow.id)
+        [got] = claim(engines[0], queues=["mail"])
+        assert got.id == change.follow.id
 
 
 # -------------------------------------------------------------------------------------------------- the lines

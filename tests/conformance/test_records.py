@@ -587,6 +587,24 @@ def test_a_schedule_disabled_by_one_while_another_fires_either_fired_before_or_n
         assert (engines[1].get([job.id]) != [None]) == fired
 
 
+@pytest.mark.parametrize("same", ["id", "key"])
+def test_of_a_tick_and_an_enqueue_of_one_job_at_once_one_makes_it_and_both_are_answered(make_engine, clock, same):
+    engines = several(make_engine, 2)
+    schedule = saved(engines[0], a_schedule(clock.now()))
+    for number in range(ROUNDS):
+        one = a_job(clock.now(), key=f"k{number}", key_scope=Scope.EVER)
+        other = one if same == "id" else a_job(clock.now(), key=f"k{number}", key_scope=Scope.EVER)
+        acts = [lambda was=schedule, one=one: fire(engines[0], was, one)[1]]
+        acts.append(lambda other=other: engines[1].enqueue([other])[0])
+        fired, receipt = race(2, lambda at, acts=acts: acts[at]())
+
+        assert fired.done
+        assert sorted([fired.receipt.created, receipt.created]) == [False, True]
+        assert fired.receipt.job.id == receipt.job.id
+        [schedule] = stored(engines[0], schedule)
+    assert engines[0].count(Where()) == {State.PENDING: ROUNDS}
+
+
 # ------------------------------------------------------------------------------------------------------- due
 
 

@@ -153,8 +153,7 @@ def emptied(engine, keep, limit=100):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("age", [None, 900 * DAY], ids=["for ever", "longer"])
+@pytest.mark.parametrize(("step", "age"), list(zip(STEPS.values(), (None, 900 * DAY), strict=True)), ids=STEPS)
 def test_old_jobs_behind_many_that_are_kept_are_found(engine, clock, step, age):
     crowd(engine, "bill", CROWD, lambda: step(clock))
     of_each(engine, *["greet"] * 5, states=[State.SUCCEEDED])

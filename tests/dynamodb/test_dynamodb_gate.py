@@ -102,8 +102,8 @@ class Claimer:
 class Crowd:
     """Threads that claim one job after the other, each with an engine of its own, until the end of the block."""
 
-    def __init__(self, engines, queue="default"):
-        self.queue = queue
+    def __init__(self, engines, queue="default", limit=3):
+        self.queue, self._limit = queue, limit
         self.rounds = [0] * len(engines)
         self._over, self._errors = False, []
         self._threads = [
@@ -113,7 +113,7 @@ class Crowd:
     def _run(self, place, engine):
         try:
             while not self._over:
-                claim(engine, 1 + place, queues=[self.queue])
+                claim(engine, self._limit, queues=[self.queue])
                 self.rounds[place] += 1
         except BaseException as error:
             self._errors.append(error)
@@ -183,8 +183,8 @@ def test_nothing_is_claimed_once_a_pause_is_saved(real, engine):
 def test_nothing_is_claimed_once_the_first_pause_of_a_table_is_saved(real, scope):
     """It takes up to a second from the look to the write, so some claims are always on their way."""
     operator, delays = real(), cycle((0.9, 0.0, 0.4, 0.7, 0.2))
-    stocked(operator, 60)
-    nothing_is_claimed_after(operator, Crowd([slowly(real(), delays) for _ in range(3)]), scope)
+    stocked(operator, 100)
+    nothing_is_claimed_after(operator, Crowd([slowly(real(), delays) for _ in range(3)], limit=1), scope)
 
 
 # -------------------------------------------------------------------------------------------- one after the other
