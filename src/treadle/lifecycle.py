@@ -231,13 +231,11 @@ def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
         "reason": job.reason and job.reason.value,
         "error": job.error and job.error.message,
     }
+    wants = told if wanted.wants is None else wanted.wants
     return Job(
         made_id(f"follow-up\x1f{job.id}\x1f{job.revision}", now),
         wanted.task,
-        json.dumps(
-            {name: told[name] for name in (told if wanted.wants is None else wanted.wants) if name in told},
-            ensure_ascii=False,
-        ),
+        json.dumps({name: told[name] for name in wants if name in told}, ensure_ascii=False),
         now,
         now,
         tenant=job.tenant,

@@ -1,4 +1,4 @@
-"""The backend's decisions and non-goals, and the tenant system's gate, with a worker that lives in the same process."""
+"""The backend's decisions and non-goals, the chat server's sweep, the tenant system's gate."""
 
 import asyncio
 import os
@@ -15,9 +15,11 @@ from typing import TypeVar
 
 import pytest
 from scheduling import postgres_only, sqlite_only
-from seed_profiles import BACKEND, TENANT_SYSTEM
+from seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 
-from treadle import ConfigError, Job, State, Treadle
+from making import claim, start
+from treadle import ConfigError, Job, Reason, Retry, State, Treadle
+from treadle.testing import FakeClock, run_until_idle
 from treadle.worker import Worker
 
 ROOT = Path(__file__).parents[2]
@@ -193,3 +195,45 @@ def test_a_worker_that_is_offline_goes_on_asking_and_processes_nothing(
         app.resume(actor="ops")
         until(lambda: all(app.get(job.id).state is State.SUCCEEDED for job in jobs), "the jobs are run")
     assert ran == [True, True]
+
+
+# --------------------------------------------------------------------------------------- the chat server's sweep
+
+STALE = "Job timed out (stale claim)"
+HALF_AN_HOUR = 1800.0
+
+
+@postgres_only
+@pytest.mark.covers("000-AC-03.a", "000-AC-03.b", "000-AC-03.c")
+@pytest.mark.parametrize("begun", [False, True], ids=["claimed", "running"])
+def test_what_was_claimed_for_over_half_an_hour_is_swept_and_counted_and_nothing_else(
+    make_app: Callable[..., Treadle], clock: FakeClock, begun: bool
+) -> None:
+    app = make_app(profile=CHAT_SERVER)
+    task = app.register("work", lambda: None).using(tenant="ada")
+
+    def held(**using: object) -> Job:
+        task.using(priority=9, **using).enqueue()
+        [job] = claim(app.engine, 1, lease=HALF_AN_HOUR)
+        return start(app.engine, job, HALF_AN_HOUR) if begun else job
+
+    done = task.enqueue()
+    run_until_idle(app)
+    stale = [held(), held(retry=Retry(max_attempts=1))]
+    clock.advance(minutes=1)
+    young, waiting = held(), task.enqueue()
+    clock.advance(minutes=28, seconds=59)
+    assert app.recover(message=STALE) == 0
+    clock.advance(seconds=1)
+    assert app.recover(message=STALE) == 2
+    again, spent = (app.get(job.id) for job in stale)
+    assert (again.state, again.error.message) == (State.PENDING, STALE)
+    assert spent.error.message == STALE
+    if begun:  # what had begun has spent its one attempt
+        assert (spent.state, spent.reason, spent.finished_at) == (State.FAILED, Reason.CRASHED, clock.now())
+    else:
+        assert spent.state is State.PENDING
+    assert [app.get(job.id).state for job in (young, waiting, done)] == [
+        State.RUNNING, State.PENDING, State.SUCCEEDED,
+    ]  # fmt: skip
+    assert app.recover(message=STALE) == 0

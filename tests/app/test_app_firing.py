@@ -185,7 +185,7 @@ def test_no_advisory_lock_is_taken_to_fire(
     hourly(app)
     database("""
         create table seen (locks bigint);
-        create function look() returns trigger language plpgsql as $$ begin
+        create function look() returns trigger language plpgsql set search_path from current as $$ begin
             insert into seen select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid();
             return null;
         end $$;

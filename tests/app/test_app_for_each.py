@@ -252,7 +252,7 @@ def test_rows_that_never_come_end_the_parent(app: Treadle, sync: Task, clock: Fa
         ({"user": 7}, "user"),
         ("ada", "ada"),
         ({"user": "\0"}, "NUL"),
-        ({"user": object()}, "user"),
+        ({"user": object}, "user"),
     ],
     ids=str,
 )

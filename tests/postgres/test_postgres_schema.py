@@ -21,7 +21,7 @@ from making import a_job, claim, claimed, current, ended, enqueued, race, settle
 from provision import Cluster, standby
 from treadle import Treadle, lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Finding, Hold, Retention, Ruling, Where
+from treadle.engines.base import Claim, Engine, Finding, Hold, Retention, Ruling, Walls, Where
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.postgres.schema import Migration
@@ -145,17 +145,18 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
         "seal": lambda: engine.seal(seal, []),
         "sealed": lambda: engine.sealed(seal),
         "forget": lambda: engine.forget(seal),
+        "walls": lambda: engine.walls(Walls("treadle_w", "treadle_a")),
     }
 
 
 CALLS = [
     "enqueue", "turn", "extend", "expired", "get", "find", "count", "events", "prune", "costs", "records", "due",
-    "save", "drop", "unsealed", "seal", "sealed", "forget",
+    "save", "drop", "unsealed", "seal", "sealed", "forget", "walls",
 ]  # fmt: skip
 
 
 NEEDS_NO_TABLES = {
-    "migrate", "check", "schema_sql", "doctor", "close", "now", "wait", "enqueue_script", "settle_script",
+    "migrate", "check", "schema_sql", "doctor", "close", "bound", "now", "wait", "enqueue_script", "settle_script",
 }  # fmt: skip
 
 

@@ -3,12 +3,7 @@ create function @.readable_end(on_end json) returns boolean
 language sql immutable parallel safe
 return case when json_typeof(on_end) = 'object' then not exists (
     select 1 from json_each(on_end) as ends(state, follow)
-    where state not in ('succeeded', 'failed') or case json_typeof(follow)
-        when 'null' then false
-        when 'object' then exists (
-            select 1 from json_object_keys(follow) as names(name)
-            where name not in ('event', 'task', 'queue', 'priority', 'version'))
-        else true end
+    where state not in ('succeeded', 'failed') or json_typeof(follow) not in ('object', 'null')
 ) else false end;
 
 -- A job knows the schedule that made it, and what is to follow its end.
