@@ -185,3 +185,14 @@ def test_prune_heeds_what_the_app_says_is_kept_also_with_a_url(ready, work, proj
     assert ready("prune", "--json").json["deleted"] == 0
     monkeypatch.delenv("TREADLE_APP")
     assert ready("prune").out.startswith("deleted 1 job; kept are: succeeded 0s, ")
+
+
+def test_lines_are_sealed_on_request(busy):
+    assert busy("audit", "seal").out == "sealed 3 lines\n"
+    assert busy("audit", "seal", "--json").json == {"sealed": 0}
+
+
+def test_a_store_without_walls_of_its_own_says_so(ready):
+    said = ready("walls", "--worker-role", "worker", "--app-role", "web")
+    assert said.code == 1
+    assert "no row-level security" in said.err

@@ -54,6 +54,16 @@ def audit(
         table(COLUMNS, [_row(event) for event in events])
 
 
+def seal(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
+    """Seal every audit line there is, as workers do by themselves within a minute or two."""
+    with closing(find_ready_store(app, url)) as store:
+        lines = store.seal_audit()
+    if as_json:
+        document({"sealed": lines})
+    else:
+        say(f"sealed {lines:,} line{'s' * (lines != 1)}")
+
+
 def verify(
     app: options.App = None, url: options.Url = None, tenant: options.OfTenant = None, as_json: options.Json = False
 ) -> None:

@@ -130,6 +130,7 @@ cli.command("pauses", rich_help_panel=GATE, epilog=_example("treadle pauses"))(g
 
 audit_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
 audit_cli.callback(invoke_without_command=True, epilog=_example("treadle audit --tenant acme -n 20"))(audit.audit)
+audit_cli.command("seal", epilog=_example("treadle audit seal"))(audit.seal)
 audit_cli.command("verify", epilog=_example("treadle audit verify"))(audit.verify)
 cli.add_typer(audit_cli, name="audit", rich_help_panel=ACCOUNT)
 cli.command("costs", rich_help_panel=ACCOUNT, epilog=_example("treadle costs --days 7"))(look.costs)
@@ -137,6 +138,9 @@ cli.command("costs", rich_help_panel=ACCOUNT, epilog=_example("treadle costs --d
 cli.command("migrate", rich_help_panel=STORE, epilog=_example("treadle migrate --check"))(store.migrate)
 cli.command("doctor", rich_help_panel=STORE, epilog=_example("treadle doctor --url sqlite:///treadle.db"))(store.doctor)
 
+cli.command("walls", rich_help_panel=STORE, epilog=_example("treadle walls --worker-role worker --app-role web --sql"))(
+    store.walls
+)
 cli.command("prune", rich_help_panel=STORE, epilog=_example("treadle prune --app tasks:app"))(store.prune)
 
 

@@ -1,4 +1,4 @@
-"""`treadle migrate`, `doctor` and `prune`: the store itself."""
+"""`treadle migrate`, `doctor`, `walls` and `prune`: the store itself."""
 
 import sys
 from contextlib import closing
@@ -74,6 +74,32 @@ def doctor(app: options.App = None, url: options.Url = None, as_json: options.Js
             say(coloured(finding.level, f"{mark} {finding.level:<8}"), safe(finding.text))
     if not healthy:
         raise typer.Exit(1)
+
+
+def walls(
+    worker_role: Annotated[str, typer.Option(metavar="ROLE", help="Sees every row: workers.", show_default=False)],
+    app_role: Annotated[str, typer.Option(metavar="ROLE", help="Sees one tenant at a time.", show_default=False)],
+    owner: Annotated[
+        str,
+        typer.Option(
+            metavar="CONDITION", help="SQL that lets a row be seen too: is_owner(tenant::uuid).", show_default=False
+        ),
+    ] = "",
+    app: options.App = None,
+    url: options.Url = None,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the statements instead.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Keep tenants apart in PostgreSQL itself, by row-level security; again after each migration."""
+    with closing(find_ready_store(app, url)) as store:
+        text = store.walls(worker_role=worker_role, app_role=app_role, owner=owner, only_sql=sql)
+        where = safe(masked(store.settings.url))
+    if as_json:
+        document({"sql": text, "applied": not sql})
+    elif sql:
+        sys.stdout.write(text)
+    else:
+        say(f"{where}: {safe(app_role)} sees one tenant at a time, {safe(worker_role)} all of them")
 
 
 def prune(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:

@@ -119,9 +119,12 @@ ROUNDS = 10  # tries at a key that others keep taking and letting go
 
 
 def enqueue(
-    jobs: Sequence[Job], now: datetime | None, *, everything: bool, notify: str | None = None
+    jobs: Sequence[Job], now: datetime | None, *, everything: bool, notify: str | None = None, walled: bool = False
 ) -> Script[list[Receipt]]:
-    """Store new jobs; who has the id or the key already answers with the job that was first."""
+    """Store new jobs; who has the id or the key already answers with the job that was first.
+
+    `walled`: there may be jobs that the caller cannot see.
+    """
     fresh: dict[str, Job] = {}
     for job in jobs:
         fresh.setdefault(job.id, job)
@@ -148,9 +151,10 @@ def enqueue(
             receipts.append(Receipt(created.pop(job.id), created=True))  # a second request of this id finds the first
         else:
             found = there.get(first.get(job.id, job.id))
-            # Neither stored nor to be seen: it is another tenant's, behind a wall.
-            hidden = "" if found is not None else "this id cannot be used; leave it out and treadle makes one"
-            receipts.append(Receipt(found or fresh[job.id], created=False, refused=hidden))
+            # Neither stored nor to be seen: it is another tenant's. (Without walls it was pruned just now.)
+            hidden = walled and found is None and job.id in first
+            why = "this id cannot be used; leave it out and treadle makes one" if hidden else ""
+            receipts.append(Receipt(found or fresh[job.id], created=False, refused=why))
     return receipts
 
 
