@@ -9,13 +9,13 @@ from treadle.cli.commands import cli
 
 URL = ("--url", "sqlite:///x.db")
 TOP = (
-    "demo", "worker", "enqueue", "why", "workers", "pause", "resume", "pauses", "costs", "migrate", "doctor", "prune",
-    "version",
+    "demo", "worker", "enqueue", "why", "workers", "pause", "resume", "pauses", "costs", "migrate", "doctor", "walls",
+    "prune", "version",
 )  # fmt: skip
 GROUPS = {
     "jobs": ("list", "show", "retry", "cancel", "count"),
     "schedules": ("list", "create", "update", "enable", "disable", "delete", "run", "preview"),
-    "audit": ("verify",),
+    "audit": ("seal", "verify"),
 }
 
 

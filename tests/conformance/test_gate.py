@@ -289,12 +289,8 @@ def test_a_lane_with_nothing_but_paused_jobs_takes_nothing_from_the_others(engin
     assert ids(claim(engine, 20)) == ids(free)
 
 
-CROWDS = {**PLACES, "a task of a tenant": {"tenant": "acme", "task": "render"}}
-CROWDS["a tenant's part of a queue"] = {"tenant": "acme", "queue": "web"}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("scope", CROWDS.values(), ids=CROWDS)
+@every_place
 def test_free_jobs_behind_thousands_of_paused_ones_come_with_the_first_or_second_claim(engine, clock, scope):
     stopped = [a_job(clock.now(), **{"queue": "web", **scope}, priority=9) for _ in range(CROWD)]
     engine.enqueue(stopped)

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from dynamo_servers import shared_dynamodb
 from making import LEASE, a_job, claim, current, enqueued, settle
 from treadle.engines.base import WHATEVER, Claim, Where
 from treadle.engines.dynamodb import gate
+from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import GATE, Place, Slot
 from treadle.lifecycle import Released, Succeeded
 from treadle.model import State, new_id
@@ -288,9 +290,38 @@ def test_who_comes_while_the_first_is_still_waiting_waits_too(real, naps, monkey
     assert naps.slept == [gate.GATE_READ + gate.LONGEST]
 
 
+def test_in_a_table_that_was_made_with_a_gate_nobody_waits(store_url, table, naps):
+    engine = DynamoEngine(f"{table.name}-gated", region="us-east-1", endpoint=shared_dynamodb(), gate=True)
+    assert engine.migrate() == ["0001_table"]
+    assert engine.migrate() == []
+    job = enqueued(engine)
+    assert [got.id for got in claim(engine)] == [job.id]
+    paused(engine)
+    enqueued(engine)
+    assert claim(engine) == []
+    assert naps.slept == []
+    engine.client.call("DeleteTable", {"TableName": engine.client.table})
+    engine.close()
+
+
 def test_under_a_clock_for_tests_nobody_waits(engine, naps):
     paused(engine)
     assert naps.slept == []
+
+
+def test_under_a_clock_for_tests_the_first_pause_waits_for_the_claims_of_its_process(make_engine, clock):
+    operator, slow = make_engine(), make_engine()
+    job = enqueued(operator)
+    held = Held(slow, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
+    claimer = Claimer(slow)
+    assert held.waiting.wait(10)
+    pausing = threading.Thread(target=paused, args=(operator,))
+    pausing.start()
+    pausing.join(0.3)
+    assert pausing.is_alive()
+    held.let_go()
+    pausing.join(10)
+    assert [got.id for got in claimer.got()] == [job.id]
 
 
 def test_a_table_without_a_pause_has_no_gate(engine, table, clock):

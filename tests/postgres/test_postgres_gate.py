@@ -308,10 +308,21 @@ def test_a_claim_of_what_was_put_away_locks_no_more_than_it_takes(engine: Postgr
     assert [id_ for (id_,) in free] == ids[10:]
 
 
-def test_what_is_parked_is_filed_too(engine: PostgresEngine, session: Session) -> None:
-    """Who looks for what is in no lane needs one column only, and an index of lanes knows nothing of pauses."""
-    with pytest.raises(psycopg.errors.CheckViolation, match="jobs_parked_is_filed"):
-        session().execute(f"insert into {engine.schema}.jobs (task, parked) values ('greet', true)")
+def test_a_parked_job_that_an_older_treadle_has_run_is_an_ordinary_one_again(
+    engine: PostgresEngine, session: Session
+) -> None:
+    """It takes what is filed, and knows nothing of what is parked."""
+    [id_, *_] = put_away(engine, 1, 2)
+    stranger = session()
+    claimed = f"update {engine.schema}.jobs set state = 'running', lease_until = now(), filed = false where id = %s"
+    stranger.execute(claimed, [id_])
+    stranger.execute(f"update {engine.schema}.jobs set state = 'pending', lease_until = null where id = %s", [id_])
+    stranger.commit()
+    engine.save(Pause(tenant="t0"), before=None)
+
+    assert claim(engine) == []
+    engine.drop(Pause(tenant="t0"))
+    assert [job.id for job in claim(engine, 1)] == [id_]
 
 
 # ------------------------------------------------------------------------------------------------- the race

@@ -72,6 +72,7 @@ class DynamoEngine:
         shards: int = 1,
         spread: int = table.SPREAD,
         skew: float = 0.5,
+        gate: bool = False,
         auto_migrate: bool = False,
         clock: Callable[[], datetime] | None = None,
         everything: bool = False,
@@ -80,6 +81,7 @@ class DynamoEngine:
         self._given = clock is not None
         self._clock = clock or SystemClock().now
         self._spread = spread
+        self._gate = gate  # whether a table is made with one
         self._everything = everything
         self._auto_migrate = auto_migrate
         self._slots = Slots(self.client, shards)
@@ -122,7 +124,7 @@ class DynamoEngine:
     def migrate(self, half: Half | None = None) -> list[str]:
         if half == "post":
             return []
-        return [table.MIGRATION] if table.create(self.client, self._spread) else []
+        return [table.MIGRATION] if table.create(self.client, self._spread, gate=self._gate) else []
 
     def check(self, *, quick: bool = False) -> list[str]:
         return table.differences(self.client, quick=quick)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from treadle.engines.dynamodb.client import Client, Crowded, Failed, Refused
-from treadle.engines.dynamodb.items import Place
+from treadle.engines.dynamodb.items import GATE, Place
 from treadle.errors import EngineUnavailable, SchemaError
 
 VERSION = 1
@@ -29,8 +29,8 @@ def creation(name: str) -> dict[str, Any]:
     }
 
 
-def create(client: Client, spread: int) -> bool:
-    """Make the table and its first item; whether this call did it."""
+def create(client: Client, spread: int, *, gate: bool = False) -> bool:
+    """Make the table and its first item; whether this call did it. With a `gate` from the start no pause has to wait."""
     made = False
     live = describe(client)
     if live is not None and (wrong := _wrong_keys(live)):
@@ -46,10 +46,12 @@ def create(client: Client, spread: int) -> bool:
         if time.monotonic() > deadline:
             raise EngineUnavailable(f"{client.where} is still being made after {CREATION:g} s; repeating is safe")
         time.sleep(0.2)
-    item = {**META.key, "version": {"N": str(VERSION)}, "spread": {"N": str(spread)}}
-    put = {"TableName": client.table, "Item": item, "ConditionExpression": "attribute_not_exists(PK)"}
+    items = [{**META.key, "version": {"N": str(VERSION)}, "spread": {"N": str(spread)}}]
+    if gate:
+        items.append({**GATE.key, "version": {"N": "1"}, "ready": {"BOOL": True}})
+    new = {"TableName": client.table, "ConditionExpression": "attribute_not_exists(PK)"}
     try:
-        client.write([{"Put": put}])
+        client.write([{"Put": {**new, "Item": item}} for item in items])
         made = True
     except Failed:  # another process, or an earlier sending of ours
         pass

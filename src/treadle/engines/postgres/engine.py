@@ -200,7 +200,7 @@ class PostgresEngine:
         channel = self._loud()
 
         def store(connection: Connection) -> list[Receipt]:
-            return self._drive(connection, scripts.enqueue(jobs, now, everything=self._everything, notify=channel))
+            return self._drive(connection, self._enqueuing(jobs, now, channel))
 
         # Without keys and audit lines the insert is one statement, and that is its own transaction.
         plain = not self._everything and all(job.key is None for job in jobs)
@@ -217,6 +217,9 @@ class PostgresEngine:
                 self._heard(receipt.job.created_at)
                 break
         return receipts
+
+    def _enqueuing(self, jobs: Sequence[Job], now: datetime | None, notify: str | None = None) -> Script[list[Receipt]]:
+        return scripts.enqueue(jobs, now, everything=self._everything, notify=notify, walled=self._walled)
 
     def _loud(self) -> str | None:
         """Where to say that there are new jobs, unless we did so just now."""
@@ -459,7 +462,7 @@ class PostgresEngine:
             done = records.save(partial(self._query, connection), record, before, line)
             if not done or job is None:
                 return Saved(done)
-            script = scripts.enqueue([job], now, everything=self._everything, notify=self._loud())
+            script = self._enqueuing([job], now, self._loud())
             return Saved(True, self._drive(connection, script)[0])
 
         try:
@@ -506,7 +509,7 @@ class PostgresEngine:
     # ------------------------------------------------------------- for the caller's own transaction
 
     def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
-        return self._named(scripts.enqueue(jobs, self._time(now), everything=self._everything))
+        return self._named(self._enqueuing(jobs, self._time(now)))
 
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         return self._named(scripts.settle(change, self._time(now), everything=self._everything))

@@ -20,7 +20,7 @@ SPARE = 1000  # jobs that one statement may put away beside what it claims
 
 _PENDING = "j.state = 'pending' and not j.filed"
 _FILED = "j.state = 'pending' and j.filed and not j.parked"
-_PARKED = "j.state = 'pending' and j.parked"
+_PARKED = "j.state = 'pending' and j.filed and j.parked"
 _JOB = "j.id, j.priority, j.due_at, j.tenant, j.task, j.task_version, j.lease_token"
 
 # No limit at all, but the planner takes it for a tenth. Without it a recursion within a recursion looks so costly that

@@ -10,8 +10,7 @@ return case when json_typeof(on_end) = 'object' then not exists (
 alter table @.jobs
     add column schedule text,
     add column on_end json check (on_end is null or @.readable_end(on_end)),
-    add column parked boolean not null default false,
-    add constraint jobs_parked_is_filed check (filed or not parked);
+    add column parked boolean not null default false;
 alter table @.finished add column schedule text, add column on_end json;
 
 comment on column @.jobs.schedule is 'The name of the schedule that made it.';
@@ -20,8 +19,8 @@ comment on column @.jobs.filed is
     'Met by a claim that could not take it, for the claimer does not know its task or version, or the task is paused: '
     'found by task from now on, no longer by lane. When somebody may take it, it is claimed from there.';
 comment on column @.jobs.parked is
-    'Met by a claim while a pause that names its tenant stopped it: found by tenant and task from now on. When the '
-    'pause is over, it is claimed from there.';
+    'Of a job that is filed: it was a pause that named its tenant, so it is found by tenant and task. When the pause '
+    'is over, it is claimed from there.';
 
 -- Parked jobs are filed as well, so that jobs_claim knows nothing of them; here they are left out.
 drop index @.jobs_filed;
@@ -29,7 +28,7 @@ create index jobs_filed on @.jobs (queue, lane, task, task_version, priority des
     where state = 'pending' and filed and not parked;
 
 create index jobs_parked on @.jobs (queue, lane, tenant, task, task_version, priority desc, due_at, id)
-    where state = 'pending' and parked;
+    where state = 'pending' and filed and parked;
 
 create index finished_cost on @.finished (finished_at) where cost_micros > 0;
 
