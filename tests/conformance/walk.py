@@ -919,6 +919,11 @@ def _short(value: Any) -> str:
             )
         case Job():
             return f"[{value.id[-4:]} key {value.key} {value.key_scope}]"
+        case Schedule():
+            on = "on" if value.enabled else "off"
+            return f"[schedule {value.tenant} {value.name}@{value.revision} {on}, next {_short(value.next_at)}]"
+        case Pause():
+            return f"[pause of {value.scope}@{value.revision} until {_short(value.until)}]"
         case datetime():
             return f"+{(value - START).total_seconds()}s"
         case list():

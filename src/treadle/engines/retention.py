@@ -82,7 +82,7 @@ class Sweeper:
     def _since(self, rule: Rule) -> Place:
         reached = self._reached.get(rule)
         if reached is not None and time.monotonic() - reached[1] > AGAIN:
-            del self._reached[rule]
+            self._reached.pop(rule, None)
             return None
         return reached[0] if reached is not None else None
 

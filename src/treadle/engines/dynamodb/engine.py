@@ -22,7 +22,6 @@ from treadle.engines.base import (
     Page,
     Receipt,
     Retention,
-    Ruling,
     Saved,
     Script,
     Turn,
@@ -31,13 +30,12 @@ from treadle.engines.base import (
     Whatever,
     Where,
     arrived,
-    judge,
 )
 from treadle.engines.dynamodb import claims, table, writes
-from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed
+from treadle.engines.dynamodb.client import BRIEFLY, Client
 from treadle.engines.dynamodb.costs import Costs
 from treadle.engines.dynamodb.gate import Keeper
-from treadle.engines.dynamodb.items import Place, due_place, holder_of, id_of, id_place, place_of
+from treadle.engines.dynamodb.items import Place, due_place, id_of, place_of
 from treadle.engines.dynamodb.keeping import Expiry, Recovery
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Memory, Pools
@@ -45,18 +43,18 @@ from treadle.engines.dynamodb.pruning import Pruning
 from treadle.engines.dynamodb.records import Records
 from treadle.engines.dynamodb.renewing import Renewing
 from treadle.engines.dynamodb.scripts import Scripts
+from treadle.engines.dynamodb.settling import Settling
 from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.storing import Storing
 from treadle.engines.dynamodb.trail import Trail
 from treadle.engines.dynamodb.writes import Part, Table
 from treadle.engines.hints import Hints
 from treadle.errors import EngineError, EngineUnavailable, NotPossible, SchemaError
-from treadle.model import Change, Event, Fence, Job, State, What
+from treadle.model import Change, Event, Job, State
 from treadle.records import Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
 
-PLACED_BY = ("due_at", "queue", "lane", "priority", "task_version")
 SELDOM = 1 / 1440  # of the times that a worker prunes, which it does each minute
 
 
@@ -107,17 +105,20 @@ class DynamoEngine:
         self._table = Table(self.client.table, spread, self._everything)
         self._reader = Reader(self.client, self._slots, spread, self._pools.each)
         self._storing = Storing(self.client, self._reader, self._pools, self._new)
-        self._scripts = Scripts(self._reader, self._new, self._parts)
+        self._costs = Costs(self.client, self._table, self._pools.each)
+        self._settling = Settling(
+            self.client, self._table, self._reader, self._costs, self._cursors, self._places, self._new, self._due_place
+        )
+        self._scripts = Scripts(self._reader, self._new, self._settling.parts)
         self._renewing = Renewing(self.client, self._table, self._reader, self._places)
         self._expiry = Expiry(self.client, self._reader, self._table, self._pools.each)
         self._pruning = Pruning(self.client, self._reader, self._table, self._pools.each)
-        self._costs = Costs(self.client, self._table, self._pools.each)
         self._trail = Trail(self.client, self._table, self._pools.each)
         keeper = Keeper(self.client, self._table, self._slots, self._pools.each, patient=not self._given)
         self._records = Records(self.client, self._table, self._storing, keeper, self._new)
         self._claims = claims.Claims(
             self.client, self._table, self._slots, self._reader, self._pools, self._cursors, self._places,
-            keeper, self._put_back,
+            keeper, self._settling.put_back,
         )  # fmt: skip
         self._ready = True
 
@@ -204,11 +205,11 @@ class DynamoEngine:
         repeated = claim is not None and self._claims.begun(claim.token)
         free = [change for change in changes if not change.takes_key]
         deadline = time.monotonic() + BRIEFLY  # for all of them: behind a crowded partition each has one try
-        verdicts = self._pools.each(lambda change: self._settle(change, moment, deadline), free)
+        verdicts = self._pools.each(lambda change: self._settling.settle(change, moment, deadline), free)
         found = {change.before.id: verdict for change, verdict in zip(free, verdicts, strict=True)}
         for change in changes:
             if change.takes_key:  # one after the other: of two that want one key the first gets it
-                found[change.before.id] = self._settle(change, moment, time.monotonic() + BRIEFLY)
+                found[change.before.id] = self._settling.settle(change, moment, time.monotonic() + BRIEFLY)
         if changes:
             self._hints.wrote()
         moment = now or self._clock()  # a lease counts from now, whatever the changes took
@@ -219,73 +220,6 @@ class DynamoEngine:
         if claim is not None and jobs:
             self._recovery.expect(moment + timedelta(seconds=claim.lease))
         return Turn([found[change.before.id] for change in changes], jobs, moment)
-
-    def _settle(self, change: Change, now: datetime, deadline: float) -> Verdict:
-        """Write one change, or say why not."""
-        dead, id_ = None, change.before.id
-        try:
-            place = self._places.get(id_) or self._where(change)
-            for _ in range(TRIES):
-                if place is None or not _ripe(change, now):
-                    return judge(change, self._reader.get([id_])[0])
-                try:
-                    self._change(change, place, now, dead, deadline - time.monotonic())
-                    return Verdict(Ruling.APPLIED)
-                except Failed as failed:
-                    if 0 not in failed.which:  # its key is another's
-                        holder = next((holder_of(item) for item in failed.which.values() if item), None)
-                        if dead is None and holder and self._reader.get([holder]) == [None]:
-                            dead = holder
-                            continue
-                        why = f"key {change.after.key!r} is taken"
-                        return Verdict(Ruling.REFUSED, holder=holder, why=why)
-                there = self._where(change)
-                if there == place:
-                    [current] = self._reader.get([id_])
-                    if change.fence is not Fence.RUNNING or current is None or current.state is not State.RUNNING:
-                        return judge(change, current)
-                    change = _again(change, current)
-                place = there
-        except Crowded:
-            return Verdict(Ruling.BUSY)
-        except ValueError as error:
-            return Verdict(Ruling.REFUSED, why=str(error))
-        return Verdict(Ruling.BUSY)
-
-    def _where(self, change: Change) -> Place | None:
-        """Where the item is that the change compares."""
-        if change.before.state.final and change.fence is Fence.REVISION:
-            return id_place(change.before.id, self._table.spread)
-        return self._reader.place(change.before.id, change.before.due_at)
-
-    def _change(self, change: Change, place: Place, now: datetime, dead: str | None, patience: float) -> None:
-        once = change.fence is not Fence.HOLDER  # the holder's repeat is known by its token
-        parts = self._parts(change, place, now, dead)
-        follow = self._new(arrived(change.follow, now), now) if change.follow is not None else []
-        try:
-            self.client.write([*parts, *follow], patience=patience, once=once)
-        except Failed as failed:
-            if min(failed.which) < len(parts):
-                raise
-            self.client.write(parts, patience=patience, once=once)  # what was to follow is there, or its key is taken
-        if change.after.state is not State.RUNNING:
-            self._places.drop(change.before.id)
-
-    def _parts(self, change: Change, place: Place, now: datetime, dead: str | None) -> list[Part]:
-        before, after = change.before, change.after
-        stays = all(getattr(before, field) == getattr(after, field) for field in PLACED_BY)
-        new = place
-        if not after.state.final and (before.state.final or not stays):
-            new = self._due_place(after)
-        self._cursors.back(new.pk, new.sk)
-        self._costs.expect(after)
-        return writes.change_parts(self._table, change, place, new, now, dead)
-
-    def _put_back(self, job: Job, now: datetime) -> None:
-        """Give back a job that we have claimed and should not have, as its holder would."""
-        after = job.evolve(state=State.PENDING, worker=None, lease_until=None, revision=job.revision + 1)
-        release = Change(job, after, What.RELEASED, Fence.HOLDER, now, job.worker or "worker")
-        self._settle(release, now, time.monotonic() + BRIEFLY)
 
     # ------------------------------------------------------------------------------------ in between
 
@@ -404,18 +338,5 @@ class DynamoEngine:
 
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         self._opened()
-        place = self._where(change)  # read, not remembered: nobody tries again if it is wrong
+        place = self._settling.where(change)  # read, not remembered: nobody tries again if it is wrong
         return (yield from self._scripts.settle(change, place, now or self._clock()))
-
-
-def _ripe(change: Change, now: datetime) -> bool:
-    """Whether a lease that is to be taken is past by the clock."""
-    if change.fence is not Fence.RECOVERY:
-        return True
-    return change.before.lease_until is not None and change.before.lease_until <= now
-
-
-def _again(change: Change, current: Job) -> Change:
-    """A cancel request for the job as it is now: whoever holds it, it is told."""
-    after = current.evolve(cancel_requested=True, revision=current.revision + 1)
-    return change._replace(before=current, after=after)

@@ -30,7 +30,7 @@ def creation(name: str) -> dict[str, Any]:
 
 
 def create(client: Client, spread: int, *, gate: bool = False) -> bool:
-    """Make the table and its first item; whether this call did it. With a `gate` from the start no pause has to wait."""
+    """Make the table and its first item; whether this call did it. With a `gate` from the start no pause waits."""
     made = False
     live = describe(client)
     if live is not None and (wrong := _wrong_keys(live)):
