@@ -23,6 +23,7 @@ from treadle.engines.postgres.connections import IDLE
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
 from treadle.lifecycle import Succeeded
 from treadle.model import Job, Scope, new_id
+from treadle.records import Pause
 
 CONNECT = 2  # seconds, as the far engine's URL says (conftest.py)
 
@@ -336,6 +337,10 @@ BOUNDED: dict[str, tuple[Callable[[PostgresEngine, Job], Any], float]] = {
     "find": (lambda engine, job: engine.find(Where(), limit=5), PERSISTENCE),
     "events": (lambda engine, job: engine.events(job.id), PERSISTENCE),
     "prune": (lambda engine, job: engine.prune(Retention({State.SUCCEEDED: timedelta(0)}), limit=5), 0.0),
+    "records": (lambda engine, job: engine.records(Pause), PERSISTENCE),
+    "due": (lambda engine, job: engine.due(limit=5), PERSISTENCE),
+    "save": (lambda engine, job: engine.save(Pause(), before=None), 0.0),
+    "drop": (lambda engine, job: engine.drop(Pause()), 0.0),
 }
 
 
@@ -361,6 +366,7 @@ def test_a_call_into_a_stalled_network_ends_within_its_patience_and_says_that_re
     with pytest.raises(EngineUnavailable, match="repeating is safe"):
         act(far, job)
     took = time.monotonic() - began
+    proxy.reset()  # what was on its way must not arrive while the store is cleared away
     proxy.flow()
     assert took < call + CONNECT + persists + SLACK
 
