@@ -4,6 +4,7 @@ A handle that is bound to a tenant answers for the jobs of others as for jobs th
 """
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -13,7 +14,7 @@ from treadle.clock import Duration, seconds
 from treadle.engines.base import Engine, Page, Where
 from treadle.errors import InvalidJob, JobNotFound, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, Job, State, What, check_name, clean
-from treadle.operating import first_revision, operate
+from treadle.operating import first_revision, operate, told
 from treadle.profile import LABELS, Profile
 from treadle.records import ANY, Gate, Member, Pause, Seal, subject
 from treadle.why import Obstacle, why
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 TRIES = 20
 LONGEST = 3660  # days of costs in one look
 TAIL = 100_000  # unsealed lines that are read at most
+LOOKS = 2  # more at seals that seem to be wrong
 GLANCE = 0.1  # seconds between two looks at what still runs
 
 
@@ -216,7 +218,7 @@ class Handle:
             revision = first_revision(self.engine, scope) if found is None else found.revision + 1
             pause = scope.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now), revision=revision)
             line = _line(pause, What.PAUSED, now, actor, pause.reason)
-            if self.engine.save(pause, before=found, line=line).done:
+            if self.engine.save(pause, before=found, line=line).done or told(self.engine, line):
                 if wait:
                     self._drained(scope, longest)
                 return pause
@@ -241,7 +243,7 @@ class Handle:
                 raise NotPossible(f"{scope.scope} is not paused by itself; paused: {there}")
             now = self.engine.now()
             line = _line(pause.evolve(revision=pause.revision + 1), What.RESUMED, now, actor, note(reason))
-            if self.engine.drop(pause, line=line):
+            if self.engine.drop(pause, line=line) or told(self.engine, line):
                 return pause
         raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
 
@@ -296,8 +298,16 @@ class Handle:
         for seal in self.engine.records(Seal, tenant=owner):
             seals.setdefault(seal.tenant, []).append(seal)
         tail = sum(owner in (None, line.tenant) for line in self.engine.unsealed(limit=TAIL))
-        keep = self.rules.keep_lines
-        return Trail([verify(name, chain, self.engine.sealed, keep) for name, chain in seals.items()], tail)
+        return Trail([self._verified(name, chain) for name, chain in seals.items()], tail)
+
+    def _verified(self, tenant: str, seals: Sequence[Seal]) -> Verified:
+        """What is wrong with a tenant's seals; looked at again, for their lines may be pruned just now."""
+        found = verify(tenant, seals, self.engine.sealed, self.rules.keep_lines)
+        for _ in range(LOOKS):
+            if not found.problems:
+                break
+            found = verify(tenant, self.engine.records(Seal, tenant=tenant), self.engine.sealed, self.rules.keep_lines)
+        return found
 
     def _of(self, tenant: str | None) -> str | None:
         """Whose rows are meant; InvalidJob if a bound handle is asked for another's."""

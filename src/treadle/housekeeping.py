@@ -14,6 +14,7 @@ from itertools import groupby
 
 from treadle.audit import AT_ONCE, sealing
 from treadle.engines.base import WHATEVER, Engine
+from treadle.errors import EngineError
 from treadle.model import Event, What
 from treadle.operating import first_revision
 from treadle.plan import Plan
@@ -22,6 +23,7 @@ from treadle.why import BUDGET
 
 log = logging.getLogger("treadle.upkeep")
 
+PATIENCE = 5.0  # seconds until a chore that failed is tried again
 PRUNE_PERIOD = 60.0
 SEAL_PERIOD = 60.0
 BUDGET_PERIOD = 10.0
@@ -62,11 +64,17 @@ class Housekeeping:
         self._chores = {chore: time.monotonic() + delay for chore, delay in chores.items()}
 
     def tick(self) -> None:
-        """Do what is due; each chore says in how many seconds it is due again."""
+        """Do what is due; each chore says in how many seconds it is due again. One that fails harms no other."""
         for chore, due_at in self._chores.items():
             if time.monotonic() >= due_at:
-                self._chores[chore] = time.monotonic() + 1.0  # if it fails, not again at once
-                self._chores[chore] = time.monotonic() + chore()
+                again = PATIENCE
+                try:
+                    again = chore()
+                except EngineError as error:
+                    self._log.warning("%s: not done, next try in %g s: %s", chore.__name__, again, error)
+                except Exception:
+                    self._log.exception("%s: not done, next try in %g s", chore.__name__, again)
+                self._chores[chore] = time.monotonic() + again
 
     # -------------------------------------------------------------------------------- live workers
 
@@ -113,7 +121,8 @@ class Housekeeping:
         return PRUNE_PERIOD
 
     def _forget(self) -> float:
-        forget_old_lines(self._engine, self._plan.keep_lines)
+        if forget_old_lines(self._engine, self._plan.keep_lines, limit=SEALS) == SEALS:
+            return 0.1  # there is more, but the jobs come first
         now = self._engine.now()
         for member in self._engine.records(Member):
             if now - member.seen_at > GONE:
@@ -199,10 +208,10 @@ def seal_lines(engine: Engine) -> int:
     return total
 
 
-def forget_old_lines(engine: Engine, keep: timedelta | None) -> int:
-    """Delete the lines of seals that are older than this; the seals stay. How many seals it was."""
+def forget_old_lines(engine: Engine, keep: timedelta | None, *, limit: int | None = None) -> int:
+    """Delete the lines of seals that are older than this, of some of them; the seals stay. How many seals it was."""
     if keep is None:
         return 0
     old = engine.now() - keep
     due = [seal for seal in engine.records(Seal) if seal.pruned_at is None and seal.last_at < old]
-    return sum(engine.forget(seal) for seal in due)
+    return sum(engine.forget(seal) for seal in due[:limit])

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from treadle.errors import NotPossible
-from treadle.model import Change, Fence, FollowUp, Job, JobError, Reason, State, What
+from treadle.model import MESSAGE_CAP, Change, Fence, FollowUp, Job, JobError, Reason, State, What
 from treadle.records import made_id
 
 
@@ -220,6 +220,12 @@ def _followed(change: Change) -> Change:
     note = ": ".join(filter(None, (wanted.event, change.note)))
     follow = _follow_up(job, wanted, change.at) if wanted.task else None
     return change._replace(note=note, loud=bool(wanted.event), follow=follow)
+
+
+def unfollowed(change: Change, why: str) -> Change:
+    """The change without the job that was to follow: the store will not take that one, and this one must end."""
+    note = f"{change.note} (what was to follow cannot be stored: {why})".strip()
+    return change._replace(follow=None, note=note[:MESSAGE_CAP], loud=True)
 
 
 def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:

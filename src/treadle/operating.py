@@ -7,7 +7,7 @@ from datetime import datetime
 from treadle.engines.base import Engine, Ruling
 from treadle.errors import NotPossible
 from treadle.looking import get
-from treadle.model import Change, Job, check_name
+from treadle.model import Change, Event, Job, check_name
 from treadle.records import Record, subject
 from treadle.tx import pauses
 
@@ -37,6 +37,11 @@ def first_revision(engine: Engine, record: Record) -> int:
 
 def _noted(engine: Engine, change: Change) -> bool:
     """Whether the audit trail has this very change."""
-    lines = engine.events(change.before.id)
-    ours = (change.after.revision, change.what, change.actor, change.at)
-    return any((line.revision, line.what, line.actor, line.at) == ours for line in lines)
+    job = change.after
+    return told(engine, Event(job.id, job.revision, change.at, change.what, change.actor, change.note, job.tenant))
+
+
+def told(engine: Engine, line: Event) -> bool:
+    """Whether the audit trail has this very line: then the write was done, and its answer was lost."""
+    ours = (line.revision, line.what, line.actor, line.at)
+    return any((one.revision, one.what, one.actor, one.at) == ours for one in engine.events(line.job_id))

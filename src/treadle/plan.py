@@ -1,7 +1,7 @@
 """How a worker works: the settings, and what its caller says instead."""
 
-import itertools
 import os
+import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -75,12 +75,8 @@ def plan_from(settings: "Settings", given: Mapping[str, Any]) -> Plan:
 
 
 def _own_name() -> str:
-    """Host and process, and a number from the second worker of a process on."""
-    number = next(_numbers)
-    return f"{socket.gethostname()}:{os.getpid()}{f':{number}' if number > 1 else ''}"
-
-
-_numbers = itertools.count(1)
+    """Host and process, and something that no other has: containers may share both."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
 
 
 def _names(field: str, names: Sequence[str], *, empty_allowed: bool = False) -> tuple[str, ...]:

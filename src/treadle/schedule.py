@@ -14,8 +14,10 @@ from treadle.cron import Cron, Every, Tick, time_zone
 from treadle.errors import ConfigError, InvalidJob
 from treadle.model import Job, OnEnd, Scope, check_name, check_retry, checked, json_text
 from treadle.records import Misfire, Overlap, Schedule, made_id
+from treadle.retry import Retry
 
 LATE = 60.0  # seconds: a tick that nobody has made into a job by then was missed
+WRONG = timedelta(days=1)  # a last run further ahead than this was made by a clock that was wrong
 OLDEST = 30 * 86_400.0  # seconds that misfire `all` may reach back
 SHORTEST = timedelta(minutes=1)  # between two ticks of a cron expression
 MOST = 10_000  # jobs that it may make up for
@@ -51,7 +53,13 @@ def preview(schedule: Schedule, after: datetime, n: int) -> list[Tick]:
 
 def restarted(schedule: Schedule, now: datetime) -> Schedule:
     """The schedule with its next tick counted from now, and never again one that it has had."""
-    return schedule.evolve(next_at=next_tick(schedule, max(now, schedule.last_at or now)))
+    return schedule.evolve(next_at=next_tick(schedule, _since(schedule, now)))
+
+
+def _since(schedule: Schedule, now: datetime) -> datetime:
+    """From when on it may run: not before its last run, unless that is so far ahead that a clock was wrong."""
+    last = schedule.last_at
+    return max(now, last) if last is not None and last - now < WRONG else now
 
 
 def firing(schedule: Schedule, now: datetime, *, late: float = LATE, counted: bool = False) -> Firing | None:
@@ -60,9 +68,10 @@ def firing(schedule: Schedule, now: datetime, *, late: float = LATE, counted: bo
     if not schedule.enabled or (next_at is not None and next_at > now):
         return None
     if next_at is None:
-        return Firing(None, next_tick(schedule, max(now, schedule.last_at or now)))
+        return Firing(None, next_tick(schedule, _since(schedule, now)))
     found = _due(schedule, next_at, now, late, counted)
-    if found.tick is not None and schedule.last_at is not None and found.tick <= schedule.last_at:
+    last = schedule.last_at
+    if found.tick is not None and last is not None and found.tick <= last < now + WRONG:
         return found._replace(tick=None)  # it has had that one: the clock was set back
     return found
 
@@ -130,9 +139,11 @@ def job_of(schedule: Schedule, tick: datetime, now: datetime, *, id_: str | None
         key = f"schedule:{schedule.name}"
         scope = Scope.ACTIVE if schedule.overlap is Overlap.SKIP else Scope.PENDING
     delay = schedule.jitter * int(made[-8:], 16) / 2**32
+    retry, timeout = schedule.retry, schedule.timeout
     if schedule.for_each is None:
         task, version, payload = schedule.task, schedule.task_version, schedule.payload
-    else:
+    else:  # what is said of the jobs is not said of the one that makes them
+        retry, timeout = Retry(), None
         task, version = f"{EXPANSION}{schedule.for_each}", 1
         payload = {"tick": tick.isoformat(), "schedule": _child(schedule)}
     return Job(
@@ -146,8 +157,8 @@ def job_of(schedule: Schedule, tick: datetime, now: datetime, *, id_: str | None
         lane=schedule.lane,
         task_version=version,
         priority=schedule.priority,
-        retry=schedule.retry,
-        timeout=schedule.timeout,
+        retry=retry,
+        timeout=timeout,
         key=key,
         key_scope=scope,
         schedule=schedule.name,

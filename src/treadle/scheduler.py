@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from treadle.engines.base import Engine, Receipt
-from treadle.errors import EngineError
+from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Event, Job, What, checked, clean, new_id
 from treadle.plan import Plan
 from treadle.records import Schedule, subject
@@ -19,7 +19,8 @@ from treadle.timetable import reconcile
 log = logging.getLogger("treadle.scheduler")
 
 BATCH = 200
-CATCHING_UP = 200  # ticks of one schedule that are made up for before the jobs come first again
+CATCHING_UP = 200  # ticks of one schedule that are made up for before its neighbours come
+LONGEST = 0.2  # seconds that one look may take before the jobs come first again
 
 
 class Scheduler:
@@ -45,6 +46,7 @@ class Scheduler:
         if time.monotonic() < self._look_at:
             return False
         self._made = False
+        self._look_at = time.monotonic() + self._plan.tick  # if it fails, not again at once
         if self._declared:
             for name in reconcile(self._engine, self._declared, actor=self._plan.name):
                 self._log.info("schedule %s: brought up to date with the code", name)
@@ -53,14 +55,26 @@ class Scheduler:
         found = self._engine.due(limit=BATCH, ahead=self._plan.tick)
         self._look_at = asked + (0.0 if len(found) == BATCH else self._plan.tick)
         for schedule in found:
-            next_at = self.fire(schedule)
+            if time.monotonic() - asked > LONGEST:  # the jobs come first; go on after a turn
+                self._look_at = 0.0
+                break
+            try:
+                next_at = self.fire(schedule, until=asked + LONGEST)
+            except EngineUnavailable:
+                raise
+            except EngineError as error:  # of this one: its neighbours go on
+                self._log.warning("schedule %s was not fired: %s", schedule.name, error)
+                continue
             if next_at is not None:  # soon: be there in time
                 soon = (next_at - self._engine.now()).total_seconds()
                 self._look_at = min(self._look_at, time.monotonic() + max(0.0, soon))
         return self._made
 
-    def fire(self, schedule: Schedule) -> datetime | None:
-        """Make the jobs of this schedule that are due; when it is due again, None if somebody else sees to it."""
+    def fire(self, schedule: Schedule, *, until: float = float("inf")) -> datetime | None:
+        """Make the jobs of this schedule that are due; when it is due again, None if somebody else sees to it.
+
+        `until` is when to stop, on the monotonic clock: there may be many.
+        """
         try:
             for place in range(CATCHING_UP):
                 now = self._engine.now()
@@ -78,6 +92,8 @@ class Scheduler:
                     after = self._not_made(schedule, after, job, saved.receipt)
                 self._made |= job is not None
                 schedule = after
+                if time.monotonic() > until:
+                    break
         except EngineError:
             raise
         except Exception as error:  # written into the table by somebody else, for we would not have taken it

@@ -60,8 +60,9 @@ def run_until_idle(app: Treadle, *, queues: Sequence[str] | None = None, limit: 
     attempts: list[Job] = []
     own = (task.options.queue for task in app.tasks.values())
     taken = tuple(dict.fromkeys([*own, *app.settings.queues])) if queues is None else tuple(queues)
-    scheduler = Scheduler(app.engine, Plan("testing"), app.declared())
-    scheduler.tick()
+    declared = app.declared()
+    while Scheduler(app.engine, Plan("testing", schedules=app.settings.schedules), declared).tick():
+        declared = []
     while True:
         claim = Claim(new_id(), "testing", 1, 300.0, taken, None, tuple(app.tasks))
         claimed = app.engine.turn([], claim).jobs

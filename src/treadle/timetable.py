@@ -15,7 +15,7 @@ from treadle.cron import MOST_TICKS, Tick
 from treadle.engines.base import Engine
 from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
 from treadle.model import MESSAGE_CAP, Event, Job, What, check_name, clean, new_id
-from treadle.operating import first_revision
+from treadle.operating import first_revision, told
 from treadle.records import Misfire, Overlap, Schedule, subject
 from treadle.retry import Retry
 from treadle.schedule import check, job_of, next_tick, preview, restarted
@@ -91,7 +91,9 @@ class Timetable:
         now, owner = self._engine.now(), self._tasks.tenant_of(self._of(tenant, None))
         schedule = self._made(name, task, payload, owner, checked, said, now)
         schedule = schedule.evolve(next_at=next_tick(schedule, now), updated_at=now)
-        if not put(self._engine, schedule, What.CREATED, actor, _note(schedule, reason), now):
+        schedule = schedule.evolve(revision=first_revision(self._engine, schedule))
+        line = _line(schedule, schedule.revision, What.CREATED, now, actor, _note(schedule, reason))
+        if not self._engine.save(schedule, before=None, line=line).done and not told(self._engine, line):
             raise NotPossible(f"there is a schedule {name!r} already; update it, or choose another name")
         return self.get(name, tenant=schedule.tenant)
 
@@ -145,7 +147,7 @@ class Timetable:
         for _ in range(TRIES):
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
             line = _line(schedule, schedule.revision + 1, What.DELETED, now, actor, _note(schedule, reason))
-            if self._engine.drop(schedule, line=line):
+            if self._engine.drop(schedule, line=line) or told(self._engine, line):
                 return
         raise NotPossible(f"schedule {name!r} keeps changing; try again")
 
@@ -160,9 +162,10 @@ class Timetable:
     def run(self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "") -> Job:
         """Make a job of it now, beside its ticks; KeyTaken if `overlap` does not allow one."""
         check_name("actor", actor)
+        id_ = new_id()
         for _ in range(TRIES):
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
-            job = job_of(schedule, now, now, id_=new_id())
+            job = job_of(schedule, now, now, id_=id_)
             after = schedule.evolve(revision=schedule.revision + 1)
             line = _line(after, after.revision, What.RUN_REQUESTED, now, actor, _note(after, reason))
             saved = self._engine.save(after, before=schedule, line=line, job=job)
@@ -172,6 +175,9 @@ class Timetable:
                 if not saved.receipt.created:
                     raise KeyTaken(job.key or "", saved.receipt.job.id)
                 return saved.receipt.job
+            [made] = self._engine.get([id_])
+            if made is not None:  # the answer was lost
+                return made
         raise NotPossible(f"schedule {name!r} keeps changing; try again")
 
     def events(self, name: str, *, tenant: str | None = None) -> Sequence[Event]:
@@ -207,15 +213,9 @@ class Timetable:
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
             after = edit(schedule, now).evolve(revision=schedule.revision + 1, updated_at=now)
             line = _line(after, after.revision, what, now, actor, _note(after, reason))
-            if self._engine.save(after, before=schedule, line=line).done:
+            if self._engine.save(after, before=schedule, line=line).done or told(self._engine, line):
                 return after
         raise NotPossible(f"schedule {name!r} keeps changing; try again")
-
-
-def put(engine: Engine, schedule: Schedule, what: What, actor: str, note: str, now: datetime) -> bool:
-    """Store a new schedule with its audit line; whether there was none before."""
-    schedule = schedule.evolve(revision=first_revision(engine, schedule))
-    return engine.save(schedule, before=None, line=_line(schedule, schedule.revision, what, now, actor, note)).done
 
 
 def reconcile(engine: Engine, declared: Iterable[Schedule], *, actor: str) -> list[str]:
@@ -236,7 +236,9 @@ def _reconciled(engine: Engine, wanted: Schedule, actor: str) -> bool:
         if found is None:
             made = wanted.evolve(created_at=now, updated_at=now)
             made = made.evolve(next_at=next_tick(made, now))
-            if put(engine, made, What.CREATED, actor, _note(made, "declared in code"), now):
+            made = made.evolve(revision=first_revision(engine, made))
+            line = _line(made, made.revision, What.CREATED, now, actor, _note(made, "declared in code"))
+            if engine.save(made, before=None, line=line).done:
                 return True
         elif found.declared == wanted.declared:
             return False

@@ -67,10 +67,20 @@ class Upkeep:
             self._recover_at = now + self._period()
             while self.recover() == BATCH:
                 pass
+        made = self.fire()
+        self.housekeeping.tick()
+        return made
+
+    def fire(self) -> bool:
+        """Fire the schedules that are due; whether that made a job. What goes wrong there stays there."""
         try:
             return self.scheduler.tick()
-        finally:
-            self.housekeeping.tick()
+        except EngineUnavailable as error:
+            self._silent = True
+            (self._logger or log).warning("schedules were not looked at: %s", error)
+        except Exception:
+            (self._logger or log).exception("schedules were not looked at")
+        return False
 
     def recover(self) -> int:
         """Requeue or end the jobs whose lease or time to live has run out; how many it was."""
@@ -146,6 +156,8 @@ def recover(
     for change, verdict in zip(changes, engine.turn(changes).verdicts, strict=True):
         if verdict.ruling is Ruling.REFUSED and verdict.holder:
             superseded.append(lifecycle.supersede(change, now))
+        elif verdict.ruling is Ruling.REFUSED and change.follow is not None:
+            superseded.append(lifecycle.unfollowed(change, verdict.why))
         elif verdict.ruling is Ruling.APPLIED:
             done += 1
             (logger or log).warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.what)

@@ -24,7 +24,7 @@ from treadle.errors import EngineError, EngineUnavailable
 from treadle.executors import error_from, uncommitted
 from treadle.housekeeping import Housekeeping
 from treadle.keeper import Keeper
-from treadle.lifecycle import Outcome, Refused
+from treadle.lifecycle import Outcome, Refused, Released
 from treadle.model import Change, Job, Reason, State, new_id
 from treadle.plan import Plan
 from treadle.records import Member, Schedule
@@ -40,6 +40,7 @@ LARGEST_BATCH = 500
 AHEAD = 0.2  # seconds of work claimed before there is a free slot for it
 PACE_MEMORY = 0.5  # seconds over which the pace of jobs is remembered
 GLANCE = 0.25  # seconds between two looks at jobs that wait for a slot
+SILENCE = 3  # beats that a worker may miss and still count as alive
 ORPHANS = 2.0  # seconds between two looks for jobs that no live worker knows, if those are to fail
 LAST_WORDS = 10.0  # seconds to settle what is left at the end, if the store does not answer
 
@@ -93,6 +94,7 @@ class Worker:
         self._refusal: Exception | None = None  # why the store will have nothing of a worker that shall end
         self._rate = 0.0  # jobs settled a second, lately
         self._orphans_at = 0.0  # when to look again for jobs that no live worker knows
+        self._idle = False  # the last claim of ours found less than there was room for
         self._asked = threading.Event()
         self._bell: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -266,7 +268,7 @@ class Worker:
                     if not self._held and not self._outcomes:
                         return  # not before: a claim may have been answered just now, and its jobs go back
                 if self._until_idle and last_tick is None:  # what is due by a schedule is to be done too
-                    last_tick = self._upkeep.scheduler.tick()
+                    last_tick = self._upkeep.fire()
                 self._decide()
                 self._write_starts()
                 # A turn that settles claims as well: what its handlers enqueued gave a hint when nobody listened.
@@ -283,10 +285,13 @@ class Worker:
                     for settling, verdict in zip(settled, turn.verdicts, strict=True):
                         self._heed(settling, verdict)
                     if claim is not None:
-                        if len(turn.jobs) < claim.limit and not claim.unless:
+                        short = len(turn.jobs) < claim.limit
+                        self._idle = short and not claim.unless  # then a look for orphans follows, if it is time
+                        if short and not self._orphans_due:
                             rest_until = time.monotonic() + self.plan.poll
+                        jobs = self._orphans(turn.jobs, claimed) if claim.unless else turn.jobs
                         claim = None
-                        self._take(turn.jobs, claimed)
+                        self._take(jobs, claimed)
                         if self._until_idle and not self._held:
                             self.stop()
                 elif self._rest(rest_until - time.monotonic()):
@@ -318,10 +323,14 @@ class Worker:
         wish = Claim(
             new_id(), plan.name, room, plan.lease, plan.queues, plan.lanes, tuple(self._tasks), self._versions()
         )
-        if plan.fail_unknown and time.monotonic() >= self._orphans_at:
+        if self._orphans_due:  # only when nothing else is due: such a claim puts away all that it does not take
             self._orphans_at = time.monotonic() + ORPHANS
             return wish._replace(tasks=None, versions={}, unless=self._known_to_somebody())
         return wish
+
+    @property
+    def _orphans_due(self) -> bool:
+        return self.plan.fail_unknown and self._idle and time.monotonic() >= self._orphans_at
 
     def _versions(self) -> dict[str, int]:
         return {task.name: task.options.version for task in self._tasks.values()}
@@ -331,6 +340,17 @@ class Worker:
         now = self._engine.now()
         alive = [member for member in self._engine.records(Member) if member.alive(now)]
         return tuple({*self._tasks, *(task for member in alive for task in member.tasks)})
+
+    def _orphans(self, jobs: list[Job], sent: float) -> list[Job]:
+        """Of jobs that nobody knew when the claim was made, those that nobody knows now; the others go back."""
+        known = set(self._known_to_somebody()) if jobs else set()
+        for job in jobs:
+            if job.task in known:
+                attempt = Attempt(job, lease_ends=sent + self.plan.lease, queued_at=time.monotonic())
+                with self._holding:
+                    self._held[job.id] = attempt
+                self._report(attempt, Released())
+        return [job for job in jobs if job.task not in known]
 
     def _take(self, jobs: list[Job], sent: float) -> None:
         """Hand claimed jobs to the slots; their leases count from before the claim was first sent."""
@@ -411,6 +431,9 @@ class Worker:
             case Ruling.REFUSED if verdict.holder:
                 superseded = lifecycle.supersede(change, self._engine.now())
                 self._settling.append(Settling(attempt, outcome, superseded))
+            case Ruling.REFUSED if change.follow is not None:
+                alone = lifecycle.unfollowed(change, verdict.why)
+                self._settling.append(Settling(attempt, outcome, alone))
             case Ruling.REFUSED if isinstance(outcome, Refused) and outcome.reason is Reason.INVALID_RESULT:
                 self._log.error(
                     "job %s: even its refusal is refused (%s): left to its lease", attempt.job.id, verdict.why
@@ -454,6 +477,8 @@ class Worker:
         else:
             self._log.exception("a turn failed, next try in %.1f s", wait, exc_info=error)
         self._upkeep.heard(float("inf"))
+        # Nobody could say that it is alive: give them all the time for it.
+        self._orphans_at = time.monotonic() + wait + SILENCE * self.plan.beat + 1.0
         time.sleep(wait)
 
     def _tell_of(self, change: Change) -> None:

@@ -45,7 +45,8 @@ BACKEND = Profile(  # 002
         "id": "id", "type": "task", "payload": "payload", "state": "state", "run_at": "due_at",
         "lease_until": "lease_until", "worker_id": "worker", "attempts": "attempt", "max_attempts": "max_attempts",
         "last_error": "error_text", "last_run_at": "claimed_at", "idempotency_key": "key", "created_at": "created_at",
-        "completed_at": "finished_at", "canceled_at": "cancelled_at",
+        "completed_at": "finished_at", "canceled_at": "cancelled_at", "schedule_id": "schedule",
+        "updated_at": "updated_at",
     },
 )  # fmt: skip
 

@@ -153,6 +153,12 @@ def behind_a_pause(engine: Any, clock: Any) -> Pause:
     return pause
 
 
+def crowd_of_a_paused_tenant(engine: Any, clock: Any) -> None:
+    engine.enqueue([a_job(clock.now(), tenant="nobody") for _ in range(60)])
+    paused(engine)
+    claim(engine, queues=["another"])
+
+
 def scheduled(engine: Any, clock: Any) -> Schedule:
     schedule = Schedule("tick", "greet", clock.now(), every=60.0, next_at=clock.now())
     engine.save(schedule, before=None)
@@ -255,6 +261,7 @@ COSTS = {
     "resume": Cost(behind_a_pause, lambda engine, pause, now: engine.drop(pause, line=line_of(pause, now)), 8, 2),
     "claim of one, in a table that had a pause": Cost(behind_a_pause, lambda engine, _, now: claim(engine, 1), 4, 2),
     "claim of ten, in a table that had a pause": Cost(behind_a_pause, lambda engine, _, now: claim(engine), 22, 2),
+    "put away 60 jobs that are paused": Cost(crowd_of_a_paused_tenant, lambda engine, _, now: claim(engine), 364, 6),
     # schedules, workers, seals
     "look for schedules that are due": Cost(nothing, lambda engine, _, now: engine.due(limit=100, ahead=1.0), 0, 1),
     "fire a schedule": Cost(scheduled, lambda engine, schedule, now: fire(engine, schedule), 10, 0),

@@ -404,7 +404,8 @@ def test_the_documentation_promises_handlers_at_least_once_and_nothing_stronger(
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for line in page.read_text().splitlines():
             if "exactly once" in line.lower() or "exactly-once" in line.lower():
-                assert "state" in line.lower() or "not promise" in line.lower(), f"{page.name}: {line}"
+                said = ("state", "not promise", "nominal time", "job is made")  # a tick makes its job once
+                assert any(words in line.lower() for words in said), f"{page.name}: {line}"
 
 
 # ------------------------------------------------------------------------------------------------------- payloads

@@ -22,9 +22,10 @@ from making import LEASE, a_job, claim, enqueued
 from treadle.engines.base import WHATEVER, Claim, Where
 from treadle.engines.postgres import records, turn
 from treadle.engines.postgres.engine import PostgresEngine
+from treadle.engines.postgres.places import Places
 from treadle.engines.postgres.schema import named
 from treadle.errors import EngineUnavailable
-from treadle.model import State, new_id
+from treadle.model import Job, State, new_id
 from treadle.records import ANY, Pause
 
 Session = Callable[[], psycopg.Connection[Any]]
@@ -261,6 +262,24 @@ def test_an_end_of_a_pause_wakes_workers_elsewhere(near: PostgresEngine, open_en
     assert far._listener.hears(lambda: near.drop(pause))
 
 
+SCOPES = [{}, {"queue": "default"}, {"task": "greet"}, {"tenant": "acme"}, {"tenant": "acme", "task": "greet"}]
+
+
+@pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: Pause(**scope).scope)
+def test_a_claim_that_goes_on_from_a_known_place_is_stopped_too(near: PostgresEngine, scope: dict[str, str]) -> None:
+    jobs = [enqueued(near, tenant="acme") for _ in range(6)]
+    wish = a_wish(limit=2)
+    near._places.learn(wish, claim(near, 2), took=1.0, known=False, now=time.monotonic())
+    assert near._places.of(wish, time.monotonic())
+    pause = Pause(**scope)
+    near.save(pause, before=None)
+
+    assert near.turn([], wish).jobs == []
+    near._places = Places()
+    near.drop(pause)
+    assert [job.id for job in claim(near, 4)] == [job.id for job in jobs[2:]]
+
+
 # ------------------------------------------------------------------------------------------- what was put away
 
 
@@ -327,7 +346,7 @@ def test_a_parked_job_that_an_older_treadle_has_run_is_an_ordinary_one_again(
 
 # ------------------------------------------------------------------------------------------------- the race
 
-ROUNDS = 300
+ROUNDS = 200
 CLAIMERS = 3
 JOBS = 60
 
@@ -393,16 +412,16 @@ def claimers(url: str, number: int, **options: Any) -> Iterator[Claimers]:
         started.stop()
 
 
-SCOPES = [{}, {"queue": "default"}, {"task": "greet"}, {"tenant": "acme"}, {"tenant": "acme", "task": "greet"}]
+def late_rounds(url: str, engine: PostgresEngine, rounds: int, *, bug: str = "") -> tuple[list[str], list[float]]:
+    """Rounds in which a job was claimed after its pause had returned, and how long each pause took.
 
-
-def late_rounds(url: str, engine: PostgresEngine, rounds: int, *, bug: str = "") -> tuple[int, list[float]]:
-    """Rounds in which a job was claimed after its pause had returned, and how long each pause took."""
-    late, took = 0, []
+    When it has returned, those jobs run that will. Later claims, each of which has told what it got, add none.
+    """
+    late, took = [], []
     with claimers(url, CLAIMERS, bug=bug) as claiming:
         claiming.go_on(1)
         for number, scope in zip(range(rounds), cycle(SCOPES), strict=False):
-            engine.enqueue([a_job(engine.now(), tenant="acme") for _ in range(JOBS)])
+            jobs = {receipt.job.id for receipt in engine.enqueue(some_jobs(engine))}
             until(lambda: engine._read("select 1 from @.jobs where state = 'running' limit 1"), "claims are made")
             began = time.monotonic()
             pause = Pause(**{"tenant": ANY, **scope}, reason=f"round {number}")
@@ -410,12 +429,17 @@ def late_rounds(url: str, engine: PostgresEngine, rounds: int, *, bug: str = "")
             took.append(time.monotonic() - began)
             before, returned = held(engine), time.time()
             claiming.go_on(3)
-            given = {id_ for id_, moment in claiming.given().items() if moment > returned}
-            late += not held(engine) | given <= before
+            told = {id_ for id_, moment in claiming.given().items() if moment > returned} & jobs
+            if more := (held(engine) | told) - before:
+                late.append(f"round {number}, {pause.scope}: {len(before)} ran, and then {len(more)} more")
             assert engine.drop(pause)
             until(lambda: len(held(engine)) == JOBS, "all the others are claimed")
             engine._read("delete from @.jobs returning 1")
     return late, took
+
+
+def some_jobs(engine: PostgresEngine) -> list[Job]:
+    return [a_job(engine.now(), tenant="acme") for _ in range(JOBS)]
 
 
 def held(engine: PostgresEngine) -> set[str]:
@@ -428,17 +452,11 @@ def test_of_hundreds_of_pauses_among_busy_claimers_none_is_followed_by_a_claim(
 ) -> None:
     late, took = late_rounds(store_url, near, ROUNDS)
 
-    assert late == 0
+    assert late == []
     assert max(took) < 10
 
 
 @pytest.mark.slow
 def test_without_the_lock_the_same_race_is_lost_now_and_then(near: PostgresEngine, store_url: str) -> None:
     """So the test above can tell the difference."""
-    lost = 0
-    for _ in range(20):
-        late, _ = late_rounds(store_url, near, 50, bug="no lock")
-        lost += late
-        if lost:
-            break
-    assert lost > 0
+    assert any(late_rounds(store_url, near, 50, bug="no lock")[0] for _ in range(20))

@@ -250,6 +250,14 @@ def test_lines_that_were_pruned_in_time_are_missed_by_nobody_and_their_seals_sti
     assert trail.problems() == ["seal 1 is missing"]
 
 
+def test_lines_that_went_sooner_than_they_are_kept_today_are_counted_and_no_alarm(trail):
+    """The setting may have been another one then; an operator who never changed it knows what to think."""
+    pruned(trail, 1, KEPT - timedelta(days=1))
+    pruned(trail, 2)
+    assert (trail.verify().early, trail.verify().problems) == (1, [])
+    assert trail.verify(keep=None).early == 2
+
+
 def test_a_pruned_seal_cannot_be_edited_either(trail):
     pruned(trail, 1)
     trail.seals[1] = trail.seals[1].evolve(lines=1)

@@ -154,14 +154,23 @@ def on_end_text(on_end: OnEnd | None) -> str | None:
 
 
 def on_end_from(text: str | None) -> OnEnd | None:
+    """What a stored text says is to follow; what cannot be read, for somebody else has written it, is left out."""
     if text is None:
         return None
-    return OnEnd(**{name: follow and _follow_up_from(follow) for name, follow in json.loads(text).items()})
+    try:
+        said = json.loads(text)
+        return OnEnd(**{name: _follow_up_from(said.get(name)) for name in OnEnd._fields})
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
-def _follow_up_from(said: dict[str, Any]) -> FollowUp:
-    retry = Retry(*said["retry"]) if "retry" in said else Retry()
-    return FollowUp(**{**said, "retry": retry})
+def _follow_up_from(said: Any) -> FollowUp | None:
+    if not isinstance(said, dict):
+        return None
+    known = {name: value for name, value in said.items() if name in FollowUp._fields}
+    if "retry" in known:
+        known["retry"] = Retry(*known["retry"])
+    return FollowUp(**known)
 
 
 _STATES = {state.value: state for state in State}

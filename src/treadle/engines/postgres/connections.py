@@ -220,7 +220,7 @@ class Connections:
         # The server's own tcp_user_timeout: a frozen client whose reply does not fit the socket must not keep
         # row locks. A pooler may refuse such options at the start; it has settings of its own for that.
         plain = self._plain  # as it is now: another thread may learn meanwhile that it must be
-        options = {} if plain else {"options": f"-c tcp_user_timeout={SILENCE} -c jit=off {self._options}"}
+        options = {} if plain else {"options": f"-c tcp_user_timeout={SILENCE} -c jit=off {_ISOLATION} {self._options}"}
         try:
             limit = min(self._limit, max(2, int(patience)))  # the driver takes less than two seconds for two
             wanted = make_conninfo(self._conninfo, connect_timeout=limit, **options)
@@ -235,6 +235,9 @@ class Connections:
         connection.prepare_threshold = 5 if self._prepare else None
         return connection
 
+
+# A claim sees a pause that was made before it only in a snapshot of its own.
+_ISOLATION = "-c default_transaction_isolation=read\\ committed"
 
 _all: weakref.WeakSet[Connections] = weakref.WeakSet()
 

@@ -94,6 +94,7 @@ class PostgresEngine:
         self._places = Places()
         self._aside: set[tuple[str, ...]] = set()  # queues whose last claim met a pause, or something put away
         self._sweeper = Sweeper()
+        self._own_isolation = False  # whether each claim must say that it is read committed
         self._tenant: str | None = None  # whose rows alone are seen, where there are walls
 
     # ------------------------------------------------------------------------------------ the schema
@@ -106,6 +107,8 @@ class PostgresEngine:
                 self.migrate("pre")
             if lacking := self._lacking():
                 raise SchemaError(f"{self.server.where}: {lacking[0]}: run `treadle migrate`, or set auto_migrate")
+            isolation = self.server.run(lambda c: c.execute("show default_transaction_isolation").fetchall())
+            self._own_isolation = isolation != [("read committed",)]  # behind a pooler we have no say in it
             self._ready = True
 
     def _lacking(self) -> list[str]:
@@ -305,7 +308,8 @@ class PostgresEngine:
             first=self._rounds,
         )
         sql, sent = statement(claim, settles=bool(changes), places=places, aside=aside), time.monotonic()
-        answer.understand(self._run(lambda connection: self._execute(connection, sql, text)))
+        send = self._transact if self._own_isolation else self._run
+        answer.understand(send(lambda connection: self._execute(connection, sql, text)))
         if answer.aside or answer.put_away:
             self._aside.add(queues)
             answer.more = answer.more or not aside

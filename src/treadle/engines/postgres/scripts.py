@@ -115,6 +115,8 @@ insert into @.events (job, revision, at, what, actor, note, tenant)
 select c.job, 0, t.now, 'enqueued', c.actor, '', c.tenant from c cross join t
 """
 
+GIVE_BACK = f"delete from @.keys where job in {_IDS}"
+
 ROUNDS = 10  # tries at a key that others keep taking and letting go
 
 
@@ -137,7 +139,10 @@ def enqueue(
     if new:
         rows = yield INSERT, packed((job_record(job, NEW) for job in new), now, notify=notify)
         created = {id_: fresh[id_].evolve(created_at=moment(at), due_at=moment(due)) for id_, at, due, _ in rows}
-    if any(job.id not in created for job in wanted if job.id not in first):
+    lost = [job.id for job in wanted if job.id not in first and job.id not in created]
+    if lost and walled:  # another tenant's: the key that we took for it goes back
+        yield GIVE_BACK, json.dumps(lost)
+    elif lost:
         # It came and went since we looked, and would never let go of the key that we took for it just now.
         raise EngineUnavailable("a job of this id ended just now; repeating is safe")
     if everything and created:

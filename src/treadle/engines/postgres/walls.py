@@ -45,11 +45,11 @@ def walls_sql(schema: str, walls: Walls) -> str:
     if walls.worker == walls.app:
         raise ConfigError("app_role: it must be another role than worker_role, or there are no walls")
     ours = f"tenant = {_OURS}"
-    if walls.owner:
-        ours = f"({ours} or {walls.owner})"
+    if walls.owner:  # which is asked of names only: a row with '*' is nobody's
+        ours = f"case when tenant = '*' then false when {ours} then true else ({walls.owner}) end"
     lines = [_GUARD, f"alter function @.walls_guard() owner to {walls.worker};"]
     for table in TABLES:
-        seen = f"{ours} or tenant = '*'" if table == "pauses" else ours
+        seen = f"case when tenant = '*' then true else {ours} end" if table == "pauses" else ours
         lines += [
             f"alter table @.{table} enable row level security;",
             f"alter table @.{table} force row level security;",
