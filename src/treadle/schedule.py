@@ -142,8 +142,8 @@ def job_of(schedule: Schedule, tick: datetime, now: datetime, *, id_: str | None
     retry, timeout = schedule.retry, schedule.timeout
     if schedule.for_each is None:
         task, version, payload = schedule.task, schedule.task_version, schedule.payload
-    else:  # what is said of the jobs is not said of the one that makes them
-        retry, timeout = Retry(), None
+    else:  # the one that makes them is not as short-lived as they may be
+        retry, timeout = retry._replace(max_attempts=max(retry.max_attempts, Retry().max_attempts)), None
         task, version = f"{EXPANSION}{schedule.for_each}", 1
         payload = {"tick": tick.isoformat(), "schedule": _child(schedule)}
     return Job(

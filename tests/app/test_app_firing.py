@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import psycopg
 import pytest
@@ -255,7 +256,8 @@ def test_all_is_bounded_and_comes_in_portions_that_let_the_jobs_come_first(
     portions = []
     while scheduler.tick():
         portions.append(sum(app.count().values()))
-    assert portions == [200, 400, 450]
+    assert portions[-1] == 450
+    assert max(later - earlier for earlier, later in pairwise([0, *portions])) <= 200
     ticks = sorted(job.tick for job in app.find(limit=500).jobs)
     assert ticks[-1] == clock.now() - timedelta(seconds=30)
     assert ticks[-1] - ticks[0] == timedelta(minutes=449)

@@ -348,7 +348,7 @@ def test_a_parked_job_that_an_older_treadle_has_run_is_an_ordinary_one_again(
 
 ROUNDS = 200
 CLAIMERS = 3
-JOBS = 60
+JOBS = 40
 
 CLAIMER = """
 import json, sys, time

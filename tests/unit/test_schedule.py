@@ -20,6 +20,7 @@ from treadle.schedule import (
     LATE,
     MOST,
     OLDEST,
+    WRONG,
     Firing,
     check,
     firing,
@@ -303,9 +304,11 @@ def latest(schedule, now):
 @given(schedules(), moments, moments)
 def test_restarted_never_comes_back_to_a_tick_that_was_made(schedule, last_at, now):
     again = restarted(schedule.evolve(last_at=last_at), now)
-    assert again.next_at > last_at
     assert again.next_at > now
-    assert again.next_at == next_tick(schedule, max(last_at, now))
+    if last_at - now < WRONG:
+        assert again.next_at == next_tick(schedule, max(last_at, now))
+    else:  # made by a clock that was wrong: it does not stop the schedule for years
+        assert again.next_at == next_tick(schedule, now)
     assert restarted(schedule.evolve(last_at=None), now).next_at == next_tick(schedule, now)
 
 
