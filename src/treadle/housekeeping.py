@@ -53,6 +53,8 @@ class Housekeeping:
         self._started_at: datetime | None = None
         self._sealer = Sealer(engine)
         self._stopping = False
+        self._beaten_at = self._steady_since = float("-inf")
+        self._alone = False  # no other worker is on the list, not even a dead one
         chores: dict[Callable[[], float], float] = {
             self.beat: 0.0,
             self._prune: random.uniform(0, PRUNE_PERIOD),  # noqa: S311 - spreads the workers
@@ -67,7 +69,7 @@ class Housekeeping:
         """Do what is due; each chore says in how many seconds it is due again. One that fails harms no other."""
         for chore, due_at in self._chores.items():
             if time.monotonic() >= due_at:
-                again = PATIENCE
+                again = min(PATIENCE, self._plan.beat) if chore == self.beat else PATIENCE
                 try:
                     again = chore()
                 except EngineError as error:
@@ -84,7 +86,19 @@ class Housekeeping:
         self._started_at = self._started_at or now
         member = plan._replace(started_at=self._started_at, seen_at=now)
         self._engine.save(member, before=WHATEVER)
+        if self._plan.fail_unknown:
+            self._alone = all(one.name == member.name for one in self._engine.records(Member))
+        if time.monotonic() - self._beaten_at > 2 * self._plan.beat:  # the first one, or one that came late
+            self._steady_since = time.monotonic()
+        self._beaten_at = time.monotonic()
         return self._plan.beat
+
+    @property
+    def sure(self) -> bool:
+        """Whether the list of live workers can be believed: the store has taken beats for long enough."""
+        now, beat = time.monotonic(), self._plan.beat
+        steady = now - self._beaten_at < 2 * beat and now - self._steady_since > 3 * beat + 1
+        return self._alone or steady
 
     def plan_of_work(self) -> Member:
         plan, moment = self._plan, self._started_at or self._engine.now()

@@ -47,10 +47,7 @@ class Scheduler:
             return False
         self._made = False
         self._look_at = time.monotonic() + self._plan.tick  # if it fails, not again at once
-        if self._declared:
-            for name in reconcile(self._engine, self._declared, actor=self._plan.name):
-                self._log.info("schedule %s: brought up to date with the code", name)
-            self._declared = ()
+        self._declared = [wanted for wanted in self._declared if not self._brought(wanted)]
         asked = time.monotonic()
         found = self._engine.due(limit=BATCH, ahead=self._plan.tick)
         self._look_at = asked + (0.0 if len(found) == BATCH else self._plan.tick)
@@ -69,6 +66,16 @@ class Scheduler:
                 soon = (next_at - self._engine.now()).total_seconds()
                 self._look_at = min(self._look_at, time.monotonic() + max(0.0, soon))
         return self._made
+
+    def _brought(self, wanted: Schedule) -> bool:
+        """Bring what code declares into the store; False if that must be tried again, which stops nothing else."""
+        try:
+            for name in reconcile(self._engine, [wanted], actor=self._plan.name):
+                self._log.info("schedule %s: brought up to date with the code", name)
+        except EngineError as error:
+            self._log.warning("schedule %s: not brought up to date with the code yet: %s", wanted.name, error)
+            return False
+        return True
 
     def fire(self, schedule: Schedule, *, until: float = float("inf")) -> datetime | None:
         """Make the jobs of this schedule that are due; when it is due again, None if somebody else sees to it.

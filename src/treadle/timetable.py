@@ -22,6 +22,7 @@ from treadle.schedule import check, job_of, next_tick, preview, restarted
 from treadle.task import Task
 
 TRIES = 20
+FEW = 3  # where the next tick tries again
 TIMING = ("cron", "every", "timezone")
 EDITABLE = (
     "task", "payload", *TIMING, "enabled", "queue", "lane", "priority", "retry", "max_attempts", "timeout", "misfire",
@@ -229,7 +230,7 @@ def reconcile(engine: Engine, declared: Iterable[Schedule], *, actor: str) -> li
 
 def _reconciled(engine: Engine, wanted: Schedule, actor: str) -> bool:
     """Whether this one was made or changed."""
-    for _ in range(TRIES):
+    for _ in range(FEW):
         now = engine.now()
         there = {one.name: one for one in engine.records(Schedule, tenant=wanted.tenant)}
         found = there.get(wanted.name)

@@ -11,9 +11,9 @@ from datetime import datetime
 
 from treadle import lifecycle
 from treadle.engines.base import Engine, Ruling
-from treadle.errors import EngineUnavailable
+from treadle.errors import EngineError, EngineUnavailable
 from treadle.housekeeping import Housekeeping
-from treadle.model import Job, State
+from treadle.model import Change, Job, State
 from treadle.plan import SWEEP, Plan
 from treadle.scheduler import Scheduler
 
@@ -75,8 +75,7 @@ class Upkeep:
         """Fire the schedules that are due; whether that made a job. What goes wrong there stays there."""
         try:
             return self.scheduler.tick()
-        except EngineUnavailable as error:
-            self._silent = True
+        except EngineError as error:
             (self._logger or log).warning("schedules were not looked at: %s", error)
         except Exception:
             (self._logger or log).exception("schedules were not looked at")
@@ -146,12 +145,12 @@ def recover(
     if not found:
         return 0, []
     now = engine.now()
-    changes = [
-        lifecycle.crash(job, now, actor=actor, message=message)
-        if job.state is State.RUNNING
-        else lifecycle.expire(job, now, actor=actor)
-        for job in found
-    ]
+    changes = []
+    for job in found:
+        try:
+            changes.append(_over(job, now, actor, message))
+        except Exception:  # it was written by somebody else: the others must not wait for it
+            (logger or log).exception("job %s (%s) cannot be recovered", job.id, job.task)
     done, busy, superseded = 0, [], []
     for change, verdict in zip(changes, engine.turn(changes).verdicts, strict=True):
         if verdict.ruling is Ruling.REFUSED and verdict.holder:
@@ -166,3 +165,9 @@ def recover(
     if superseded:
         engine.turn(superseded)
     return done + len(superseded), busy
+
+
+def _over(job: Job, now: datetime, actor: str, message: str) -> Change:
+    if job.state is State.RUNNING:
+        return lifecycle.crash(job, now, actor=actor, message=message)
+    return lifecycle.expire(job, now, actor=actor)

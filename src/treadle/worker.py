@@ -330,7 +330,8 @@ class Worker:
 
     @property
     def _orphans_due(self) -> bool:
-        return self.plan.fail_unknown and self._idle and time.monotonic() >= self._orphans_at
+        due = self.plan.fail_unknown and self._idle and time.monotonic() >= self._orphans_at
+        return due and self._upkeep.housekeeping.sure
 
     def _versions(self) -> dict[str, int]:
         return {task.name: task.options.version for task in self._tasks.values()}

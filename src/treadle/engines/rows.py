@@ -170,7 +170,11 @@ def _follow_up_from(said: Any) -> FollowUp | None:
     known = {name: value for name, value in said.items() if name in FollowUp._fields}
     if "retry" in known:
         known["retry"] = Retry(*known["retry"])
-    return FollowUp(**known)
+    follow = FollowUp(**known)
+    texts = (follow.event, follow.task, follow.queue, follow.lane, *(follow.wants or ()))
+    numbers = (follow.priority, follow.version, follow.timeout or 0.0, *(number or 0.0 for number in follow.retry))
+    fits = all(isinstance(text, str) for text in texts) and all(isinstance(number, int | float) for number in numbers)
+    return follow if fits else None
 
 
 _STATES = {state.value: state for state in State}
