@@ -118,8 +118,8 @@ class Housekeeping:
         )
 
     def stopping(self) -> None:
-        """Say once that this worker takes no more jobs."""
-        if not self._stopping:
+        """Say that this worker takes no more jobs, and that it is still there."""
+        if not self._stopping or time.monotonic() - self._beaten_at >= self._plan.beat:
             self._stopping = True
             self.beat()
 

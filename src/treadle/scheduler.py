@@ -36,6 +36,7 @@ class Scheduler:
         self._late = max(LATE, 2 * plan.tick)
         self._look_at = 0.0 if plan.schedules else float("inf")
         self._made = False
+        self._bounded: dict[tuple[str, str], datetime | None] = {}  # what each missed was bounded up to this tick
 
     def wait(self) -> float:
         """Seconds until there is something to do."""
@@ -83,9 +84,10 @@ class Scheduler:
         `until` is when to stop, on the monotonic clock: there may be many.
         """
         try:
-            for place in range(CATCHING_UP):
+            for _ in range(CATCHING_UP):
                 now = self._engine.now()
-                due = firing(schedule, now, late=self._late, counted=place > 0)
+                counted = self._bounded.get((schedule.tenant, schedule.name)) == schedule.next_at
+                due = firing(schedule, now, late=self._late, counted=counted)
                 if due is None:
                     return schedule.next_at
                 job = checked(job_of(schedule, due.tick, now)) if due.tick is not None else None
@@ -98,6 +100,7 @@ class Scheduler:
                 if job is not None and saved.receipt is not None and not saved.receipt.created:
                     after = self._not_made(schedule, after, job, saved.receipt)
                 self._made |= job is not None
+                self._bounded[schedule.tenant, schedule.name] = after.next_at
                 schedule = after
                 if time.monotonic() > until:
                     break
