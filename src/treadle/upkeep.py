@@ -67,8 +67,10 @@ class Upkeep:
             self._recover_at = now + self._period()
             while self.recover() == BATCH:
                 pass
+        begun = time.monotonic()
         made = self.fire()
         self.housekeeping.tick()
+        self.heard(time.monotonic() - begun)  # a store that kept us waiting kept the holders of leases waiting too
         return made
 
     def fire(self) -> bool:

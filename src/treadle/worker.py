@@ -242,6 +242,7 @@ class Worker:
 
     def _serve(self) -> None:
         try:
+            self._upkeep.housekeeping.tick()  # say that we are here before the first job is ours
             self._take_turns()
         finally:
             self._keeper.stop()

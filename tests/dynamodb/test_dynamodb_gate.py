@@ -102,7 +102,7 @@ class Claimer:
 
 
 class Crowd:
-    """Threads that claim one job after the other, each with an engine of its own, until the end of the block."""
+    """Threads that claim on and on, each with an engine and a lane of its own, until the end of the block."""
 
     def __init__(self, engines, queue="default", limit=3):
         self.queue, self._limit = queue, limit
@@ -115,7 +115,7 @@ class Crowd:
     def _run(self, place, engine):
         try:
             while not self._over:
-                claim(engine, self._limit, queues=[self.queue])
+                claim(engine, self._limit, queues=[self.queue], lanes=[str(place)])
                 self.rounds[place] += 1
         except BaseException as error:
             self._errors.append(error)
@@ -170,10 +170,12 @@ def slowly(engine, delays):
 @pytest.mark.slow
 def test_nothing_is_claimed_once_a_pause_is_saved(real, engine):
     armed(engine)
-    operator, *engines = [real() for _ in range(4)]
-    for number in range(30):
+    operator, delays = real(), cycle((0.0, 0.03, 0.01, 0.05))  # so that some claims are always on their way
+    engines = [slowly(real(), delays) for _ in range(3)]
+    for number in range(20):
         queue = f"q{number}"
-        stocked(operator, 100, queue=queue)
+        for lane in "012":
+            stocked(operator, 40, queue=queue, lane=lane)
         scope = list(SCOPES.values())[number % len(SCOPES)]
         named = {**scope, "queue": queue} if "queue" in scope else scope
         nothing_is_claimed_after(operator, Crowd(engines, queue), named)
@@ -185,7 +187,8 @@ def test_nothing_is_claimed_once_a_pause_is_saved(real, engine):
 def test_nothing_is_claimed_once_the_first_pause_of_a_table_is_saved(real, scope):
     """It takes up to a second from the look to the write, so some claims are always on their way."""
     operator, delays = real(), cycle((0.9, 0.0, 0.4, 0.7, 0.2))
-    stocked(operator, 100)
+    for lane in "012":
+        stocked(operator, 40, lane=lane)
     nothing_is_claimed_after(operator, Crowd([slowly(real(), delays) for _ in range(3)], limit=1), scope)
 
 

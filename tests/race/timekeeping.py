@@ -67,15 +67,18 @@ class Keepers:
 
     def kill_one(self) -> None:
         place = random.randrange(KEEPERS)
-        self.running[place].send_signal(signal.SIGKILL)
-        self.running[place].wait()
+        self._end(self.running[place])
         self.running[place] = self._start(place)
         self.killed += 1
 
     def end(self) -> None:
         for process in self.running:
-            process.kill()
-            process.wait()
+            self._end(process)
+
+    @staticmethod
+    def _end(process: subprocess.Popen[str]) -> None:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
 
 
 def race(url: str, ticks: int, kills: int) -> Race:

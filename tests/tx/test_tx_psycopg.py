@@ -13,7 +13,7 @@ from psycopg.adapt import Loader
 from psycopg.rows import dict_row, namedtuple_row, scalar_row
 
 import provision
-import treadle.app
+import treadle.submitting
 import treadle.tx
 from treadle import (
     ConfigError,
@@ -280,7 +280,7 @@ def test_a_replacement_waits_for_another_that_is_not_committed_yet(
     first = welcome.using(key="k").enqueue("Ada")
     replacing, other = welcome.using(key="k", unique=Unique(on_conflict="replace")), connect()
     replacing.using(tx=other).enqueue("Bob")
-    monkeypatch.setattr(treadle.app, "pauses", lambda: _second_thoughts(other.commit))
+    monkeypatch.setattr(treadle.submitting, "pauses", lambda: _second_thoughts(other.commit))
 
     async def scene() -> None:
         async with await psycopg.AsyncConnection.connect(shop.server) as connection:
@@ -298,7 +298,7 @@ def test_a_replacement_waits_for_another_that_is_not_committed_yet(
 def test_a_replacement_that_waits_in_vain_says_so(
     app: Treadle, welcome: Task, connect: Callable[..., psycopg.Connection], monkeypatch: Any, own: bool
 ) -> None:
-    monkeypatch.setattr(treadle.app, "pauses", lambda: [0.001, 0.001])
+    monkeypatch.setattr(treadle.submitting, "pauses", lambda: [0.001, 0.001])
     welcome.using(key="k").enqueue("Ada")
     replacing, other = welcome.using(key="k", unique=Unique(on_conflict="replace")), connect()
     replacing.using(tx=other).enqueue("Bob")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from treadle.clock import SystemClock
 from treadle.engines.base import (
     LISTED,
+    WHATEVER,
     Claim,
     Finding,
     Half,
@@ -37,7 +38,16 @@ from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.rows import Row, renewal_of
 from treadle.engines.sqlite import records, scripts
 from treadle.engines.sqlite.claims import pick
-from treadle.engines.sqlite.file import LEDGER, MEMORY, WAL_RESET_FIXED, File, FileLocked, differences, migrations
+from treadle.engines.sqlite.file import (
+    LEDGER,
+    MEMORY,
+    PATIENCE,
+    WAL_RESET_FIXED,
+    File,
+    FileLocked,
+    differences,
+    migrations,
+)
 from treadle.engines.sqlite.rows import JOB, event_from, job_from, micros
 from treadle.errors import EngineError, NotPossible, SchemaError
 from treadle.model import UUID, Change, Event, Job, Scope, State, What
@@ -407,7 +417,8 @@ class SqliteEngine:
         now: datetime | None = None,
     ) -> Saved:
         receipt = None
-        with self.file.write() as connection:
+        patience = _BRIEFLY if before is WHATEVER else PATIENCE  # what is said again soon need not wait for the lock
+        with self.file.write(patience) as connection:
             done = records.save(connection, record, before)
             if done:
                 records.note(connection, line)

@@ -69,18 +69,6 @@ create table @.schedules (
     constraint schedules_cron_or_every check ((cron is null) <> (every is null))
 );
 
--- Who edits a schedule with SQL need not know that revisions rise.
-create function @.edited() returns trigger
-language plpgsql as $$
-begin
-    new.revision := old.revision + 1;
-    return new;
-end
-$$;
-
-create trigger edited before update on @.schedules
-for each row when (new.revision = old.revision) execute function @.edited();
-
 create index schedules_due on @.schedules (next_at) where enabled;
 
 comment on table @.schedules is 'Rows that make jobs.';

@@ -48,12 +48,6 @@ create table treadle_schedules (
     check ((cron is null) <> (every is null))
 ) strict, without rowid;
 
--- Who edits a schedule with SQL need not know that revisions rise.
-create trigger treadle_schedules_edited after update on treadle_schedules when new.revision = old.revision
-begin
-    update treadle_schedules set revision = old.revision + 1 where tenant = new.tenant and name = new.name;
-end;
-
 create index treadle_schedules_due on treadle_schedules (next_at) where enabled = 1;
 
 -- The gate. A '*' stands for every tenant, queue or task.
