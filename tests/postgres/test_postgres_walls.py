@@ -90,6 +90,7 @@ def seen_by(url: str, tenant: str | None) -> dict[str, int]:
         return {t: connection.execute(f"select count(*) from treadle.{t}").fetchone()[0] for t in TABLES}
 
 
+@pytest.mark.covers("000-AC-01.e")
 def test_two_tenants_work_side_by_side_and_see_nothing_of_each_other(shop: Treadle, crew: Treadle) -> None:
     acme, globex = shop.tenant("acme"), shop.tenant("globex")
     ours = acme.enqueue("greet", {"name": "Ada"}, key="k")
@@ -202,6 +203,7 @@ def test_nothing_bleeds_between_tenants_that_share_one_connection_of_a_pooler(
     assert counts == [30] * 6
 
 
+@pytest.mark.covers("000-AC-01.d")
 def test_an_owner_condition_lets_the_owner_see_its_rows_without_a_setting(owner: Treadle, store_url: str) -> None:
     with psycopg.connect(store_url, autocommit=True) as connection:
         connection.execute(

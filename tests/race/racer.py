@@ -17,8 +17,8 @@ from treadle.engines.base import Claim, Engine, Ruling
 from treadle.lifecycle import Succeeded
 from treadle.model import Change, Job, Scope, new_id
 
-ROUNDS = 5  # of each scope
-PERIOD = 0.05  # seconds between two rounds
+ROUNDS = 50  # of each scope
+PERIOD = 0.03  # seconds between two rounds
 RUSH = 2.0  # seconds in which one key changes hands
 
 

@@ -84,13 +84,15 @@ def _dynamodb(url: str, clock: Callable[[], datetime] | None, everything: bool, 
             "url: write dynamodb://table?region=eu-central-1; credentials come from the environment, a profile, a role"
         )
     options = dict(parse_qsl(parts["query"] or "", keep_blank_values=True))
-    known = {"region", "endpoint", "shards", "spread", "skew"}
+    known = {"region", "endpoint", "shards", "spread", "skew", "gate"}
     if options.keys() - known:
         strange = ", ".join(sorted(options.keys() - known))
         raise ConfigError(f"url: unknown option {strange}; dynamodb knows {', '.join(sorted(known))}")
     endpoint = options.get("endpoint")
     if endpoint is not None and not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?/?", endpoint):
         raise ConfigError("url: endpoint must be an address such as http://localhost:8000")
+    if options.get("gate", "off") not in ("on", "off"):
+        raise ConfigError("url: gate must be on or off")
     return DynamoEngine(
         parts[1],
         region=options.get("region"),
@@ -98,6 +100,7 @@ def _dynamodb(url: str, clock: Callable[[], datetime] | None, everything: bool, 
         shards=_number(options, "shards", 1, 256, 1),
         spread=_number(options, "spread", 1, 256, 64),
         skew=_number(options, "skew", 0, 60, 0.5),
+        gate=options.get("gate") == "on",
         auto_migrate=auto_migrate,
         clock=clock,
         everything=everything,
