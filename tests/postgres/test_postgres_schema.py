@@ -281,8 +281,9 @@ def test_of_eight_threads_that_start_with_auto_migrate_all_can_work(open_engine:
 
         def start(place: int, engines: list[PostgresEngine] = engines) -> str:
             enqueued(engines[place])
-            [job] = claim(engines[place], 1)
-            return job.id
+            while not (jobs := claim(engines[place], 1)):  # what the others have locked at this moment is stepped over
+                pass
+            return jobs[0].id
 
         assert len(set(race(8, start))) == 8
         assert recorded(url) == RECORDED
