@@ -194,8 +194,11 @@ class Job(NamedTuple):
     revision: int = 0
 
     def evolve(self, **changes: Any) -> Self:
-        """This job with some fields changed."""
-        return self._replace(**changes)
+        """This job with some fields changed; faster than _replace, for every job passes here."""
+        values: list[Any] = list(self)
+        for name, value in changes.items():
+            values[_PLACES[name]] = value
+        return type(self)._make(values)
 
     @property
     def payload(self) -> Any:
@@ -247,6 +250,9 @@ def _data(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+_PLACES = {name: place for place, name in enumerate(Job._fields)}
 
 
 class Fence(Enum):

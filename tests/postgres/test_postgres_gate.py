@@ -327,6 +327,27 @@ def test_a_claim_of_what_was_put_away_locks_no_more_than_it_takes(engine: Postgr
     assert [id_ for (id_,) in free] == ids[10:]
 
 
+@pytest.mark.parametrize("scope", [None, {"task": "greet"}, {"tenant": "acme"}], ids=["strange", "filed", "parked"])
+def test_what_one_process_put_away_another_finds_with_its_next_claim(
+    make_engine: Callable[..., PostgresEngine], scope: dict[str, str] | None
+) -> None:
+    one, other = make_engine(), make_engine()
+    assert claim(one) == claim(other) == []  # both have seen that there is nothing put away
+    job = enqueued(one, tenant="acme", priority=1)
+    if scope is None:
+        assert claim(one, tasks=["another"]) == []
+    else:
+        one.save(Pause(**scope), before=None)
+        assert claim(one) == []
+        one.drop(Pause(**scope))
+    later = enqueued(one)
+
+    assert one._read("select filed, parked from @.jobs where id = %s", [job.id]) == [
+        (True, scope == {"tenant": "acme"})
+    ]
+    assert [claim(other, 1)[0].id for _ in range(2)] == [job.id, later.id]
+
+
 def test_a_parked_job_that_an_older_treadle_has_run_is_an_ordinary_one_again(
     engine: PostgresEngine, session: Session
 ) -> None:

@@ -37,21 +37,28 @@ class Look(NamedTuple):
     gate: Gate
     now: int
     picked: Picked
+    places: dict[tuple[str, str, str, int], list[str] | None]  # where jobs like this are put away, as found so far
 
     def may(self, tenant: str, queue: str, task: str, version: int, id_: str) -> bool:
         """Whether the claim takes such a job; if not, it is put where it is not met again."""
-        if not self.claim.takes(task, version) or self.gate.shut(ANY, queue, task):
-            self.picked.strangers.append(id_)
-        elif self.gate.shut(tenant, queue, task):
-            self.picked.parked.append(id_)
-        else:
+        kind = (tenant, queue, task, version)
+        if kind not in self.places:
+            self.places[kind] = self._place(*kind)
+        place = self.places[kind]
+        if place is None:
             return True
+        place.append(id_)
         return False
+
+    def _place(self, tenant: str, queue: str, task: str, version: int) -> list[str] | None:
+        if not self.claim.takes(task, version) or self.gate.shut(ANY, queue, task):
+            return self.picked.strangers
+        return self.picked.parked if self.gate.shut(tenant, queue, task) else None
 
 
 def pick(connection: sqlite3.Connection, claim: Claim, now: datetime, gate: Gate, *, first: int = 0) -> Picked:
     """Ids to claim. Lanes take turns, beginning with the `first`, so that a full one does not starve the others."""
-    look = Look(connection, claim, gate, micros(now) or 0, Picked([], [], []))
+    look = Look(connection, claim, gate, micros(now) or 0, Picked([], [], []), {})
     queues = [queue for queue in dict.fromkeys(claim.queues) if not gate.shut(ANY, queue)]
     lanes = [(queue, lane) for queue in queues for lane in _lanes(connection, queue, claim.lanes)]
     picked = look.picked
