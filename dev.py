@@ -41,7 +41,8 @@ CHECKS = {
     "ruff format": ("ruff", "format", "--check"),
     "mypy": ("mypy",),
     "lint-imports": ("lint-imports",),
-    "pytest": (*PYTEST, "-n", "3", "--dist", "loadfile"),  # most of them wait; a file's tests share their servers
+    # Most of them wait; a file's tests share their servers; tests/conftest.py says which files come first.
+    "pytest": (*PYTEST, "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"),
 }
 SCRIPTS = {
     "requirements": "tests/requirements.py",

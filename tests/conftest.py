@@ -26,7 +26,16 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all-servers", action="store_true", help="the whole conformance suite on slow servers too")
+    parser.addoption("--all-servers", action="store_true", help="the whole conformance suite on the servers for a second opinion too")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first, then those with many: xdist hands out whole files, and none shall be left over."""
+    weights: dict[Path, tuple[bool, int]] = {}
+    for item in items:
+        slow, number = weights.get(item.path, (False, 0))
+        weights[item.path] = (slow or item.get_closest_marker("slow") is not None, number + 1)
+    items.sort(key=lambda item: (weights[item.path], str(item.path)), reverse=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -52,8 +61,8 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def store_url(engine_kind: str, tmp_path: Path) -> Iterator[str]:
-    """A fresh, empty store; several engines and processes may open it."""
-    with stores.fresh_store(engine_kind, tmp_path) as url:
+    """An empty store; several engines and processes may open it."""
+    with stores.empty_store(engine_kind, tmp_path) as url:
         yield url
 
 

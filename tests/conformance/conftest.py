@@ -12,11 +12,12 @@ def engine_kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-SAMPLE = ("test_no_job_is_lost.py", "test_final_is_final.py", "test_audit.py")  # on slow servers, but for --all-servers
+# On the servers for a second opinion, but for --all-servers.
+SAMPLE = ("test_no_job_is_lost.py", "test_final_is_final.py", "test_audit.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A second opinion on DynamoDB takes minutes: a sample of it in every run, all of it on request."""
+    """A second opinion takes minutes: a sample of it in every run, all of it on request."""
     if config.getoption("--all-servers"):
         return
     left = [item for item in items if _kind(item) in stores.SLOW and item.path.name not in SAMPLE]

@@ -35,7 +35,7 @@ every_scope = pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: Pause(*
 PLACES = {"a queue": {"queue": "mail"}, "a task": {"task": "render"}, "a tenant": {"tenant": "acme"}}
 every_place = pytest.mark.parametrize("scope", PLACES.values(), ids=PLACES)
 CROWD = 2_000
-ROUNDS = 50
+ROUNDS = 25
 
 
 def paused(engine, **fields):

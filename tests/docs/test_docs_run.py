@@ -52,6 +52,7 @@ def lines_of(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip("\n").splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_blocks_of_a_page_run_as_printed(page: Path, tmp_path: Path, surroundings: dict[str, str]) -> None:
     for language, code, output in BLOCK.findall(page.read_text("utf-8")):

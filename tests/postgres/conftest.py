@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import provision
+import stores
 from proxy import Proxy
 from treadle import Treadle
 from treadle.engines import connect
@@ -23,6 +24,13 @@ CONNECT = 2  # seconds for a connection in these tests, where treadle waits five
 def engine_kind(request: pytest.FixtureRequest) -> str:
     """Only this engine, whatever else the conformance suite runs on."""
     return request.param
+
+
+@pytest.fixture
+def store_url(engine_kind: str, tmp_path: Path) -> Iterator[str]:
+    """A schema that nobody used before: these tests look at plans and pages, and change what is in it."""
+    with stores.fresh_store(engine_kind, tmp_path) as url:
+        yield url
 
 
 @pytest.fixture

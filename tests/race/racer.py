@@ -29,8 +29,7 @@ def main(url: str, racer: str) -> None:
     start = float(sys.stdin.readline())
     for number in range(ROUNDS * len(Scope)):
         scope = list(Scope)[number % len(Scope)]
-        while time.monotonic() < start + number * PERIOD:
-            pass
+        time.sleep(max(0.0, start + number * PERIOD - time.monotonic()))
         receipt = ask(engine, f"round {number}", scope)
         tell(number, scope, receipt.id, receipt.made)
     until = start + ROUNDS * len(Scope) * PERIOD + RUSH

@@ -9,8 +9,8 @@ import pytest
 RUN = Path(__file__).parent.parent / "chaos" / "run.py"
 TOLD = ("kills:", "pauses:", "server:", "recovery:", "zombies:")
 SAMPLES = {
-    "sqlite": {"kills": 50, "pauses": 50},
-    "postgres": {"kills": 30, "pauses": 30, "restarts": 3, "terminations": 40},
+    "sqlite": {"kills": 25, "pauses": 25},
+    "postgres": {"kills": 18, "pauses": 18, "restarts": 2, "terminations": 25},
     "dynamodb": {"kills": 10, "pauses": 8, "troubles": 3},
 }
 
