@@ -26,7 +26,9 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all-servers", action="store_true", help="the whole conformance suite on the servers for a second opinion too")
+    parser.addoption(
+        "--all-servers", action="store_true", help="the whole conformance suite on the servers for a second opinion too"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,16 +22,20 @@ from treadle.errors import (
     TreadleError,
     UnknownTask,
 )  # fmt: skip
+from treadle.handle import Spent, Trail
 from treadle.model import Event, Job, JobError, Progress, Reason, Scope, State, What
 from treadle.profile import Profile
+from treadle.records import Member, Misfire, Overlap, Pause, Schedule
 from treadle.retry import Retry
 from treadle.task import Task, Unique
+from treadle.why import Obstacle
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Cancelled", "ConfigError", "Context", "EngineError", "EngineUnavailable", "Event", "Finding", "GiveUp",
-    "InvalidJob", "InvalidPayload", "Job", "JobError", "JobNotFound", "KeyTaken", "LeaseLost", "NotPossible", "Page",
-    "Profile", "Progress", "Reason", "Receipt", "Retry", "RetryLater", "ScheduleNotFound", "SchemaError", "Scope",
-    "Snooze", "State", "Task", "Treadle", "TreadleError", "Unique", "UnknownTask", "What",
+    "InvalidJob", "InvalidPayload", "Job", "JobError", "JobNotFound", "KeyTaken", "LeaseLost", "Member", "Misfire",
+    "NotPossible", "Obstacle", "Overlap", "Page", "Pause", "Profile", "Progress", "Reason", "Receipt", "Retry",
+    "RetryLater", "Schedule", "ScheduleNotFound", "SchemaError", "Scope", "Snooze", "Spent", "State", "Task", "Trail",
+    "Treadle", "TreadleError", "Unique", "UnknownTask", "What",
 ]  # fmt: skip

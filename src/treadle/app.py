@@ -32,8 +32,7 @@ R = TypeVar("R")
 
 OPTIONS = ("queue", "lane", "priority", "retry", "timeout", "unique", "version", "on_succeeded", "on_failed", "audit")
 SCHEDULING = (
-    "cron", "every", "tz", "timezone", "payload", "misfire", "misfire_limit", "misfire_age", "overlap", "jitter",
-    "for_each",
+    "cron", "every", "tz", "payload", "misfire", "misfire_limit", "misfire_age", "overlap", "jitter", "for_each",
 )  # fmt: skip
 """What `@app.task(...)` may say beside OPTIONS, to be run by itself."""
 
@@ -239,10 +238,6 @@ class Treadle(Handle):
     def tenant(self, name: str) -> Tenant:
         """A view of one tenant, which can neither see, change nor infer what is another's."""
         return Tenant(self, name)
-
-    @property
-    def rules(self) -> "Settings":
-        return self.settings
 
     @property
     def scheduled_tasks(self) -> "Treadle":

@@ -6,7 +6,7 @@ A handle that is bound to a tenant answers for the jobs of others as for jobs th
 import time
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle import lifecycle, looking
 from treadle.audit import Verified, in_order, verify
@@ -20,6 +20,7 @@ from treadle.records import ANY, Gate, Member, Pause, Seal, subject
 from treadle.why import Obstacle, why
 
 if TYPE_CHECKING:
+    from treadle.settings import Settings
     from treadle.timetable import Tasks, Timetable
 
 TRIES = 20
@@ -27,16 +28,6 @@ LONGEST = 3660  # days of costs in one look
 TAIL = 100_000  # unsealed lines that are read at most
 LOOKS = 2  # more at seals that seem to be wrong
 GLANCE = 0.1  # seconds between two looks at what still runs
-
-
-class Rules(Protocol):
-    """The settings that a handle heeds."""
-
-    cancel: Any
-    tenant_required: bool
-
-    @property
-    def keep_lines(self) -> timedelta | None: ...
 
 
 class Spent(NamedTuple):
@@ -66,7 +57,7 @@ class Handle:
     bound: str | None = None  # the one tenant it is for; None: all
 
     @property
-    def rules(self) -> Rules:
+    def settings(self) -> "Settings":
         raise NotImplementedError
 
     @property
@@ -168,7 +159,7 @@ class Handle:
 
         With the setting `cancel = "pending"` a running one cannot be cancelled either.
         """
-        only_pending = self.rules.cancel == "pending"
+        only_pending = self.settings.cancel == "pending"
 
         def decide(job: Job, now: datetime) -> Change:
             return lifecycle.cancel(job, now, actor=actor, note=note(reason), only_pending=only_pending)
@@ -198,19 +189,20 @@ class Handle:
         tenant: str | None = None,
         queue: str | None = None,
         task: str | None = None,
+        everything: bool = False,
         reason: str = "",
         until: Duration | datetime | None = None,
         actor: str = "api",
         wait: bool = False,
         patience: Duration = "1h",
     ) -> Pause:
-        """Let no job of this tenant, queue and task be claimed; none named: no job at all.
+        """Let no job of this tenant, queue and task be claimed; with `everything`, no job at all.
 
         When it returns, no claim of such a job can commit. What runs, runs on; with `wait` it returns when nothing of
         it runs any more (NotPossible if that takes longer than `patience`; the pause stands).
         """
         check_name("actor", actor)
-        scope = self._scope(tenant, queue, task)
+        scope = self._scope(tenant, queue, task, everything)
         longest = seconds(patience, "patience")
         for _ in range(TRIES):
             now = self.engine.now()
@@ -230,12 +222,13 @@ class Handle:
         tenant: str | None = None,
         queue: str | None = None,
         task: str | None = None,
+        everything: bool = False,
         reason: str = "",
         actor: str = "api",
     ) -> Pause:
         """Lift the pause of exactly this scope; NotPossible if there is none."""
         check_name("actor", actor)
-        scope = self._scope(tenant, queue, task)
+        scope = self._scope(tenant, queue, task, everything)
         for _ in range(TRIES):
             pause = self._found(scope)
             if pause is None:
@@ -254,12 +247,16 @@ class Handle:
     def _holding(self) -> list[Pause]:
         return list(Gate.at(self.engine.records(Pause), self.engine.now()).pauses)
 
-    def _scope(self, tenant: str | None, queue: str | None, task: str | None) -> Pause:
-        tenant = self._of(tenant)
-        for field, name in (("tenant", tenant), ("queue", queue), ("task", task)):
-            if name is not None:
-                check_name(field, name)
-        return Pause(tenant or ANY, queue or ANY, task or ANY)
+    def _scope(self, tenant: str | None, queue: str | None, task: str | None, everything: bool) -> Pause:
+        said = {"tenant": self._of(tenant), "queue": queue, "task": task}
+        named = {field: name for field, name in said.items() if name is not None}
+        for field, name in named.items():
+            check_name(field, name)
+        if everything and named and self.bound is None:
+            raise InvalidJob("everything", f"is more than {', '.join(named)}: leave out one of them")
+        if not everything and not named:  # a name that got lost must not stop them all
+            raise InvalidJob("everything", "nothing is named: give tenant, queue or task, or everything=True")
+        return Pause().evolve(**named)
 
     def _found(self, scope: Pause) -> Pause | None:
         return next((pause for pause in self.engine.records(Pause) if pause[:3] == scope[:3]), None)
@@ -302,11 +299,12 @@ class Handle:
 
     def _verified(self, tenant: str, seals: Sequence[Seal]) -> Verified:
         """What is wrong with a tenant's seals; looked at again, for their lines may be pruned just now."""
-        found = verify(tenant, seals, self.engine.sealed, self.rules.keep_lines)
+        kept = self.settings.keep_lines
+        found = verify(tenant, seals, self.engine.sealed, kept)
         for _ in range(LOOKS):
             if not found.problems:
                 break
-            found = verify(tenant, self.engine.records(Seal, tenant=tenant), self.engine.sealed, self.rules.keep_lines)
+            found = verify(tenant, self.engine.records(Seal, tenant=tenant), self.engine.sealed, kept)
         return found
 
     def _of(self, tenant: str | None) -> str | None:

@@ -18,7 +18,7 @@ from treadle.errors import EngineError
 from treadle.model import Event, What
 from treadle.operating import first_revision
 from treadle.plan import Plan
-from treadle.records import ANY, Member, Pause, Seal, subject
+from treadle.records import ANY, Member, Pause, Seal, silence, subject
 from treadle.why import BUDGET
 
 log = logging.getLogger("treadle.upkeep")
@@ -97,7 +97,7 @@ class Housekeeping:
     def sure(self) -> bool:
         """Whether the list of live workers can be believed: the store has taken beats for long enough."""
         now, beat = time.monotonic(), self._plan.beat
-        steady = now - self._beaten_at < 2 * beat and now - self._steady_since > 3 * beat + 1
+        steady = now - self._beaten_at < 2 * beat and now - self._steady_since > silence(beat)
         return self._alone or steady
 
     def plan_of_work(self) -> Member:

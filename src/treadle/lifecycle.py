@@ -167,6 +167,13 @@ def replace(job: Job, new: Job, now: datetime, *, actor: str) -> Change:
     return Change(job, after, What.REPLACED, Fence.REVISION, now, actor)
 
 
+def instead(refused: Change, holder: str | None, why: str, now: datetime) -> Change | None:
+    """What to write when the store has refused a change, for its key is another's or for `why`; None: nothing else."""
+    if holder:
+        return supersede(refused, now)
+    return _unfollowed(refused, why) if refused.follow is not None else None
+
+
 def supersede(refused: Change, now: datetime) -> Change:
     """The job wanted to wait again but another one took its key meanwhile: it ends, the other one runs."""
     before = refused.before
@@ -222,7 +229,7 @@ def _followed(change: Change) -> Change:
     return change._replace(note=note, loud=bool(wanted.event), follow=follow)
 
 
-def unfollowed(change: Change, why: str) -> Change:
+def _unfollowed(change: Change, why: str) -> Change:
     """The change without the job that was to follow: the store will not take that one, and this one must end."""
     note = f"{change.note} (what was to follow cannot be stored: {why})".strip()
     return change._replace(follow=None, note=note[:MESSAGE_CAP], loud=True)

@@ -308,7 +308,7 @@ def checked(job: Job) -> Job:
     """The job itself, if every engine will take it; otherwise InvalidJob naming the field and the limit."""
     for field in ("tenant", "queue", "task"):
         check_name(field, getattr(job, field))
-    if job.lane:
+    if job.lane != "":
         check_name("lane", job.lane)
     if job.key is not None:
         check_text("key", job.key, KEY_CAP)

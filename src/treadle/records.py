@@ -116,6 +116,11 @@ class Gate(NamedTuple):
         return any(pause.stops(tenant, queue, task) for pause in self.pauses)
 
 
+def silence(period: float) -> float:
+    """Seconds without a word after which a worker counts as gone: it may miss two of its beats."""
+    return 3 * period + 1
+
+
 class Member(NamedTuple):
     """A worker that is alive, as it last said."""
 
@@ -133,8 +138,8 @@ class Member(NamedTuple):
     period: float  # seconds until it says so again
 
     def alive(self, now: datetime) -> bool:
-        """Whether it was heard of lately: it may miss two of its beats."""
-        return (now - self.seen_at).total_seconds() < 3 * self.period + 1
+        """Whether it was heard of lately."""
+        return (now - self.seen_at).total_seconds() < silence(self.period)
 
     def serves(self, queue: str, lane: str) -> bool:
         return not self.stopping and queue in self.queues and (self.lanes is None or lane in self.lanes)

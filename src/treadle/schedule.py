@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from treadle.cron import Cron, Every, Tick, time_zone
+from treadle.cron import Cron, Every, Tick, next_after, time_zone
 from treadle.errors import ConfigError, InvalidJob
-from treadle.model import Job, OnEnd, Scope, check_name, check_retry, checked, json_text
+from treadle.model import Job, OnEnd, Scope, check_name, checked, json_text
 from treadle.records import Misfire, Overlap, Schedule, made_id
 from treadle.retry import Retry
 
@@ -34,7 +34,7 @@ class Firing(NamedTuple):
 def next_tick(schedule: Schedule, after: datetime) -> datetime:
     """The first tick strictly later than `after`."""
     if schedule.cron is not None:
-        return Cron.parse(schedule.cron).next_after(time_zone(schedule.timezone), after)
+        return next_after(schedule.cron, schedule.timezone, after)
     step = Every.parse(schedule.every or 0)
     return step.next_after(schedule.created_at + timedelta(seconds=step.seconds), after)
 
@@ -196,10 +196,7 @@ def job_of_row(parent: Job, payload_json: str, on_end: OnEnd | None, now: dateti
 
 def check(schedule: Schedule) -> Schedule:
     """The schedule itself, if it can be kept; otherwise an error that names the field and the way out."""
-    for field in ("name", "task", "tenant", "queue"):
-        check_name(field, getattr(schedule, field))
-    if schedule.lane != "":
-        check_name("lane", schedule.lane)
+    check_name("name", schedule.name)
     if schedule.for_each is not None:
         check_name("for_each", schedule.for_each)
     if (schedule.cron is None) == (schedule.every is None):
@@ -209,17 +206,18 @@ def check(schedule: Schedule) -> Schedule:
         Cron.parse(schedule.cron)
     else:
         Every.parse(schedule.every or 0)
-    check_retry(schedule.retry)
     for field in ("jitter", "misfire_age"):
         value = getattr(schedule, field)
         if not 0 <= value <= OLDEST:
             raise InvalidJob(field, f"{value} s must be from 0 seconds to {OLDEST / 86_400:g} days, such as '1h'")
-    if not isinstance(schedule.misfire_limit, int) or not 1 <= schedule.misfire_limit <= MOST:
-        raise InvalidJob("misfire_limit", f"{schedule.misfire_limit} must be from 1 to {MOST:,}")
+    limit = schedule.misfire_limit
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:
+        raise InvalidJob("misfire_limit", f"{limit} must be from 1 to {MOST:,}")
     for field, words in (("misfire", Misfire), ("overlap", Overlap)):
         if getattr(schedule, field) not in list(words):
             given = getattr(schedule, field)
             raise InvalidJob(field, f"{given!r} must be {', '.join(word.value for word in words)}")
     json_text(schedule.payload, "payload")
-    checked(job_of(schedule, schedule.created_at, schedule.created_at))
+    for made in (schedule.evolve(for_each=None), schedule):  # the job of each row, if it is for rows; and its own
+        checked(job_of(made, schedule.created_at, schedule.created_at))
     return schedule

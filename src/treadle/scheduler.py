@@ -71,8 +71,8 @@ class Scheduler:
     def _brought(self, wanted: Schedule) -> bool:
         """Bring what code declares into the store; False if that must be tried again, which stops nothing else."""
         try:
-            for name in reconcile(self._engine, [wanted], actor=self._plan.name):
-                self._log.info("schedule %s: brought up to date with the code", name)
+            if reconcile(self._engine, wanted, actor=self._plan.name):
+                self._log.info("schedule %s: brought up to date with the code", wanted.name)
         except EngineError as error:
             self._log.warning("schedule %s: not brought up to date with the code yet: %s", wanted.name, error)
             return False

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from treadle.engines.base import Engine, Receipt
 from treadle.errors import InvalidJob, UnknownTask
-from treadle.handle import Handle, Rules
+from treadle.handle import Handle
 from treadle.model import FollowUp, Job, check_name
 from treadle.profile import Profile
 from treadle.task import OnConflict, Task
 
 if TYPE_CHECKING:
+    from treadle.settings import Settings
     from treadle.timetable import Tasks
 
 P = ParamSpec("P")
@@ -24,7 +25,7 @@ class House(Protocol):
     engine: Engine
     profile: Profile
     tasks: dict[str, Task[..., Any]]
-    rules: Rules
+    settings: "Settings"
     scheduled_tasks: "Tasks"
 
     def store_now(self) -> datetime: ...
@@ -58,8 +59,8 @@ class Tenant(Handle):
         return self._app.engine.bound(self.bound or "")
 
     @property
-    def rules(self) -> Rules:
-        return self._app.rules
+    def settings(self) -> "Settings":
+        return self._app.settings
 
     @property
     def scheduled_tasks(self) -> "Tasks":

@@ -100,14 +100,14 @@ def _run(app: Treadle, job: Job) -> Job:
         outcome = arguments
     if attempt.settled and outcome is not None:
         outcome = None if committed(app.engine, attempt) else uncommitted(attempt, outcome, now())
-    while outcome is not None:
-        change = lifecycle.settle(attempt.job_so_far(), outcome, now())
+    change = lifecycle.settle(attempt.job_so_far(), outcome, now()) if outcome is not None else None
+    while change is not None and outcome is not None:
         [verdict] = app.engine.turn([change]).verdicts
         if verdict.ruling is Ruling.STALE and verdict.job is not None:
             attempt.job = verdict.job
-        elif verdict.ruling is Ruling.REFUSED and verdict.holder:
-            app.engine.turn([lifecycle.supersede(change, now())])
-            break
+            change = lifecycle.settle(attempt.job_so_far(), outcome, now())
+        elif verdict.ruling is Ruling.REFUSED:
+            change = lifecycle.instead(change, verdict.holder, verdict.why, now())
         else:
             break
     return app.get(job.id)

@@ -5,12 +5,12 @@ again on what is there now.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Protocol
 
-from treadle.clock import Duration, seconds
+from treadle.clock import seconds
 from treadle.cron import MOST_TICKS, Tick
 from treadle.engines.base import Engine
 from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
@@ -25,8 +25,8 @@ TRIES = 20
 FEW = 3  # where the next tick tries again
 TIMING = ("cron", "every", "timezone")
 EDITABLE = (
-    "task", "payload", *TIMING, "enabled", "queue", "lane", "priority", "retry", "max_attempts", "timeout", "misfire",
-    "misfire_limit", "misfire_age", "overlap", "jitter", "for_each",
+    "task", "payload", "cron", "every", "tz", "enabled", "queue", "lane", "priority", "retry", "max_attempts",
+    "timeout", "misfire", "misfire_limit", "misfire_age", "overlap", "jitter", "for_each",
 )  # fmt: skip
 """What may be said of a schedule beside its name and tenant."""
 
@@ -51,6 +51,10 @@ class Tasks(Protocol):
         """The task's options by the names of Schedule's fields, and the payload as data; an error if it cannot be."""
         ...
 
+    def for_each(self, rows: Callable[..., Any]) -> str:
+        """Register a function that yields rows; its name."""
+        ...
+
 
 class Timetable:
     """The schedules of a store: everybody's, or one tenant's (`app.schedules`, `app.tenant("acme").schedules`)."""
@@ -67,10 +71,10 @@ class Timetable:
     def get(self, name: str, *, tenant: str | None = None) -> Schedule:
         """The schedule of this name; ScheduleNotFound if there is none."""
         owner = self._of(tenant)
-        found = [schedule for schedule in self._engine.records(Schedule, tenant=owner) if schedule.name == name]
-        if not found:
-            raise ScheduleNotFound(name, [schedule.name for schedule in self._engine.records(Schedule, tenant=owner)])
-        return found[0]
+        there = {schedule.name: schedule for schedule in self._engine.records(Schedule, tenant=owner)}
+        if name not in there:
+            raise ScheduleNotFound(name, list(there))
+        return there[name]
 
     def create(
         self,
@@ -84,13 +88,13 @@ class Timetable:
         reason: str = "",
         **said: Any,
     ) -> Schedule:
-        """Make a schedule: `cron="30 2 * * *"` with a `timezone`, or `every="15m"`; the rest as in EDITABLE.
+        """Make a schedule: `cron="30 2 * * *"` with a `tz`, or `every="15m"`; the rest as in EDITABLE.
 
         What is not said comes from the task. With `checked=False` the task need not be known here.
         """
         check_name("actor", actor)
         now, owner = self._engine.now(), self._tasks.tenant_of(self._of(tenant, None))
-        schedule = self._made(name, task, payload, owner, checked, said, now)
+        schedule = self._made(name, task, payload, owner, checked, self._registered(said), now)
         schedule = schedule.evolve(next_at=next_tick(schedule, now), updated_at=now)
         schedule = schedule.evolve(revision=first_revision(self._engine, schedule))
         line = _line(schedule, schedule.revision, What.CREATED, now, actor, _note(schedule, reason))
@@ -109,7 +113,7 @@ class Timetable:
         **said: Any,
     ) -> Schedule:
         """Change what is said; a new cron, interval, zone or `enabled=True` counts its next run from now."""
-        said = _spelt(said)
+        said = self._registered(said)
         if not _fields(said):
             raise ConfigError(f"schedule {name!r}: nothing to change; say one of {', '.join(EDITABLE)}")
 
@@ -193,6 +197,11 @@ class Timetable:
             raise InvalidJob("tenant", f"{tenant!r} is not the tenant of this handle")
         return self._tenant
 
+    def _registered(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """What is said, with rows by their name."""
+        rows = said.get("for_each")
+        return {**said, "for_each": self._tasks.for_each(rows)} if callable(rows) else dict(said)
+
     def _made(
         self, name: str, task: Any, payload: Any, tenant: str, checked: bool, said: Mapping[str, Any], now: datetime
     ) -> Schedule:
@@ -219,17 +228,12 @@ class Timetable:
         raise NotPossible(f"schedule {name!r} keeps changing; try again")
 
 
-def reconcile(engine: Engine, declared: Iterable[Schedule], *, actor: str) -> list[str]:
-    """Bring what code declares into the store; the names that were made or changed.
+def reconcile(engine: Engine, wanted: Schedule, *, actor: str) -> bool:
+    """Bring a schedule that code declares into the store; whether it was made or changed.
 
-    A schedule is touched only when the code has changed: then the code's words count, but not its `enabled`, so that
-    what an operator has disabled stays so, and what an operator has edited stays until the code says something new.
+    It is touched only when the code has changed: then the code's words count, but not its `enabled`, so that what an
+    operator has disabled stays so, and what an operator has edited stays until the code says something new.
     """
-    return [wanted.name for wanted in declared if _reconciled(engine, wanted, actor)]
-
-
-def _reconciled(engine: Engine, wanted: Schedule, actor: str) -> bool:
-    """Whether this one was made or changed."""
     for _ in range(FEW):
         now = engine.now()
         there = {one.name: one for one in engine.records(Schedule, tenant=wanted.tenant)}
@@ -264,21 +268,16 @@ def declaration(
     return schedule.evolve(declared=sha256(told.encode()).hexdigest()[:16])
 
 
-def _spelt(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What a caller says, under our names."""
-    named = {"timezone" if name == "tz" else name: value for name, value in said.items()}
-    if "task" in named:
-        named["task"] = str(getattr(named["task"], "name", named["task"]))
-    return named
-
-
 def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
     """What a caller says, as fields of a schedule."""
-    said = _spelt(said)
     unknown = said.keys() - set(EDITABLE)
     if unknown:
         raise ConfigError(f"schedule: {', '.join(sorted(unknown))}: no such option; known: {', '.join(EDITABLE)}")
     fields = dict(said)
+    if "tz" in said:
+        fields["timezone"] = fields.pop("tz")
+    if "task" in said:
+        fields["task"] = str(getattr(said["task"], "name", said["task"]))
     retry = fields.pop("retry", None)
     if retry is not None:
         if not isinstance(retry, Retry):
@@ -288,17 +287,13 @@ def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
             fields["max_attempts"] = said["max_attempts"]
     for name in ("every", "timeout", "misfire_age", "jitter"):
         if fields.get(name) is not None:
-            fields[name] = _seconds(fields[name], name)
+            fields[name] = seconds(fields[name], name)
     for name, words in (("misfire", Misfire), ("overlap", Overlap)):
         if name in fields:
             fields[name] = _word(words, fields[name], name)
     if "enabled" in fields and not isinstance(fields["enabled"], bool):
         raise InvalidJob("enabled", f"{fields['enabled']!r} must be true or false")
     return {name: value for name, value in fields.items() if value is not None or name in NULLABLE}
-
-
-def _seconds(value: Duration, field: str) -> float:
-    return float(seconds(value, field))
 
 
 def _word(words: Any, value: object, field: str) -> Any:

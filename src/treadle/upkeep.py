@@ -153,20 +153,19 @@ def recover(
             changes.append(_over(job, now, actor, message))
         except Exception:  # it was written by somebody else: the others must not wait for it
             (logger or log).exception("job %s (%s) cannot be recovered", job.id, job.task)
-    done, busy, superseded = 0, [], []
+    done, busy, others = 0, [], []
     for change, verdict in zip(changes, engine.turn(changes).verdicts, strict=True):
-        if verdict.ruling is Ruling.REFUSED and verdict.holder:
-            superseded.append(lifecycle.supersede(change, now))
-        elif verdict.ruling is Ruling.REFUSED and change.follow is not None:
-            superseded.append(lifecycle.unfollowed(change, verdict.why))
+        if verdict.ruling is Ruling.REFUSED:
+            other = lifecycle.instead(change, verdict.holder, verdict.why, now)
+            others += [other] if other is not None else []
         elif verdict.ruling is Ruling.APPLIED:
             done += 1
             (logger or log).warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.what)
         elif verdict.ruling is Ruling.BUSY:
             busy.append(change.before)
-    if superseded:
-        engine.turn(superseded)
-    return done + len(superseded), busy
+    if others:
+        engine.turn(others)
+    return done + len(others), busy
 
 
 def _over(job: Job, now: datetime, actor: str, message: str) -> Change:

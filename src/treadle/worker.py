@@ -27,7 +27,7 @@ from treadle.keeper import Keeper
 from treadle.lifecycle import Outcome, Refused, Released
 from treadle.model import Change, Job, Reason, State, new_id
 from treadle.plan import Plan
-from treadle.records import Member, Schedule
+from treadle.records import Member, Schedule, silence
 from treadle.scheduler import Scheduler
 from treadle.slots import Slots
 from treadle.task import Task
@@ -40,7 +40,6 @@ LARGEST_BATCH = 500
 AHEAD = 0.2  # seconds of work claimed before there is a free slot for it
 PACE_MEMORY = 0.5  # seconds over which the pace of jobs is remembered
 GLANCE = 0.25  # seconds between two looks at jobs that wait for a slot
-SILENCE = 3  # beats that a worker may miss and still count as alive
 ORPHANS = 2.0  # seconds between two looks for jobs that no live worker knows, if those are to fail
 LAST_WORDS = 10.0  # seconds to settle what is left at the end, if the store does not answer
 
@@ -430,12 +429,8 @@ class Worker:
             case Ruling.BUSY:  # by somebody's open transaction: try again, less and less often
                 attempt.pause = min(1.0, max(0.02, 2 * attempt.pause))
                 self._put_off.append((time.monotonic() + attempt.pause, attempt, outcome))
-            case Ruling.REFUSED if verdict.holder:
-                superseded = lifecycle.supersede(change, self._engine.now())
-                self._settling.append(Settling(attempt, outcome, superseded))
-            case Ruling.REFUSED if change.follow is not None:
-                alone = lifecycle.unfollowed(change, verdict.why)
-                self._settling.append(Settling(attempt, outcome, alone))
+            case Ruling.REFUSED if other := lifecycle.instead(change, verdict.holder, verdict.why, self._engine.now()):
+                self._settling.append(Settling(attempt, outcome, other))
             case Ruling.REFUSED if isinstance(outcome, Refused) and outcome.reason is Reason.INVALID_RESULT:
                 self._log.error(
                     "job %s: even its refusal is refused (%s): left to its lease", attempt.job.id, verdict.why
@@ -480,7 +475,7 @@ class Worker:
             self._log.exception("a turn failed, next try in %.1f s", wait, exc_info=error)
         self._upkeep.heard(float("inf"))
         # Nobody could say that it is alive: give them all the time for it.
-        self._orphans_at = time.monotonic() + wait + SILENCE * self.plan.beat + 1.0
+        self._orphans_at = time.monotonic() + wait + silence(self.plan.beat)
         time.sleep(wait)
 
     def _tell_of(self, change: Change) -> None:

@@ -181,7 +181,7 @@ def test_each_tenant_has_a_chain_of_its_own(app: Treadle, clock: FakeClock) -> N
     for _ in range(3):
         acted(app, 2, "acme")
         acted(app, 1, "globex")
-        app.pause()  # the house's own
+        app.pause(everything=True)  # the house's own
         assert app.seal_audit() == 4
         clock.advance(minutes=5)
     assert {found.tenant: (found.seals, found.lines) for found in app.verify_audit().tenants} == {

@@ -177,7 +177,7 @@ def test_a_worker_that_is_offline_goes_on_asking_and_processes_nothing(
     app = make_app(clock=None, profile=TENANT_SYSTEM)
     ran, claims = [], []
     app.register("EMAIL_SEND", lambda: ran.append(True))
-    app.pause(actor="ops", reason="atlas_online is off")
+    app.pause(everything=True, actor="ops", reason="atlas_online is off")
     turn = app.engine.turn
 
     def watched(changes: object, claim: object = None, **named: object) -> object:
@@ -192,7 +192,7 @@ def test_a_worker_that_is_offline_goes_on_asking_and_processes_nothing(
         until(lambda: len(claims) > 5, "a worker that asks")
         assert claims[:5] == [[]] * 5
         assert (ran, app.count()[State.PENDING]) == ([], 2)
-        app.resume(actor="ops")
+        app.resume(everything=True, actor="ops")
         until(lambda: all(app.get(job.id).state is State.SUCCEEDED for job in jobs), "the jobs are run")
     assert ran == [True, True]
 

@@ -42,7 +42,7 @@ def declaring(app: Treadle, **said: object) -> Treadle:
 
 def restarted(app: Treadle) -> list[str]:
     """What a start of a worker does about what its code declares; the names it touched."""
-    return reconcile(app.engine, app.declared(), actor="w1")
+    return [wanted.name for wanted in app.declared() if reconcile(app.engine, wanted, actor="w1")]
 
 
 def test_what_code_declares_is_made_when_a_worker_starts_and_then_left_alone(

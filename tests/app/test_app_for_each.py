@@ -55,6 +55,25 @@ def users(app: Treadle) -> list[str]:
 # ------------------------------------------------------------------------------------------ a job per row
 
 
+def test_rows_may_be_given_as_the_function_itself(app: Treadle, sync: Task, clock: FakeClock) -> None:
+    def users_of_today() -> list[dict[str, str]]:
+        return [{"user": "ada"}]
+
+    made = app.schedules.create("syncs", "sync", every="1h", for_each=users_of_today)
+    assert made.for_each == "users_of_today"
+    assert app.schedules.update("syncs", for_each=users_of_today).for_each == "users_of_today"
+    ran(app, clock)
+    assert users(app) == ["ada"]
+
+
+def test_what_no_job_of_a_row_can_be_is_refused_before_there_is_one(app: Treadle, sync: Task) -> None:
+    with pytest.raises(InvalidJob, match="timeout"):
+        hourly(app, timeout=0)
+    with pytest.raises(InvalidJob, match="misfire_limit"):
+        app.schedules.create("syncs", "sync", every="1h", for_each="users", misfire_limit=True)
+    assert app.schedules.list() == []
+
+
 def test_a_tick_makes_one_parent_and_that_makes_a_job_of_every_row(app: Treadle, sync: Task, clock: FakeClock) -> None:
     hourly(app, tenant="acme", payload={"force_full": True})
     [parent, *rows] = ran(app, clock)

@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from seed_profiles import TENANT_SYSTEM
@@ -38,8 +39,8 @@ def ran(app: Treadle) -> list[tuple[str, str]]:
     return sorted((job.tenant, job.task) for job in run_until_idle(app))
 
 
-SCOPES: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {
-    "everything": ({}, []),
+SCOPES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
+    "everything": ({"everything": True}, []),
     "tenant": ({"tenant": "acme"}, [("globex", "print"), ("globex", "send")]),
     "queue": ({"queue": "mail"}, [("acme", "print"), ("globex", "print")]),
     "task": ({"task": "send"}, [("acme", "print"), ("globex", "print")]),
@@ -89,7 +90,7 @@ def test_jobs_that_waited_before_the_pause_are_stopped_as_well(
 def test_what_runs_when_a_pause_comes_runs_on_and_ends(house: Treadle) -> None:
     job = house.tasks["send"].enqueue()
     [held] = claim(house.engine, 1, queues=BOTH)
-    house.pause()
+    house.pause(everything=True)
     assert claim(house.engine, 1, queues=BOTH) == []
     settle(house.engine, held, Succeeded('"sent"'))
     assert (house.get(job.id).state, house.get(job.id).result) == (State.SUCCEEDED, "sent")
@@ -101,12 +102,12 @@ def test_the_tenant_system_is_offline_while_everything_is_paused(make_app: Calla
     app = make_app(profile=TENANT_SYSTEM)
     app.register("EMAIL_SEND", lambda: None)
     workers = [make_app(profile=TENANT_SYSTEM) for _ in range(3)]
-    app.pause(actor="ops", reason="atlas is offline")
+    app.pause(everything=True, actor="ops", reason="atlas is offline")
     for tenant in ("acme", "globex"):
         app.tasks["EMAIL_SEND"].using(tenant=tenant).enqueue()
     assert [claim(worker.engine, 10) for worker in workers] == [[], [], []]
     assert app.count()[State.PENDING] == 2
-    app.resume(actor="ops")
+    app.resume(everything=True, actor="ops")
     assert [job.state for job in run_until_idle(app)] == [State.SUCCEEDED] * 2
 
 
@@ -129,7 +130,7 @@ def test_every_act_at_the_gate_leaves_a_line_with_actor_and_reason(house: Treadl
     house.resume(tenant="acme", queue="mail", actor="eve", reason="up again")
     clock.advance(seconds=1)
     house.pause(tenant="acme", queue="mail", actor="kim")
-    house.pause(actor="root", reason="all of it")
+    house.pause(everything=True, actor="root", reason="all of it")
     lines = house.audit(tenant="acme")[::-1]
     assert [(line.what, line.actor, line.note) for line in lines] == [
         (What.PAUSED, "ada", "tenant acme, queue mail: down"),
@@ -157,7 +158,7 @@ def test_resuming_what_is_not_paused_names_what_is(house: Treadle) -> None:
     with pytest.raises(NotPossible, match="queue mail is not paused by itself; paused: nothing"):
         house.resume(queue="mail")
     house.pause(tenant="acme", queue="mail")
-    house.pause()
+    house.pause(everything=True)
     with pytest.raises(NotPossible) as refused:
         house.resume(queue="mail")
     assert "tenant acme, queue mail" in str(refused.value)
@@ -167,11 +168,11 @@ def test_resuming_what_is_not_paused_names_what_is(house: Treadle) -> None:
 
 def test_pauses_that_overlap_are_lifted_one_by_one(house: Treadle) -> None:
     enqueue_all(house)
-    house.pause()
+    house.pause(everything=True)
     house.pause(tenant="acme")
     house.pause(task="send")
     assert ran(house) == []
-    house.resume()
+    house.resume(everything=True)
     assert ran(house) == [("globex", "print")]
     house.resume(tenant="acme")
     assert ran(house) == [("acme", "print")]
@@ -198,9 +199,9 @@ def test_a_pause_with_an_end_is_over_at_that_moment(
 
 def test_an_end_may_be_a_moment_in_any_zone(house: Treadle, clock: FakeClock) -> None:
     berlin = datetime.fromisoformat("2026-01-01T14:00:00+01:00")
-    assert house.pause(until=berlin).until == clock.now() + timedelta(hours=1)
-    assert house.pause(until=timedelta(days=1)).until == clock.now() + timedelta(days=1)
-    assert house.pause(until=90).until == clock.now() + timedelta(seconds=90)
+    assert house.pause(everything=True, until=berlin).until == clock.now() + timedelta(hours=1)
+    assert house.pause(everything=True, until=timedelta(days=1)).until == clock.now() + timedelta(days=1)
+    assert house.pause(everything=True, until=90).until == clock.now() + timedelta(seconds=90)
 
 
 def test_one_whose_time_is_over_can_be_paused_anew_and_lifted(house: Treadle, clock: FakeClock) -> None:
@@ -231,26 +232,37 @@ def test_one_whose_time_is_over_can_be_paused_anew_and_lifted(house: Treadle, cl
 )  # fmt: skip
 def test_what_cannot_be_paused_is_refused_and_nothing_is_written(house: Treadle, said: dict, words: str) -> None:
     with pytest.raises(TreadleError, match=words):
-        house.pause(**said)
+        house.pause(**said, everything=not said.keys() & {"tenant", "queue", "task"})
     assert house.pauses() == []
     assert house.audit() == []
+
+
+def test_a_pause_of_nothing_named_is_refused_unless_everything_is_meant(house: Treadle) -> None:
+    for act in (house.pause, house.resume):
+        with pytest.raises(InvalidJob, match="everything: nothing is named"):
+            act()
+        with pytest.raises(InvalidJob, match="everything: is more than queue"):
+            act(queue="mail", everything=True)
+    assert house.pauses() == []
 
 
 @pytest.mark.parametrize(
     ("said", "words"), [({"tenant": ""}, "tenant"), ({"task": "*"}, "task"), ({"actor": ""}, "actor")]
 )
 def test_what_cannot_be_resumed_is_refused(house: Treadle, said: dict, words: str) -> None:
-    house.pause()
+    house.pause(everything=True)
     with pytest.raises(InvalidJob, match=words):
         house.resume(**said)
     assert len(house.pauses()) == 1
 
 
 def test_a_reason_that_no_store_takes_is_made_storable(house: Treadle) -> None:
-    assert house.pause(reason="\0bad\ud800" + "x" * 9000).reason.startswith("\N{REPLACEMENT CHARACTER}bad")
+    assert house.pause(everything=True, reason="\0bad\ud800" + "x" * 9000).reason.startswith(
+        "\N{REPLACEMENT CHARACTER}bad"
+    )
     [pause] = house.pauses()
     assert len(pause.reason) < 4100
-    house.resume(reason="\0")
+    house.resume(everything=True, reason="\0")
 
 
 # ------------------------------------------------------------------------------------------------ waiting
@@ -286,7 +298,9 @@ def test_a_pause_that_waits_returns_when_nothing_in_its_scope_runs_any_more(hous
     assert house.get(jobs[1].id).state is State.RUNNING  # of another queue: none of its business
 
 
-@pytest.mark.parametrize("scope", [{}, {"tenant": "acme"}, {"queue": "mail"}, {"task": "send"}], ids=str)
+@pytest.mark.parametrize(
+    "scope", [{"everything": True}, {"tenant": "acme"}, {"queue": "mail"}, {"task": "send"}], ids=str
+)
 def test_when_patience_is_over_it_says_so_and_the_pause_stands(house: Treadle, scope: dict) -> None:
     house.tasks["send"].using(tenant="acme").enqueue()
     [held] = claim(house.engine, 1, queues=BOTH)

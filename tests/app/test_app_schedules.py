@@ -74,15 +74,16 @@ def test_a_schedule_of_the_backend_has_its_defaults_and_its_jobs_inherit_its_att
 def test_everything_a_schedule_may_be_told_is_kept(app: Treadle, greet: Task) -> None:
     app.for_each(lambda: [], "users")
     said = {
-        "every": 90.5, "timezone": "Asia/Kathmandu", "enabled": False, "queue": "q", "lane": "l", "priority": -5,
+        "every": 90.5, "enabled": False, "queue": "q", "lane": "l", "priority": -5,
         "timeout": 1.5, "misfire": "all", "misfire_limit": 7, "misfire_age": 3600.0, "overlap": "queue_one",
         "jitter": 2.5, "for_each": "users",
     }  # fmt: skip
     retry = Retry(max_attempts=2, base=0.5, cap=9, jitter=0.25)
-    app.schedules.create("n", "greet", {"x": [1, None, "ü"]}, tenant="acme", retry=retry, **said)
+    app.schedules.create("n", "greet", {"x": [1, None, "ü"]}, tenant="acme", retry=retry, tz="Asia/Kathmandu", **said)
     found = app.schedules.get("n", tenant="acme")
     assert {name: getattr(found, name) for name in said} == said
     assert (found.retry, found.payload, found.tenant) == (retry, {"x": [1, None, "ü"]}, "acme")
+    assert found.timezone == "Asia/Kathmandu"
     assert (found.cron, found.misfire, found.overlap) == (None, Misfire.ALL, Overlap.QUEUE_ONE)
 
 
@@ -168,7 +169,7 @@ BAD: list[tuple[str, object, str]] = [
     ("cron", "@fortnightly", "nickname"), ("cron", "", "0 fields"), ("cron", 5, "cron"),
     ("every", "0s", "too short"), ("every", "soon", "no duration"), ("every", -1, "out of range"),
     ("every", True, "no duration"), ("every", math.inf, "out of range"),
-    ("timezone", "Europe/Berlim", "did you mean 'Europe/Berlin'"), ("timezone", "", "no time zone"),
+    ("tz", "Europe/Berlim", "did you mean 'Europe/Berlin'"), ("tz", "", "no time zone"),
     ("tz", 7, "no time zone"),
     ("enabled", "yes", "true or false"), ("enabled", 1, "true or false"),
     ("queue", "", "queue"), ("queue", "x" * 201, "queue"), ("queue", 7, "queue"), ("queue", "*", "queue"),
@@ -318,7 +319,7 @@ def test_an_update_changes_what_it_says_and_leaves_the_time_of_the_next_run(
     [
         ({"cron": "30 2 * * *"}, "2026-01-02 02:30"),
         ({"cron": "0 14 * * *", "tz": "Europe/Berlin"}, "2026-01-01 13:00"),
-        ({"timezone": "Asia/Kathmandu"}, "2026-01-01 13:15"),
+        ({"tz": "Asia/Kathmandu"}, "2026-01-01 13:15"),
         ({"every": "15m"}, "2026-01-01 12:45"),
     ],
 )

@@ -347,7 +347,7 @@ def test_a_pause_of_one_stops_nobody_else(app: Treadle, greet: Task, acme: Tenan
 
 
 def test_pauses_of_the_house_are_neither_seen_nor_lifted_by_a_tenant(app: Treadle, greet: Task, acme: Tenant) -> None:
-    app.pause(actor="root", reason="globex floods us")
+    app.pause(everything=True, actor="root", reason="globex floods us")
     app.pause(queue="default", actor="root")
     assert acme.pauses() == []
     for scope in ({}, {"queue": "default"}):
@@ -456,7 +456,7 @@ REACHED = {
     "pauses", "audit", "verify_audit", "using", "enqueue",
 }  # fmt: skip
 HARMLESS = {
-    "bound", "engine", "profile", "rules", "scheduled_tasks",  # the house itself, which no tenant is handed
+    "bound", "engine", "profile", "settings", "scheduled_tasks",  # the house itself, which no tenant is handed
     "store_now", "tenant_of", "submit", "asubmit", "follow_up",  # as the tasks' enqueuer
 }  # fmt: skip
 

@@ -281,7 +281,8 @@ def test_of_eight_threads_that_start_with_auto_migrate_all_can_work(open_engine:
 
         def start(place: int, engines: list[PostgresEngine] = engines) -> str:
             enqueued(engines[place])
-            while not (jobs := claim(engines[place], 1)):  # what the others have locked at this moment is stepped over
+            # A claim sees what was there when it began, and the others may take all of that before it can.
+            while not (jobs := claim(engines[place], 1)):
                 pass
             return jobs[0].id
 

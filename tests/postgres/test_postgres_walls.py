@@ -236,6 +236,28 @@ def test_doctor_tells_walls_that_stand_from_walls_with_holes(owner: Treadle, cre
     assert "events: no policy treadle_tenant" in text
 
 
+def test_the_tables_owner_need_be_no_superuser_to_raise_walls(cluster: Cluster, store_url: str) -> None:
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        connection.execute("create role boss login")
+        connection.execute(f"grant {WORKER} to boss")
+        connection.execute(f"grant create on database {connection.info.dbname} to boss")
+    try:
+        app = Treadle(as_role(store_url, "boss"))
+        app.migrate()
+        for _ in range(2):
+            app.walls(worker_role=WORKER, app_role=APP)
+        app.close()
+        crew = Treadle(as_role(store_url, WORKER))
+        assert [line.level for line in crew.doctor() if "row-level" in line.text] == ["ok"]
+        crew.close()
+        with psycopg.connect(store_url) as connection:
+            rights = connection.execute("select has_schema_privilege(%s, 'treadle', 'create')", [WORKER]).fetchone()
+        assert rights == (False,)
+    finally:
+        with psycopg.connect(store_url, autocommit=True) as connection:
+            connection.execute("drop schema if exists treadle cascade; drop owned by boss; drop role boss")
+
+
 def test_a_schema_with_walls_is_still_as_expected(owner: Treadle) -> None:
     assert owner.check_schema() == []
 

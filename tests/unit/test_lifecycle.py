@@ -10,7 +10,7 @@ from making import OUTCOMES, a_job, an_error, every_outcome
 from treadle import lifecycle
 from treadle.errors import NotPossible
 from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
-from treadle.model import Fence, Job, Progress, Reason, Retry, Scope, State, What, new_id
+from treadle.model import Fence, FollowUp, Job, OnEnd, Progress, Reason, Retry, Scope, State, What, new_id
 from treadle.testing import FakeClock
 
 NOW = FakeClock().now()
@@ -300,6 +300,19 @@ def test_a_superseded_job_ends_instead_of_waiting_and_keeps_what_it_spent(name):
     assert (change.after.revision, change.after.worker) == (2, "w1")
     assert (change.after.failures, change.after.error) == (refused.after.failures, refused.after.error)
     assert change.what is What.SUPERSEDED
+
+
+def test_what_is_written_instead_of_a_refused_change_depends_on_why_it_was_refused():
+    on_end = OnEnd(failed=FollowUp(task="tell"))
+    waits = lifecycle.settle(held(key="k", key_scope=Scope.PENDING), Released(), NOW)
+    ends = lifecycle.settle(held(on_end=on_end, retry=Retry(max_attempts=1)), every_outcome(NOW)["failure"], NOW)
+    assert ends.follow is not None
+
+    assert lifecycle.instead(waits, "another job", "key 'k' is taken", NOW) == lifecycle.supersede(waits, NOW)
+    alone = lifecycle.instead(ends, None, "too long", NOW)
+    assert (alone.after, alone.follow, alone.loud) == (ends.after, None, True)
+    assert "cannot be stored: too long" in alone.note
+    assert lifecycle.instead(alone, None, "too long", NOW) is None
 
 
 # -------------------------------------------------------------------------------------------------- laws

@@ -171,7 +171,7 @@ def test_a_job_is_evolved_and_never_changed():
     assert other.evolve(priority=0) == job
     with pytest.raises(AttributeError):
         job.priority = 7
-    with pytest.raises(ValueError, match="unknown"):
+    with pytest.raises(KeyError, match="unknown"):
         job.evolve(unknown=1)
 
 

@@ -575,7 +575,7 @@ def declared(**said):
 @pytest.mark.parametrize(
     "said",
     [
-        {"cron": "@hourly"}, {"timezone": "Europe/Berlin"}, {"payload": {"x": 1}}, {"queue": "mail"}, {"lane": "l"},
+        {"cron": "@hourly"}, {"tz": "Europe/Berlin"}, {"payload": {"x": 1}}, {"queue": "mail"}, {"lane": "l"},
         {"priority": 1}, {"retry": Retry(max_attempts=2)}, {"max_attempts": 2}, {"timeout": "5m"}, {"misfire": "all"},
         {"misfire_limit": 7}, {"misfire_age": "2d"}, {"overlap": "skip"}, {"jitter": "1m"}, {"for_each": "users"},
         {"cron": None, "every": "1d"},

@@ -50,8 +50,9 @@ def pause(
     end, longest = _until(until), seconds(patience, "--patience")
     with closing(find_ready_store(app, url)) as store:
         made = store.pause(
-            tenant=tenant, queue=queue, task=task, reason=reason, until=end, actor=actor(), wait=wait, patience=longest
-        )
+            tenant=tenant, queue=queue, task=task, everything=everything, reason=reason, until=end, actor=actor(),
+            wait=wait, patience=longest,
+        )  # fmt: skip
     if as_json:
         document({"pause": pause_as_dict(made)})
         return
@@ -73,7 +74,9 @@ def resume(
     """Lift the pause of exactly this tenant, queue or task; `treadle pauses` shows which there are."""
     _check_scope(tenant, queue, task, everything)
     with closing(find_ready_store(app, url)) as store:
-        lifted = store.resume(tenant=tenant, queue=queue, task=task, reason=reason, actor=actor())
+        lifted = store.resume(
+            tenant=tenant, queue=queue, task=task, everything=everything, reason=reason, actor=actor()
+        )
         left = store.pauses()
     if as_json:
         document({"resumed": pause_as_dict(lifted), "pauses": [pause_as_dict(pause) for pause in left]})

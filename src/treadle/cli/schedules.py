@@ -119,7 +119,7 @@ def create(
     if cron is None and every is None:
         raise ConfigError('when? Give --cron "30 2 * * MON-FRI" (with --tz Europe/Berlin), or --every 15m')
     said = _said(
-        cron=cron, timezone=tz, every=every, payload=payload, enabled=enabled, queue=queue, lane=lane,
+        cron=cron, tz=tz, every=every, payload=payload, enabled=enabled, queue=queue, lane=lane,
         priority=priority, max_attempts=max_attempts, timeout=timeout, misfire=misfire, misfire_limit=misfire_limit,
         misfire_age=misfire_age, overlap=overlap, jitter=jitter, for_each=for_each,
     )  # fmt: skip
@@ -164,7 +164,7 @@ def update(
     keeps the change until the code says something new.
     """
     said = _said(
-        task=task, cron=cron, timezone=tz, every=every, payload=payload, enabled=enabled, queue=queue, lane=lane,
+        task=task, cron=cron, tz=tz, every=every, payload=payload, enabled=enabled, queue=queue, lane=lane,
         priority=priority, max_attempts=max_attempts, timeout=timeout, misfire=misfire, misfire_limit=misfire_limit,
         misfire_age=misfire_age, overlap=overlap, jitter=jitter, for_each=for_each,
     )  # fmt: skip
@@ -285,8 +285,8 @@ def _said(**given: Any) -> dict[str, Any]:
         Cron.parse(said["cron"])
     if "every" in said:
         Every.parse(said["every"])
-    if "timezone" in said:
-        time_zone(said["timezone"])
+    if "tz" in said:
+        time_zone(said["tz"])
     return said
 
 

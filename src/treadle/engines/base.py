@@ -338,7 +338,7 @@ class Engine(Protocol):
         """The lines in a seal, by time, job and revision."""
         ...
 
-    def forget(self, seal: Seal, *, now: datetime | None = None) -> bool:
+    def forget(self, seal: Seal) -> bool:
         """Delete the lines of a seal, which stays and says when; False if somebody else did."""
         ...
 

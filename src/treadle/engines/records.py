@@ -38,10 +38,6 @@ class Table(NamedTuple):
             return ("revision", "enabled", "next_at")
         return ("revision",) if "revision" in self.columns else ()
 
-    @property
-    def has_tenant(self) -> bool:
-        return "tenant" in self.columns
-
 
 TABLES: Mapping[type[Any], Table] = {
     kind: Table(name, kind)

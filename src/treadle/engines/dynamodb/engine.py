@@ -326,9 +326,9 @@ class DynamoEngine:
         self._opened()
         return self._trail.sealed(seal)
 
-    def forget(self, seal: Seal, *, now: datetime | None = None) -> bool:
+    def forget(self, seal: Seal) -> bool:
         self._opened()
-        return self._trail.forget(seal, now or self._clock())
+        return self._trail.forget(seal, self._clock())
 
     # ------------------------------------------------------------- for the caller's own transaction
 

@@ -507,8 +507,8 @@ class PostgresEngine:
     def sealed(self, seal: Seal) -> list[Event]:
         return records.sealed(self._read, seal)
 
-    def forget(self, seal: Seal, *, now: datetime | None = None) -> bool:
-        return records.forget(self._read, seal, self._time(now))
+    def forget(self, seal: Seal) -> bool:
+        return records.forget(self._read, seal, self._time(None))
 
     # ------------------------------------------------------------- for the caller's own transaction
 

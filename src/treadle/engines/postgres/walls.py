@@ -36,6 +36,19 @@ create trigger walls_guard after insert on @.jobs
 referencing new table as added for each statement execute function @.walls_guard();
 """
 
+# Who hands a function over must be a superuser, or a member of the role that gets it, which may create in its schema.
+_HAND_OVER = """
+do $$ begin
+    if has_schema_privilege('%worker', '@', 'create') then
+        alter function @.walls_guard() owner to %worker;
+    else
+        grant create on schema @ to %worker;
+        alter function @.walls_guard() owner to %worker;
+        revoke create on schema @ from %worker;
+    end if;
+end $$;
+"""
+
 
 def walls_sql(schema: str, walls: Walls) -> str:
     """The statements that raise the walls; they may be run again, with other roles too."""
@@ -47,7 +60,7 @@ def walls_sql(schema: str, walls: Walls) -> str:
     ours = f"tenant = {_OURS}"
     if walls.owner:  # which is asked of names only: a row with '*' is nobody's
         ours = f"case when tenant = '*' then false when {ours} then true else ({walls.owner}) end"
-    lines = [_GUARD, f"alter function @.walls_guard() owner to {walls.worker};"]
+    lines = [_GUARD, _HAND_OVER.replace("%worker", walls.worker)]
     for table in TABLES:
         seen = f"case when tenant = '*' then true else {ours} end" if table == "pauses" else ours
         lines += [

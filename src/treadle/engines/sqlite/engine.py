@@ -448,9 +448,9 @@ class SqliteEngine:
     def sealed(self, seal: Seal) -> list[Event]:
         return self.file.look(lambda reader: records.sealed(reader, seal))
 
-    def forget(self, seal: Seal, *, now: datetime | None = None) -> bool:
+    def forget(self, seal: Seal) -> bool:
         with self.file.write() as connection:
-            return records.forget(connection, seal, now or self._clock())
+            return records.forget(connection, seal, self._clock())
 
     # ------------------------------------------------------------- for the caller's own transaction
 
