@@ -11,7 +11,7 @@ from treadle.clock import Clock, Duration, seconds
 from treadle.context import Context
 from treadle.engines import connect
 from treadle.engines.base import Engine, Finding, Half, Receipt, Walls
-from treadle.errors import ConfigError, InvalidJob, UnknownTask
+from treadle.errors import ConfigError, InvalidJob, TreadleError, UnknownTask
 from treadle.handle import Handle, note
 from treadle.model import FollowUp, Job, OnEnd, check_name
 from treadle.profile import Profile, checked
@@ -145,9 +145,9 @@ class Treadle(Handle):
             raise ConfigError(f"task {name!r} is registered twice; give one of them another name")
         said = {option: options.pop(option) for option in SCHEDULING if option in options}
         task: Task[..., Any] = Task(self, name, handler, self._options(name, options))
-        self.tasks[name] = task
         if said and (None, name) not in self._declared:
             self.declare(name, name, said.pop("payload", None), **said)
+        self.tasks[name] = task
         return task
 
     def _options(self, name: str, given: Mapping[str, Any]) -> Options:
@@ -155,7 +155,8 @@ class Treadle(Handle):
         options = {**self.profile.task, **given}
         unknown = options.keys() - set(OPTIONS)
         if unknown:
-            raise ConfigError(f"task {name!r}: unknown option {', '.join(sorted(unknown))}")
+            known = f"known: {', '.join((*OPTIONS, *SCHEDULING))}"
+            raise ConfigError(f"task {name!r}: unknown option {', '.join(sorted(unknown))}; {known}")
         follow = {state: _follow_up(name, state, options) for state in ("succeeded", "failed")}
         for option in ("on_succeeded", "on_failed", "audit"):
             options.pop(option, None)
@@ -163,6 +164,8 @@ class Treadle(Handle):
             options["on_end"] = OnEnd(**follow)
         if isinstance(options.get("unique"), str):
             options["unique"] = Unique(options["unique"])
+        if not isinstance(options.get("unique", Unique()), Unique):
+            raise ConfigError(f"task {name!r}: unique: {options['unique']!r} must be a scope, or Unique(scope=…)")
         if options.get("timeout") is not None:
             options["timeout"] = seconds(options["timeout"], "timeout")
         return Options(**options)
@@ -281,7 +284,7 @@ class Treadle(Handle):
         rows = said.get("for_each")
         if callable(rows):
             said = {**said, "for_each": self.for_each(rows)}
-        named = task if isinstance(task, str) else task.name
+        named = str(getattr(task, "name", task))
         declaration(name, named, {}, {}, said, tenant or "default")  # what is wrong with it is an error here and now
         self._declared[tenant, name] = (named, payload, said)
 
@@ -293,7 +296,10 @@ class Treadle(Handle):
 
         found = []
         for (tenant, name), (task, given, said) in self._declared.items():
-            taken, payload = self.scheduled_task(task, given, rows=said.get("for_each"), checked=True)
+            try:
+                taken, payload = self.scheduled_task(task, given, rows=said.get("for_each"), checked=True)
+            except TreadleError as error:
+                raise ConfigError(f"schedule {name!r}: {error}") from error
             found.append(declaration(name, task, payload, taken, said, self.tenant_of(tenant)))
         return found
 
@@ -425,6 +431,8 @@ def _raw(payload: Any) -> None:
 def _follow_up(task: str, state: str, options: Mapping[str, Any]) -> FollowUp | None:
     """What a task says is to follow a job that ends so."""
     then, names = options.get(f"on_{state}"), options.get("audit") or {}
+    if not isinstance(names, Mapping):
+        raise ConfigError(f"task {task!r}: audit: {names!r} must be names by state, such as {{'failed': 'LOST'}}")
     if unknown := names.keys() - {"succeeded", "failed"}:
         raise ConfigError(f"task {task!r}: audit: {', '.join(sorted(unknown))} must be succeeded or failed")
     if state in names:

@@ -52,8 +52,8 @@ class UnknownTask(TreadleError, LookupError):
         self.name = name
         self.known = sorted(known)
         near = get_close_matches(name, self.known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known tasks: {', '.join(self.known) or 'none'}"
-        super().__init__(f"No handler registered for job_type: {name} ({hint})")
+        self.hint = f"did you mean {near[0]!r}?" if near else f"known tasks: {', '.join(self.known) or 'none'}"
+        super().__init__(f"no task {name!r} is registered here ({self.hint})")
 
 
 class JobNotFound(TreadleError, LookupError):

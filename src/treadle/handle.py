@@ -4,6 +4,7 @@ A handle that is bound to a tenant answers for the jobs of others as for jobs th
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -277,10 +278,11 @@ class Handle:
 
     def audit(self, *, limit: int = 100, tenant: str | None = None) -> list[Event]:
         """The latest audit lines of all jobs, schedules and pauses, newest first."""
-        if limit < 1:
-            raise InvalidJob("limit", f"{limit} must be 1 or more")
+        if not isinstance(limit, int) or limit < 1:
+            raise InvalidJob("limit", f"{limit!r} must be a number, 1 or more")
         owner = self._of(tenant)
-        lines = [line for line in self.engine.unsealed(limit=TAIL) if owner in (None, line.tenant)]
+        loose = [*self.engine.unsealed(limit=TAIL), *self.engine.strays(limit=TAIL)]
+        lines = [line for line in loose if owner in (None, line.tenant)]
         for seal in sorted(self.engine.records(Seal, tenant=owner), key=lambda seal: seal.last_at, reverse=True):
             lines = sorted(lines, key=in_order, reverse=True)[:limit]
             if len(lines) == limit and lines[-1].at > seal.last_at:
@@ -295,9 +297,11 @@ class Handle:
         for seal in self.engine.records(Seal, tenant=owner):
             seals.setdefault(seal.tenant, []).append(seal)
         tail = sum(owner in (None, line.tenant) for line in self.engine.unsealed(limit=TAIL))
-        return Trail([self._verified(name, chain) for name, chain in seals.items()], tail)
+        strays = Counter(line.tenant for line in self.engine.strays(limit=TAIL) if owner in (None, line.tenant))
+        names = sorted(seals.keys() | strays.keys())
+        return Trail([self._verified(name, seals.get(name, ()), strays[name]) for name in names], tail)
 
-    def _verified(self, tenant: str, seals: Sequence[Seal]) -> Verified:
+    def _verified(self, tenant: str, seals: Sequence[Seal], strays: int) -> Verified:
         """What is wrong with a tenant's seals; looked at again, for their lines may be pruned just now."""
         kept = self.settings.keep_lines
         found = verify(tenant, seals, self.engine.sealed, kept)
@@ -305,6 +309,9 @@ class Handle:
             if not found.problems:
                 break
             found = verify(tenant, self.engine.records(Seal, tenant=tenant), self.engine.sealed, kept)
+        if strays:
+            gone = f"{strays:,} line{'s were' if strays != 1 else ' was'} sealed, and the seal is gone"
+            found = found._replace(problems=[*found.problems, gone])
         return found
 
     def _of(self, tenant: str | None) -> str | None:

@@ -130,7 +130,11 @@ class Housekeeping:
     # ------------------------------------------------------------------------------------- old rows
 
     def _prune(self) -> float:
-        if self._engine.prune(self._plan.keep, limit=BATCH) >= BATCH:
+        """Delete old jobs of our own tasks: how long those of another program are kept, its own workers know."""
+        deleted = self._engine.prune(self._plan.keep._replace(only=frozenset(self._tasks())), limit=BATCH)
+        if deleted:
+            self._log.info("deleted %d old job%s", deleted, "s" * (deleted != 1))
+        if deleted >= BATCH:
             return 0.1  # there is more, but the jobs come first
         return PRUNE_PERIOD
 
@@ -166,7 +170,10 @@ class Housekeeping:
             budget = self._plan.budgets.get(tenant, self._plan.budgets.get(ANY))
             there = paused.get(tenant)
             holds = there is not None and (there.until is None or there.until > now)
-            if budget is None or spent.get(tenant, 0) < budget or holds:
+            within = budget is not None and spent.get(tenant, 0) < budget
+            if there is not None and holds and within and there.actor == BUDGET:  # it has been raised
+                self._let_go(there, now)
+            if budget is None or within or holds:
                 continue
             why = f"{spent.get(tenant, 0):,} of {budget:,} micros were spent on {today:%Y-%m-%d}"
             scope = Pause(tenant, actor=BUDGET, reason=why, at=now, until=tomorrow)
@@ -175,6 +182,12 @@ class Housekeeping:
             if self._engine.save(scope.evolve(revision=revision), before=there, line=line).done:
                 self._log.warning("tenant %s is paused until %s: %s", tenant, tomorrow, why)
         return BUDGET_PERIOD
+
+    def _let_go(self, pause: Pause, now: datetime) -> None:
+        note = f"{pause.scope}: within its budget"
+        line = Event(subject(pause), pause.revision + 1, now, What.RESUMED, BUDGET, note, pause.tenant)
+        if self._engine.drop(pause, line=line):
+            self._log.info("tenant %s is within its budget again", pause.tenant)
 
 
 class Sealer:

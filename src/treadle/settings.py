@@ -1,13 +1,14 @@
 """Settings: arguments, then TREADLE_* variables, treadle.toml, [tool.treadle], the profile; the only reader of them."""
 
+import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
-from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -33,11 +34,22 @@ def _duration(value: float | str, info: ValidationInfo) -> float:
 
 
 def _age(value: float | str, info: ValidationInfo) -> float | None:
-    return None if isinstance(value, str) and value.strip().lower() == "forever" else _duration(value, info)
+    if isinstance(value, str) and value.strip().lower() == "forever":
+        return None
+    try:
+        return _duration(value, info)
+    except ValueError as error:
+        raise ValueError(f"{error}, or 'forever'") from None
 
 
-Seconds = Annotated[float | str, AfterValidator(_duration)]
-Age = Annotated[float | str | None, AfterValidator(_age)]
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is no duration; write seconds, '90s', '5m', '1h30m' or '7d'")
+    return value
+
+
+Seconds = Annotated[float | str, BeforeValidator(_no_boolean), AfterValidator(_duration)]
+Age = Annotated[float | str | None, BeforeValidator(_no_boolean), AfterValidator(_age)]
 Ended = Literal[State.SUCCEEDED, State.FAILED, State.CANCELLED]
 
 
@@ -128,22 +140,38 @@ def load(defaults: Mapping[str, Any] | None = None, /, **given: Any) -> Settings
         if left := {name: value for name, value in (defaults or {}).items() if name not in settings.model_fields_set}:
             settings = Settings(**said, **left)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg'].removeprefix('Value error, ')}"
-            f"{_meant(item['loc'][0]) if item['type'] == 'extra_forbidden' else ''}"
-            for item in error.errors(include_url=False)
-        )
+        problems = "; ".join(_problem(item["loc"], item["msg"], item["type"]) for item in error.errors())
         raise ConfigError(
             f"settings: {problems} (arguments, TREADLE_*, treadle.toml, [tool.treadle], profile)"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"settings: treadle.toml or pyproject.toml is no valid TOML: {error}") from None
-    except SettingsError as error:  # pydantic-settings' own error for a variable that should hold a list
-        raise ConfigError(f"settings: {error}; write a list as JSON, for example TREADLE_QUEUES='[\"mail\"]'") from None
+    except SettingsError:  # pydantic-settings' own error for a variable that should hold JSON
+        raise ConfigError(f"settings: {'; '.join(_no_json())}") from None
     strangers = [name for name in os.environ if name.startswith("TREADLE_") and _unknown(name)]
     if strangers:
         raise ConfigError(f"settings: {strangers[0]} is no setting{_meant(strangers[0][8:].lower())}")
     return settings
+
+
+def _problem(place: tuple[int | str, ...], said: str, kind: str) -> str:
+    if place[-1] == "[key]":
+        place, said = place[:-1], "must be succeeded, failed or cancelled"
+    hint = _meant(place[0]) if kind == "extra_forbidden" else ""
+    return f"{'.'.join(str(part) for part in place)}: {said.removeprefix('Value error, ')}{hint}"
+
+
+def _no_json() -> Iterator[str]:
+    """The variables that should hold a list or an object as JSON and do not."""
+    examples: dict[object, str] = {list: '["mail"]', dict: '{"acme": 1000}'}
+    for name, field in Settings.model_fields.items():
+        variable = f"TREADLE_{name.upper()}"
+        example = examples.get(get_origin(field.annotation) or field.annotation)
+        try:
+            if example is not None:
+                json.loads(os.environ.get(variable, "0"))
+        except ValueError:
+            yield f"{variable} is no JSON; write it like {variable}='{example}'"
 
 
 def _unknown(variable: str) -> bool:

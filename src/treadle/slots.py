@@ -81,8 +81,10 @@ class Slots:
             return
         task = self._tasks.get(job.task)
         if task is None:
-            why = error_from(UnknownTask(job.task, self._tasks), attempt, self._engine.now())
-            self._end(attempt, Refused(Reason.UNKNOWN_TASK, why))
+            why = UnknownTask(job.task, self._tasks)
+            error = error_from(why, attempt, self._engine.now())
+            message = f"No handler registered for job_type: {job.task} ({why.hint})"  # in the words of requirement 000
+            self._end(attempt, Refused(Reason.UNKNOWN_TASK, error._replace(message=message)))
             return
         if job.timeout is not None:
             attempt.alarm = self._loop.call_later(job.timeout, self._time_out, attempt)

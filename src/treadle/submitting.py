@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from treadle import lifecycle
 from treadle.engines.base import Engine, Receipt, Ruling, Verdict
-from treadle.errors import EngineUnavailable, KeyTaken
+from treadle.errors import EngineUnavailable, InvalidJob, KeyTaken
 from treadle.model import Change, Job, State
 from treadle.task import OnConflict
 from treadle.tx import Steps, pauses
@@ -20,7 +20,13 @@ def submission(engine: Engine, jobs: list[Job], conflict: OnConflict, *, own: bo
 
 
 def told(jobs: list[Job], receipts: list[Receipt], conflict: OnConflict) -> list[Receipt]:
-    """The receipts, or KeyTaken if the caller asked for it: in Python, so that no transaction fails of it."""
+    """The receipts, or KeyTaken if the caller asked for it: in Python, so that no transaction fails of it.
+
+    An id that a job of another task has is refused: that is no repeated enqueue.
+    """
+    for job, receipt in zip(jobs, receipts, strict=True):
+        if not receipt.refused and receipt.job.id == job.id and receipt.job.task != job.task:
+            raise InvalidJob("id", f"{job.id} is taken by a job of task {receipt.job.task!r}; give this one another")
     if conflict is OnConflict.RAISE:
         for _, job, receipt in _conflicts(jobs, receipts):
             raise KeyTaken(job.key or "", receipt.job.id)

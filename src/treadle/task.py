@@ -227,13 +227,18 @@ class Task(Generic[P, R]):
     def _job(self, payload_json: str) -> Job:
         options, now = self.options, self._enqueuer.store_now()
         scope, until = _scope(options, now)
+        due_at = _moment(options.run_after, now, "run_after") or now
+        expires_at = _moment(options.expires_at, now, "expires_at")
+        if expires_at is not None and expires_at <= max(due_at, now):
+            what = "is past" if expires_at <= now else f"comes before it is due, at {due_at:%Y-%m-%d %H:%M:%S} UTC"
+            raise InvalidJob("expires_at", f"{expires_at:%Y-%m-%d %H:%M:%S} UTC {what}: it would never run")
         return checked(
             Job(
                 id=new_id() if options.id is None else options.id,
                 task=self.name,
                 payload_json=payload_json,
                 created_at=now,
-                due_at=_moment(options.run_after, now, "run_after") or now,
+                due_at=due_at,
                 tenant=self._enqueuer.tenant_of(options.tenant),
                 queue=options.queue,
                 lane=options.lane,
@@ -241,7 +246,7 @@ class Task(Generic[P, R]):
                 priority=options.priority,
                 retry=options.retry,
                 timeout=options.timeout,
-                expires_at=_moment(options.expires_at, now, "expires_at"),
+                expires_at=expires_at,
                 key=options.key,
                 key_scope=scope,
                 key_until=until,
@@ -283,7 +288,10 @@ def _scope(options: Options, now: datetime) -> tuple[Scope | None, datetime | No
         raise InvalidJob("unique", f"{options.unique.scope!r} must be pending, active, window or ever") from None
     if options.unique.window is None:
         return scope, None
-    return scope, now + timedelta(seconds=seconds(options.unique.window, "window"))
+    window = seconds(options.unique.window, "window")
+    if window == 0:
+        raise InvalidJob("window", "0 seconds keep nobody away; write a time such as '1d'")
+    return scope, now + timedelta(seconds=window)
 
 
 def _moment(value: Duration | datetime | None, now: datetime, field: str) -> datetime | None:

@@ -26,6 +26,7 @@ from treadle.model import Job, State, new_id
 from treadle.plan import Plan
 from treadle.scheduler import Scheduler
 from treadle.tx import asettle_in, committed, settle_in
+from treadle.upkeep import recover
 
 
 class FakeClock:
@@ -63,6 +64,7 @@ def run_until_idle(app: Treadle, *, queues: Sequence[str] | None = None, limit: 
     declared = app.declared()
     while Scheduler(app.engine, Plan("testing", schedules=app.settings.schedules), declared).tick():
         declared = []
+    recover(app.engine, [job for job in app.engine.expired(limit=limit) if job.state is State.PENDING], actor="testing")
     while True:
         claim = Claim(new_id(), "testing", 1, 300.0, taken, None, tuple(app.tasks))
         claimed = app.engine.turn([], claim).jobs

@@ -163,6 +163,9 @@ class Worker:
                 self._log.info(
                     "task %s goes to queue %s, which this worker does not serve", task.name, task.options.queue
                 )
+            for follow in task.options.on_end or ():
+                if follow is not None and follow.task and follow.task not in self._tasks:
+                    self._log.warning("task %s is followed by task %s, which is not known here", task.name, follow.task)
         return self
 
     def _open(self) -> None:

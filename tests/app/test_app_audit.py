@@ -268,6 +268,9 @@ SQL = pytest.mark.parametrize("engine_kind", ["sqlite", "postgres"])
         ("delete from {events} where seal = 2", "2 of its 2 lines are gone"),
         ("delete from {seals} where number = 1", "seal 1 is missing"),
         ("delete from {seals} where number = 2", "seal 2 is missing"),
+        ("delete from {seals} where number = 3", "2 lines were sealed, and the seal is gone"),
+        ("delete from {seals}", "6 lines were sealed, and the seal is gone"),
+        ("update {events} set seal = 99 where note like '%ada 3%'", "1 line was sealed, and the seal is gone"),
         ("update {seals} set lines = 1 where number = 2", "seal 2 was edited"),
         ("update {seals} set digest = '' where number = 2", "seal 2 was edited"),
         ("update {seals} set previous = '' where number = 2", "seal 2"),
@@ -291,6 +294,21 @@ def test_what_is_done_to_the_rows_is_found(
     trail = app.verify_audit()
     assert not trail.sound
     assert any(found in problem for tenant in trail.tenants for problem in tenant.problems), trail
+
+
+@SQL
+def test_lines_whose_seal_is_gone_are_still_shown(app: Treadle, store_url: str) -> None:
+    acted(app, 3)
+    app.seal_audit()
+    before = app.audit()
+    tampering = Tampering(app, store_url)
+    try:
+        tampering.run("delete from {seals}")
+    finally:
+        tampering.close()
+    assert len(before) == 3
+    assert app.audit() == before
+    assert app.seal_audit() == 0  # what was sealed is not sealed again, as it may be now
 
 
 @SQL

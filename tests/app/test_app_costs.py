@@ -240,6 +240,18 @@ def test_one_that_is_lifted_comes_back_while_the_budget_is_what_it_is(app: Tread
     assert [line.what for line in app.audit(tenant="acme")][::-1] == [What.PAUSED, What.RESUMED, What.PAUSED]
 
 
+def test_a_raised_budget_lifts_the_pause_it_made_and_no_other(app: Treadle, think: Task) -> None:
+    costing(app, 100)
+    heed(app, acme=100)
+    heed(app, acme=101)
+    assert app.pauses() == []
+    lifted = app.audit(tenant="acme")[0]
+    assert (lifted.what, lifted.actor) == (What.RESUMED, "budget")
+    app.pause(tenant="acme", actor="ada")
+    heed(app, acme=1000)
+    assert [pause.actor for pause in app.pauses()] == ["ada"]
+
+
 def test_a_budget_of_nothing_pauses_at_once(app: Treadle, think: Task) -> None:
     heed(app, acme=0)
     assert [pause.scope for pause in app.pauses()] == ["tenant acme"]

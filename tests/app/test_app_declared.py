@@ -9,10 +9,8 @@ from scheduling import fire, made, register, sqlite_only
 from making import race
 from treadle import (
     ConfigError,
-    InvalidJob,
     Task,
     Treadle,
-    UnknownTask,
 )
 from treadle.errors import TreadleError
 from treadle.model import What
@@ -210,15 +208,23 @@ def test_a_bad_declaration_is_an_error_where_it_is_written(app: Treadle, said: d
 @sqlite_only
 def test_a_declaration_whose_payload_does_not_fit_is_an_error_when_a_worker_is_made(app: Treadle, greet: Task) -> None:
     app.declare("n", "greet", {"name": 7}, cron="@daily")
-    with pytest.raises(InvalidJob, match="name"):
+    with pytest.raises(ConfigError, match=r"schedule 'n': .*name"):
         app.worker()
 
 
 @sqlite_only
 def test_a_declaration_of_a_task_that_is_nowhere_is_an_error_when_a_worker_is_made(app: Treadle) -> None:
     app.declare("n", "greet", cron="@daily")
-    with pytest.raises(UnknownTask, match="greet"):
+    with pytest.raises(ConfigError, match="schedule 'n': no task 'greet'"):
         app.worker()
+
+
+@sqlite_only
+def test_a_task_whose_declaration_is_bad_is_not_there_and_may_be_mended(app: Treadle) -> None:
+    with pytest.raises(ConfigError, match="minute"):
+        declaring(app, cron="61 * * * *")
+    assert app.tasks == {}
+    assert restarted(declaring(app)) == ["report"]
 
 
 @sqlite_only

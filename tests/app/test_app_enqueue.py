@@ -104,6 +104,23 @@ def test_a_moment_in_the_past_means_now(greet: Task, clock: FakeClock) -> None:
     assert job.due_at == clock.now()
 
 
+def test_a_job_that_would_expire_before_it_may_run_is_refused(app: App, greet: Task, clock: FakeClock) -> None:
+    with pytest.raises(InvalidJob, match=r"expires_at: .* is past"):
+        greet.using(expires_at=clock.now()).enqueue("Ada")
+    with pytest.raises(InvalidJob, match=r"expires_at: .* comes before it is due"):
+        greet.using(expires_at="1h", run_after="2h").enqueue("Ada")
+    assert app.find().jobs == []
+
+
+def test_an_id_of_a_job_of_another_task_is_refused(app: App, greet: Task) -> None:
+    other = app.register("other", lambda name: None)
+    job = greet.enqueue("Ada")
+    for again in (other.using(id=job.id), other.using(id=job.id, unique="ever", key="k")):
+        with pytest.raises(InvalidJob, match=f"{job.id} is taken by a job of task 'greet'"):
+            again.enqueue("Bob")
+    assert app.find().jobs == [job]
+
+
 @pytest.mark.covers("003-S13.a")
 @pytest.mark.parametrize("option", ["run_after", "expires_at"])
 def test_a_naive_datetime_is_refused_by_name(app: App, greet: Task, option: str) -> None:

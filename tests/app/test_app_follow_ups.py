@@ -103,7 +103,7 @@ def test_a_crash_that_ends_a_job_is_followed_too(house: Treadle, told: list[dict
 def test_a_cancelled_job_is_followed_by_nothing(house: Treadle, clock: FakeClock) -> None:
     house.cancel(work(house).id)
     work(house, "unwanted")
-    work(house, expires_at="1s", run_after="1m")
+    work(house, expires_at="1m", run_after="30s")
     clock.advance(minutes=2)
     run_until_idle(house)
     assert following(house) == []

@@ -197,6 +197,7 @@ def test_a_scope_may_be_said_in_one_word(app: Treadle, sync: Task) -> None:
         (Unique("window"), "window"),
         (Unique("active", window="1h"), "window"),
         (Unique("window", window="soon"), "window"),
+        (Unique("window", window=0), "window: 0 seconds keep nobody away"),
         (Unique("active", "shout"), "on_conflict.*'shout'"),
     ],
 )

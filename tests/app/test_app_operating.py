@@ -7,6 +7,7 @@ import pytest
 
 from making import claim, settle
 from treadle import InvalidJob, Job, JobNotFound, NotPossible, Reason, Retry, State, Task, Treadle
+from treadle.housekeeping import Housekeeping
 from treadle.lifecycle import Failed, Succeeded
 from treadle.model import JobError, What, new_id
 from treadle.testing import FakeClock, run_until_idle
@@ -320,6 +321,23 @@ def test_a_job_that_holds_its_key_for_ever_is_kept_and_one_whose_window_is_over_
     clock.advance(days=8)
     assert app.prune() == 0
     assert tick.using(key="a", unique="ever").enqueue().id == kept.id
+
+
+def test_a_worker_deletes_old_jobs_of_its_own_tasks_and_the_app_those_of_all(
+    app: Treadle, greet: Task, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "treadle.upkeep")
+    other = app.enqueue("other", {}, checked=False)
+    mine = greet.enqueue("Ada")
+    for held in claim(app.engine, 2):
+        settle(app.engine, held, Succeeded("1"))
+    clock.advance(days=8)
+    Housekeeping(app.engine, app.worker().plan, lambda: {"greet": 1}, lambda: 0)._prune()
+    assert [job.id for job in app.find().jobs] == [other.id]
+    assert "deleted 1 old job" in caplog.text
+    assert app.prune() == 1
+    with pytest.raises(JobNotFound):
+        app.get(mine.id)
 
 
 def test_pruning_leaves_the_audit_lines(app: Treadle, fail: Task, clock: FakeClock) -> None:

@@ -186,7 +186,7 @@ BAD: list[tuple[str, object, str]] = [
     ("for_each", "", "for_each"), ("for_each", 3, "for_each"), ("for_each", "nobody", "for_each"),
     ("payload", {"name": 7}, "name"), ("payload", {"nom": "Ada"}, "nom"), ("payload", [1], "payload"),
     ("payload", {"name": "\0"}, "NUL"), ("payload", {"name": "\ud800"}, "payload"),
-    ("task", "greed", "greed"), ("task", "", "job_type"), ("colour", "red", "colour: no such option"),
+    ("task", "greed", "greed"), ("task", "", "no task ''"), ("colour", "red", "colour: no such option"),
     ("next_at", "now", "no such option"), ("created_at", "now", "no such option"), ("revision", 7, "no such option"),
 ]  # fmt: skip
 

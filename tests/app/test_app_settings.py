@@ -118,11 +118,30 @@ def test_what_is_no_duration_is_refused_by_name(monkeypatch: pytest.MonkeyPatch,
         ("cancel", "running"),
         ("tenant_required", "perhaps"),
         ("url", 7),
+        ("keep_failed", True),
+        ("lease", True),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=field):
         App(**{field: value}).settings  # noqa: B018
+
+
+def test_an_age_that_is_none_is_told_of_the_word_for_ever() -> None:
+    with pytest.raises(ConfigError, match=r"keep_failed: .*'never'.*'7d', or 'forever'"):
+        App(keep_failed="never").settings  # noqa: B018
+    with pytest.raises(ConfigError, match=r"keep_tasks\.a\.running: must be succeeded, failed or cancelled"):
+        App(keep_tasks={"a": {"running": "1d"}}).settings  # noqa: B018
+
+
+@pytest.mark.parametrize(("name", "example"), [("BUDGETS", '{"acme": 1000}'), ("QUEUES", '["mail"]')])
+def test_a_variable_that_should_be_json_is_named_with_an_example(
+    monkeypatch: pytest.MonkeyPatch, name: str, example: str
+) -> None:
+    monkeypatch.setenv(f"TREADLE_{name}", "{bad")
+    with pytest.raises(ConfigError) as told:
+        load()
+    assert str(told.value) == f"settings: TREADLE_{name} is no JSON; write it like TREADLE_{name}='{example}'"
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -151,7 +170,7 @@ def test_an_unknown_setting_that_resembles_none_is_refused_with_all_there_are(mo
 
 def test_a_variable_that_should_hold_a_list_says_how_to_write_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_QUEUES", "mail")
-    with pytest.raises(ConfigError, match=r"queues.*TREADLE_QUEUES='\[\"mail\"\]'"):
+    with pytest.raises(ConfigError, match=r"TREADLE_QUEUES is no JSON.*TREADLE_QUEUES='\[\"mail\"\]'"):
         load()
     monkeypatch.setenv("TREADLE_QUEUES", '["mail", "default"]')
     assert load().queues == ["mail", "default"]

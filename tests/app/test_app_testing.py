@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import stores
-from treadle import Context, Progress, Retry, Snooze, State, Task, Treadle
+from treadle import Context, Progress, Reason, Retry, Snooze, State, Task, Treadle
 from treadle.testing import FakeClock, assert_enqueued, run_until_idle
 
 
@@ -50,6 +50,13 @@ def test_what_is_due_runs_and_what_is_not_waits(memory: Treadle, welcome: Task, 
     [job] = run_until_idle(memory, queues=("mail",))
     assert (job.state, job.result) == (State.SUCCEEDED, "welcome Ada")
     assert (job.started_at, job.finished_at) == (clock.now(), clock.now())
+
+
+def test_what_has_expired_is_ended_and_not_run(memory: Treadle, welcome: Task, clock: FakeClock) -> None:
+    job = welcome.using(expires_at="1h").enqueue("Ada")
+    clock.advance(hours=2)
+    assert run_until_idle(memory) == []
+    assert (memory.get(job.id).state, memory.get(job.id).reason) == (State.CANCELLED, Reason.EXPIRED)
 
 
 def test_only_the_queues_asked_for_are_run(memory: Treadle, welcome: Task) -> None:

@@ -183,8 +183,12 @@ def test_prune_heeds_what_the_app_says_is_kept_also_with_a_url(ready, work, proj
     monkeypatch.setenv("TREADLE_KEEP_SUCCEEDED", "0")
     assert ready("prune", "--url", STORE, "--json").json["deleted"] == 0
     assert ready("prune", "--json").json["deleted"] == 0
-    monkeypatch.delenv("TREADLE_APP")
+    monkeypatch.setenv("TREADLE_APP", "tasks:app")
     assert ready("prune").out.startswith("deleted 1 job; kept are: succeeded 0s, ")
+    monkeypatch.delenv("TREADLE_APP")
+    unknown = ready("prune", "--url", STORE)
+    assert (unknown.code, unknown.out) == (2, "")
+    assert "which app? Give --app module:name" in unknown.err
 
 
 def test_lines_are_sealed_on_request(busy):

@@ -109,6 +109,8 @@ CASES = [
     ("schedules preview a --tz Europe/Berlin", 2, "--tz goes with --cron"),
     ("pause", 2, "Give --tenant, --queue or --task, or --all for everything"),
     ("resume", 2, "Give --tenant, --queue or --task, or --all for everything"),
+    ("pause --queue mail --queue web", 2, "--queue was given 2 times; each is a pause of its own"),
+    ("resume --tenant a --tenant b", 2, "--tenant was given 2 times"),
     ("pause --all --queue mail", 2, "leave out either --all or --queue"),
     ("resume --all --task greet", 2, "leave out either --all or --task"),
     ("pause --queue mail --until later", 2, "--until: 'later' is no time; write 2030-01-31T12:00Z, or from now"),

@@ -3,9 +3,13 @@
 import getpass
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from test_cli_worker import until
 
 from making import claim
 from treadle import Treadle
@@ -123,3 +127,17 @@ def test_with_wait_a_pause_comes_back_when_nothing_of_it_runs(ready):
     assert paused(ready)[0]["scope"] == "queue default"  # the pause stands
     done = ready("pause", "--queue", "mail", "--wait")
     assert done.out == "paused: queue mail; nothing of it runs; `treadle resume --queue mail` lifts it\n"
+
+
+def test_an_interrupt_while_waiting_says_that_the_pause_stands(ready, project):
+    ready("enqueue", "greet", '{"name": "Ada"}')
+    app = Treadle(STORE)
+    claim(app.engine, 1)
+    words = [sys.executable, "-c", "from treadle.cli import main; main()", "pause", "--queue", "default", "--wait"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=project) as process:
+        until(app.pauses)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    app.close()
+    assert (process.returncode, "`treadle pauses` shows what is paused" in said) == (130, True)
+    assert "Traceback" not in said

@@ -48,6 +48,18 @@ def test_a_task_may_be_kept_for_a_longer_time_than_the_others(engine, clock):
     assert engine.prune(keep, limit=100) == 1
 
 
+def test_only_jobs_of_some_tasks_may_be_meant_and_all_others_stay(engine, clock):
+    of_each(engine, "greet", "bill", "log")
+    ages = {State.SUCCEEDED: DAY, State.FAILED: DAY}
+    keep = Retention(ages, {"bill": {State.SUCCEEDED: None}, "log": {State.FAILED: DAY}}, frozenset(("greet", "bill")))
+    clock.advance(days=30)
+
+    assert engine.prune(keep._replace(only=frozenset()), limit=100) == 0
+    assert engine.prune(keep, limit=100) == 3
+    assert left(engine) == [("bill", "succeeded"), ("log", "failed"), ("log", "succeeded")]
+    assert engine.prune(keep._replace(only=None), limit=100) == 2
+
+
 def test_a_task_may_be_kept_for_ever(engine, clock):
     of_each(engine, "greet", "bill")
     keep = Retention({State.SUCCEEDED: DAY, State.FAILED: DAY}, {"bill": {State.SUCCEEDED: None}})

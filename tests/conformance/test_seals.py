@@ -172,6 +172,23 @@ def test_a_line_that_is_not_there_stops_its_batch(engine, clock):
 # ------------------------------------------------------------------------------------------------ forgetting
 
 
+def test_lines_whose_seal_was_removed_are_strays_and_no_others(engine, clock):
+    first = lines_of(engine, 3)
+    kept = sealed(engine, first)
+    second = lines_of(engine, 2)
+    gone = sealed(engine, second, 2)
+    forgotten = sealed(engine, lines_of(engine, 2), 3)
+    assert engine.forget(forgotten)
+    open_line = told(engine)
+    assert engine.strays(limit=10) == []
+
+    assert engine.drop(gone)
+
+    assert engine.strays(limit=10) == second
+    assert engine.strays(limit=1) == second[:1]
+    assert (engine.unsealed(limit=10), engine.sealed(kept)) == ([open_line], first)
+
+
 def test_forgetting_deletes_the_lines_once_and_keeps_the_seal(engine, clock):
     job = enqueued(engine, tenant="acme")
     write(engine, lifecycle.cancel(job, clock.now(), actor="ann"))

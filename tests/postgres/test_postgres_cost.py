@@ -231,10 +231,10 @@ HOUR = timedelta(hours=1)
 @pytest.mark.parametrize(
     "rule",
     [
-        Rule(State.FAILED, HOUR),
-        Rule(State.FAILED, HOUR, but=frozenset(("greet",))),
-        Rule(State.FAILED, HOUR, task="greet"),
-        Rule(State.FAILED, HOUR, task="another"),
+        Rule(State.FAILED, HOUR, frozenset(), these=False),
+        Rule(State.FAILED, HOUR, frozenset(("greet",)), these=False),
+        Rule(State.FAILED, HOUR, frozenset(("greet",)), these=True),
+        Rule(State.FAILED, HOUR, frozenset(("another",)), these=True),
     ],
     ids=["all", "all but some", "of a task", "of a task that has none"],
 )

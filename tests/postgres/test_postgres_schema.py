@@ -144,6 +144,7 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
         "unsealed": lambda: engine.unsealed(limit=1),
         "seal": lambda: engine.seal(seal, []),
         "sealed": lambda: engine.sealed(seal),
+        "strays": lambda: engine.strays(limit=1),
         "forget": lambda: engine.forget(seal),
         "walls": lambda: engine.walls(Walls("treadle_w", "treadle_a")),
     }
@@ -151,7 +152,7 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
 
 CALLS = [
     "enqueue", "turn", "extend", "expired", "get", "find", "count", "events", "prune", "costs", "records", "due",
-    "save", "drop", "unsealed", "seal", "sealed", "forget", "walls",
+    "save", "drop", "unsealed", "seal", "sealed", "strays", "forget", "walls",
 ]  # fmt: skip
 
 
@@ -454,7 +455,7 @@ DRIFT = {
     "an added table": ("create table @.mine (id int)", "table mine is unknown"),
     "an added view": ("create view @.seen as select id from @.jobs", "table seen is unknown"),
     "an added column": ("alter table @.jobs add column mine text", "column jobs.mine is unknown"),
-    "an added index": ("create index jobs_mine on @.jobs (task)", "index jobs_mine is unknown"),
+    "an added index": ("create unique index jobs_mine on @.jobs (task)", "index jobs_mine is unknown"),
     "an added trigger": (
         "create trigger mine before insert on @.jobs for each row execute function"
         " suppress_redundant_updates_trigger()",
@@ -479,6 +480,11 @@ def test_check_names_what_differs(open_engine: OpenEngine, store_url: str, chang
     assert [line for line in said if fnmatchcase(line, named)], said
     about = named.split()[1].rpartition(".")[2].strip("*")
     assert [line for line in said if about not in line] == []
+
+
+def test_an_index_of_the_users_own_is_left_alone(open_engine: OpenEngine, store_url: str) -> None:
+    run(store_url, "create index mine on @.jobs (tenant)")
+    assert open_engine(store_url).check() == []
 
 
 def test_check_names_every_difference_at_once(open_engine: OpenEngine, store_url: str) -> None:

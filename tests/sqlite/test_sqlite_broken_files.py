@@ -102,6 +102,7 @@ def test_a_read_only_file_or_directory_says_what_to_make_writable(shelf: Path, m
     shelf.chmod(mode)
     with an_ordinary_user():
         assert_refused(path, "make the file and its directory writable", enqueued, engine)
+        assert [line.text for line in engine.doctor() if line.level == "error" and "cannot write to" in line.text]
         engine.close()
     shelf.chmod(0o755)
     for each in shelf.iterdir():  # SQLite's own files beside it are born as read-only as the file was

@@ -52,7 +52,7 @@ def done(act: Callable[[], object]) -> float:
     return time.monotonic()
 
 
-@pytest.fixture(params=["sqlite:///", "file"])
+@pytest.fixture(params=["sqlite://", "file"])
 def any_engine(request: pytest.FixtureRequest, store_url: str, clock: FakeClock) -> Iterator[Engine]:
     engine = connect(store_url if request.param == "file" else request.param, clock=clock.now)
     enqueued(engine)

@@ -227,7 +227,7 @@ def test_a_delayed_job_runs_soon_after_its_time_and_never_before(app: Treadle) -
 def test_a_job_past_its_expiry_ends_expired_and_never_runs(app: Treadle) -> None:
     ran: list[int] = []
     tick = app.register("tick", lambda: ran.append(1))
-    job = tick.using(run_after="1h", expires_at=0.3).enqueue()
+    job = tick.using(queue="of nobody", expires_at=0.3).enqueue()
     with working(app):
         [job] = ended(app, job)
     assert (job.state, job.reason, job.attempt) == (State.CANCELLED, Reason.EXPIRED, 0)
@@ -395,3 +395,13 @@ def test_the_times_of_a_job_are_those_of_its_store(app: Treadle) -> None:
     with working(app):
         [job] = ended(app, app.register("tick", lambda: None).enqueue())
     assert before <= job.created_at <= job.finished_at <= datetime.now(UTC)
+
+
+def test_a_worker_says_at_its_start_what_follows_its_tasks_and_is_not_known_here(
+    app: Treadle, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.register("alarm", lambda job_id: None)
+    app.register("work", lambda: None, on_failed="alarm", on_succeeded="thank")
+    app.run_worker(until_idle=True)
+    said = [record.getMessage() for record in caplog.records if "is followed by" in record.getMessage()]
+    assert said == ["task work is followed by task thank, which is not known here"]

@@ -263,7 +263,7 @@ def plan() -> list[Kind]:
         Kind(tasks.import_feed, [(f"https://feeds.example/{n}",) for n in range(6)], Ending.SPENT),
         Kind(tasks.watch_folder, [("/inbox",)], Ending.CANCELLED_RUNNING),
         Kind(later, [(f"user{n}",) for n in range(10)], Ending.CANCELLED_WAITING),
-        Kind(later.using(expires_at="2s"), [(f"user{n}",) for n in range(5)], Ending.EXPIRED),
+        Kind(tasks.remind.using(queue="unserved", expires_at="2s"), [(f"user{n}",) for n in range(5)], Ending.EXPIRED),
     ]
 
 

@@ -29,12 +29,13 @@ def find_app(spec: str | None, url: str | None) -> Treadle:
 def find_store(spec: str | None, url: str | None, *, rules: bool = False) -> Treadle:
     """The store to look at: that of --url, else the app's own, else that of the settings. It need not exist yet.
 
-    With `rules` the settings' app is asked even about the store of --url, for what it says is kept must be kept.
+    With `rules` there must be an app, also for the store of --url: what its settings keep must be kept.
     """
-    if url is not None and spec is None and not (rules and load().app):
-        return Treadle(url)
-    if spec is None and load().app is None:
-        return Treadle()
+    if not rules and spec is None:
+        if url is not None:
+            return Treadle(url)
+        if load().app is None:
+            return Treadle()
     return find_app(spec, url)
 
 

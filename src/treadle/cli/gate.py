@@ -1,9 +1,10 @@
 """`treadle pause`, `resume` and `pauses`: the gate that jobs pass when they are claimed."""
 
 import shlex
+import sys
 from contextlib import closing
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -20,9 +21,9 @@ from treadle.records import ANY, Pause
 
 COLUMNS = ("paused", "by", "since", "until", "reason")  # in a narrow terminal the reason goes below
 
-Tenant = Annotated[str | None, typer.Option("--tenant", help="The jobs of this tenant.")]
-Queue = Annotated[str | None, typer.Option("--queue", "-q", help="The jobs of this queue.")]
-Task = Annotated[str | None, typer.Option("--task", help="The jobs of this task.")]
+Tenant = Annotated[list[str] | None, typer.Option("--tenant", help="The jobs of this tenant.")]
+Queue = Annotated[list[str] | None, typer.Option("--queue", "-q", help="The jobs of this queue.")]
+Task = Annotated[list[str] | None, typer.Option("--task", help="The jobs of this task.")]
 Everything = Annotated[bool, typer.Option("--all", help="Everything, instead.")]
 
 
@@ -46,13 +47,15 @@ def pause(
     Given together they must all fit: --tenant acme --queue mail stops the jobs that acme has on queue mail. When the
     command comes back, no such job can start any more. To pause again replaces reason and --until.
     """
-    _check_scope(tenant, queue, task, everything)
+    scope = _scope(tenant, queue, task, everything)
     end, longest = _until(until), seconds(patience, "--patience")
     with closing(find_ready_store(app, url)) as store:
-        made = store.pause(
-            tenant=tenant, queue=queue, task=task, everything=everything, reason=reason, until=end, actor=actor(),
-            wait=wait, patience=longest,
-        )  # fmt: skip
+        try:
+            made = store.pause(**scope, reason=reason, until=end, actor=actor(), wait=wait, patience=longest)
+        except KeyboardInterrupt:
+            if wait:  # the pause comes first: it is the waiting that was given up
+                print("not waited for what still runs; `treadle pauses` shows what is paused", file=sys.stderr)
+            raise
     if as_json:
         document({"pause": pause_as_dict(made)})
         return
@@ -72,11 +75,9 @@ def resume(
     as_json: options.Json = False,
 ) -> None:
     """Lift the pause of exactly this tenant, queue or task; `treadle pauses` shows which there are."""
-    _check_scope(tenant, queue, task, everything)
+    scope = _scope(tenant, queue, task, everything)
     with closing(find_ready_store(app, url)) as store:
-        lifted = store.resume(
-            tenant=tenant, queue=queue, task=task, everything=everything, reason=reason, actor=actor()
-        )
+        lifted = store.resume(**scope, reason=reason, actor=actor())
         left = store.pauses()
     if as_json:
         document({"resumed": pause_as_dict(lifted), "pauses": [pause_as_dict(pause) for pause in left]})
@@ -100,14 +101,22 @@ def pauses(app: options.App = None, url: options.Url = None, as_json: options.Js
         table(COLUMNS, [_row(pause, now) for pause in found])
 
 
-def _check_scope(tenant: str | None, queue: str | None, task: str | None, everything: bool) -> None:
-    named = [
-        option for option, name in (("--tenant", tenant), ("--queue", queue), ("--task", task)) if name is not None
-    ]
+def _scope(
+    tenant: list[str] | None, queue: list[str] | None, task: list[str] | None, everything: bool
+) -> dict[str, Any]:
+    """What was named, for `app.pause` and `app.resume`."""
+    given = {"tenant": tenant, "queue": queue, "task": task}
+    named = {field: names for field, names in given.items() if names}
+    for field, names in named.items():
+        if len(names) > 1:  # the last one would win silently, and the others go on
+            raise ConfigError(
+                f"--{field} was given {len(names)} times; each is a pause of its own, one command for each"
+            )
     if everything and named:
-        raise ConfigError(f"--all is everything: leave out either --all or {named[0]}")
+        raise ConfigError(f"--all is everything: leave out either --all or --{next(iter(named))}")
     if not everything and not named:
         raise ConfigError("what? Give --tenant, --queue or --task, or --all for everything")
+    return {"everything": True} if everything else {field: names[0] for field, names in named.items()}
 
 
 def _until(text: str | None) -> datetime | float | None:

@@ -105,8 +105,8 @@ def walls(
 def prune(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """Delete finished jobs and audit lines past their retention, as workers do by themselves.
 
-    How long they are kept is said by the settings keep_succeeded, keep_cancelled, keep_failed, keep_tasks and
-    keep_audit.
+    How long they are kept is said by the app's settings keep_succeeded, keep_cancelled, keep_failed, keep_tasks and
+    keep_audit. Unlike a worker it deletes the jobs of tasks that the app does not know, too.
     """
     with closing(find_ready_store(app, url, rules=True)) as store:
         kept = _kept(store.settings)

@@ -151,6 +151,8 @@ def _sqlite(url: str, clock: Callable[[], datetime] | None, everything: bool) ->
     if parts.fragment:
         raise ConfigError(f"url: {url!r} holds a #; write it as %23")
     path = unquote(parts.path)[1:] or ":memory:"
+    if parts.path == "/":  # a variable that is not set, perhaps: nobody means to lose his jobs
+        raise ConfigError(f"url: {url!r} names no file; write sqlite:///treadle.db, or sqlite:///:memory: for no file")
     if "\0" in path:
         raise ConfigError(f"url: {url!r} holds a NUL, which no file name may")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -147,12 +147,18 @@ class Page(NamedTuple):
 
 
 class Retention(NamedTuple):
-    """How long finished jobs are kept, by state, and by task where it says otherwise; what is not named, for ever."""
+    """How long finished jobs are kept, by state, and by task where it says otherwise; what is not named, for ever.
+
+    With `only`, it is about the jobs of these tasks, and all others are kept.
+    """
 
     states: Mapping[State, timedelta] = {}
     tasks: Mapping[str, Mapping[State, timedelta | None]] = {}
+    only: frozenset[str] | None = None
 
     def age(self, state: State, task: str) -> timedelta | None:
+        if self.only is not None and task not in self.only:
+            return None
         return self.tasks.get(task, {}).get(state, self.states.get(state))
 
 
@@ -336,6 +342,10 @@ class Engine(Protocol):
 
     def sealed(self, seal: Seal) -> list[model.Event]:
         """The lines in a seal, by time, job and revision."""
+        ...
+
+    def strays(self, *, limit: int) -> list[model.Event]:
+        """Lines that were sealed and whose seal is not there any more: somebody has removed it."""
         ...
 
     def forget(self, seal: Seal) -> bool:

@@ -13,20 +13,20 @@ LONGEST = 20  # windows that one call walks through
 
 
 class Rule(NamedTuple):
-    """Jobs of a state go at this age: of one task, or of all but some."""
+    """Jobs of a state go at this age: of `these` tasks, or of all but them."""
 
     state: State
     age: timedelta
-    task: str | None = None
-    but: frozenset[str] = frozenset()
+    tasks: frozenset[str]
+    these: bool
 
     @property
     def picky(self) -> bool:
         """Whether it walks over jobs that stay."""
-        return self.task is not None or bool(self.but)
+        return self.these or bool(self.tasks)
 
     def wants(self, task: str) -> bool:
-        return task == self.task if self.task is not None else task not in self.but
+        return (task in self.tasks) == self.these
 
 
 def rules(keep: Retention) -> list[Rule]:
@@ -34,8 +34,10 @@ def rules(keep: Retention) -> list[Rule]:
     for state in (state for state in State if state.final):
         own = {task: ages[state] for task, ages in keep.tasks.items() if state in ages}
         if state in keep.states:
-            found.append(Rule(state, keep.states[state], but=frozenset(own)))
-        found += [Rule(state, age, task) for task, age in own.items() if age is not None]
+            named = frozenset(own) if keep.only is None else keep.only.difference(own)
+            found.append(Rule(state, keep.states[state], named, these=keep.only is not None))
+        asked = own.keys() if keep.only is None else own.keys() & keep.only
+        found += [Rule(state, age, frozenset([task]), these=True) for task in asked if (age := own[task]) is not None]
     return found
 
 

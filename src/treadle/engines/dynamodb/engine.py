@@ -326,6 +326,9 @@ class DynamoEngine:
         self._opened()
         return self._trail.sealed(seal)
 
+    def strays(self, *, limit: int) -> list[Event]:
+        return self._trail.strays(self.records(Seal), limit)
+
     def forget(self, seal: Seal) -> bool:
         self._opened()
         return self._trail.forget(seal, self._clock())

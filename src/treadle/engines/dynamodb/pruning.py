@@ -63,7 +63,8 @@ class Pruning:
                 continue
             parts = self._walk(state, cutoff, keep, limit, now, everything=everything)
             old += [item for items, _ in parts for item in items]
-            if state not in LISTED or any(state in ages for ages in keep.tasks.values()):  # it passes some that stay
+            some = keep.only is not None or any(state in ages for ages in keep.tasks.values())
+            if some or state not in LISTED:  # it passes some that stay
                 walked.update({(state, number): reached for number, (_, reached) in enumerate(parts)})
         if len(old) <= limit and not everything:  # else those that are left are met the next time
             self._walked.update(walked)

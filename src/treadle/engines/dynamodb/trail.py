@@ -60,9 +60,17 @@ class Trail:
 
     def _places(self, seal: Seal) -> list[Place]:
         """Where the lines of a seal are; nowhere once they are forgotten."""
-        item = self._client.get([_named(seal)]).get(_named(seal), {"lines": {"L": []}})
-        texts = [str(line["S"]).split("#") for line in item["lines"]["L"]]
-        return [Place("#".join(text[:2]), "#".join(text[2:])) for text in texts]
+        return _places_in(self._client.get([_named(seal)]).get(_named(seal), {"lines": {"L": []}}))
+
+    def strays(self, seals: Sequence[Seal], limit: int) -> list[Event]:
+        """Lines of tenants that have seals, named by a list whose seal is not among them."""
+        known = {_named(seal) for seal in seals}
+        found: list[Event] = []
+        for pk in sorted({place.pk for place in known}):
+            for item in chain.from_iterable(self._client.pages(pk, high=ALL, limit=BATCH)):
+                if Place(item["PK"]["S"], item["SK"]["S"]) not in known and len(found) < limit:
+                    found += self._lines(_places_in(item))
+        return sorted(found, key=lambda line: (line.tenant, line.at, line.job_id, line.revision))[:limit]
 
     def forget(self, seal: Seal, now: datetime) -> bool:
         """In one transaction, so that nobody misses lines in a seal that does not say why."""
@@ -74,6 +82,11 @@ class Trail:
         except Failed:
             return False
         return True
+
+
+def _places_in(item: Item) -> list[Place]:
+    texts = [str(line["S"]).split("#") for line in item["lines"]["L"]]
+    return [Place("#".join(text[:2]), "#".join(text[2:])) for text in texts]
 
 
 def _named(seal: Seal) -> Place:

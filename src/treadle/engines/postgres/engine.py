@@ -507,6 +507,9 @@ class PostgresEngine:
     def sealed(self, seal: Seal) -> list[Event]:
         return records.sealed(self._read, seal)
 
+    def strays(self, *, limit: int) -> list[Event]:
+        return records.strays(self._read, limit)
+
     def forget(self, seal: Seal) -> bool:
         return records.forget(self._read, seal, self._time(None))
 

@@ -98,10 +98,9 @@ from (select count(*) as n from gone) g left join reached r on true
 def pruning(rule: Rule, since: Place, until: datetime, limit: int) -> tuple[str, str]:
     """The statement that deletes what the rule wants of the next jobs, and its parameter."""
     sql = PRUNE_SOME if rule.picky else PRUNE
-    tasks = [rule.task] if rule.task is not None else sorted(rule.but)
     at, after = since or (datetime.min.replace(tzinfo=UTC), "00000000-0000-0000-0000-000000000000")
     place = {"since": stored(at), "after": after, "until": stored(until)}
-    text = packed([], None, **place, tasks=tasks, these=rule.task is not None)
+    text = packed([], None, **place, tasks=sorted(rule.tasks), these=rule.these)
     return sql.replace("$state", rule.state.value).replace("$limit", str(limit)), text
 
 

@@ -166,6 +166,12 @@ _SEALED = f"""
 select {_EVENT} from @.events where seal = %s and tenant collate "C" = %s order by at, job, revision
 """
 
+_STRAYS = f"""
+select {_EVENT} from @.events e where seal is not null
+and not exists (select 1 from @.seals s where s.tenant = e.tenant and s.number = e.seal)
+order by tenant collate "C", at, job, revision limit %s
+"""
+
 _FORGET = """
 with done as (
     update @.seals set pruned_at = coalesce(%(now)s::timestamptz, statement_timestamp())
@@ -188,6 +194,10 @@ def seal(query: Query, made: Seal, lines: Sequence[Event]) -> bool:
 
 def sealed(query: Query, made: Seal) -> list[Event]:
     return [event_from(row) for row in query(_SEALED, [made.number, made.tenant])]
+
+
+def strays(query: Query, limit: int) -> list[Event]:
+    return [event_from(row) for row in query(_STRAYS, [limit])]
 
 
 def forget(query: Query, made: Seal, now: datetime | None) -> bool:

@@ -1,6 +1,7 @@
 """The SQLite engine: one file, many threads and processes, nothing to install."""
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -127,6 +128,12 @@ class SqliteEngine:
             found.append(
                 Finding("warning", f"synchronous={synchronous}: a power cut may undo the last acknowledged writes")
             )
+        path = Path(self.file.path)
+        if self.file.path != MEMORY and path.exists():
+            who = {"effective_ids": True} if os.access in os.supports_effective_ids else {}
+            both = (path.resolve(), path.resolve().parent)
+            if locked := [str(one) for one in both if not os.access(one, os.W_OK, **who)]:
+                return [*found, Finding("error", f"cannot write to {' and '.join(locked)}: make it writable")]
         if drift := self.check():
             found.append(Finding("error", "schema: " + "; ".join(drift)))
         else:
@@ -447,6 +454,9 @@ class SqliteEngine:
 
     def sealed(self, seal: Seal) -> list[Event]:
         return self.file.look(lambda reader: records.sealed(reader, seal))
+
+    def strays(self, *, limit: int) -> list[Event]:
+        return self.file.look(lambda reader: records.strays(reader, limit))
 
     def forget(self, seal: Seal) -> bool:
         with self.file.write() as connection:

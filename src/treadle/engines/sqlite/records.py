@@ -107,6 +107,15 @@ def sealed(connection: sqlite3.Connection, made: Seal) -> list[Event]:
     return [event_from(row) for row in connection.execute(sql, (made.number, made.tenant))]
 
 
+def strays(connection: sqlite3.Connection, limit: int) -> list[Event]:
+    sql = f"""
+        select {_EVENT} from treadle_events e where seal is not null
+        and not exists (select 1 from treadle_seals s where s.tenant = e.tenant and s.number = e.seal)
+        order by tenant, at, job, revision limit ?
+        """  # noqa: S608
+    return [event_from(row) for row in connection.execute(sql, (limit,))]
+
+
 def forget(connection: sqlite3.Connection, made: Seal, now: datetime) -> bool:
     done = connection.execute(
         "update treadle_seals set pruned_at = ? where tenant = ? and number = ? and pruned_at is null",
