@@ -59,6 +59,9 @@ def main(arguments: list[str]) -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 - the reader may well have an older one
         sys.exit(f"treadle needs Python 3.11 or newer; this is {sys.version.split()[0]}.")
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    # The tests start hundreds of processes: each would compile all it imports if nobody kept that.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(VENV / "pycache"))
     if command == "lock":
         return lock(rest)
     if command == "demo":
