@@ -42,7 +42,7 @@ CHECKS = {
     "mypy": ("mypy",),
     "lint-imports": ("lint-imports",),
     # Most of them wait; a file's tests share their servers; tests/conftest.py says which files come first.
-    "pytest": (*PYTEST, "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"),
+    "pytest": (*PYTEST, "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"),
 }
 SCRIPTS = {
     "requirements": "tests/requirements.py",

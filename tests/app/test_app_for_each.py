@@ -125,11 +125,11 @@ def test_rows_that_are_the_same_make_one_job(app: Treadle, sync: Task, clock: Fa
 def test_a_row_of_hundreds_comes_in_portions(
     app: Treadle, sync: Task, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.expansion.AT_ONCE", 100)
-    hourly(app, lambda: [{"user": str(number)} for number in range(250)])
+    monkeypatch.setattr("treadle.expansion.AT_ONCE", 50)
+    hourly(app, lambda: [{"user": str(number)} for number in range(120)])
     clock.advance(hours=1)
-    assert len(run_until_idle(app, queues=["mail"], limit=300)) == 251
-    assert len(children(app)) == 250
+    assert len(run_until_idle(app, queues=["mail"], limit=300)) == 121
+    assert len(children(app)) == 120
 
 
 def test_two_schedules_may_ask_for_the_same_rows(app: Treadle, sync: Task, clock: FakeClock) -> None:

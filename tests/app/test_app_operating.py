@@ -349,13 +349,13 @@ def test_pruning_leaves_the_audit_lines(app: Treadle, fail: Task, clock: FakeClo
 
 
 def test_more_than_one_batch_is_pruned(app: Treadle, greet: Task, clock: FakeClock) -> None:
-    jobs = [greet.job().evolve(id=new_id()) for _ in range(2500)]
+    jobs = [greet.job().evolve(id=new_id()) for _ in range(1200)]
     app.engine.enqueue(jobs)
     while held := claim(app.engine, 500):
         settled = [settle_change(job, app) for job in held]
         app.engine.turn(settled)
     clock.advance(days=8)
-    assert app.prune() == 2500
+    assert app.prune() == 1200
 
 
 def settle_change(job: Job, app: Treadle) -> object:

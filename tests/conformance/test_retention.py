@@ -11,7 +11,7 @@ from treadle.lifecycle import Failed, Refused, Snoozed, Succeeded
 from treadle.model import Reason, Retry, Scope, State, new_id
 
 DAY = timedelta(days=1)
-CROWD = 1_500  # more than an engine looks at in one go
+CROWD = 1_100  # more than an engine looks at in one go
 
 
 def left(engine):

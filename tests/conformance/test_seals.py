@@ -12,7 +12,7 @@ from treadle.lifecycle import Stopped
 from treadle.model import Event, State, What, new_id
 from treadle.records import Pause, Seal
 
-ROUNDS = 50
+ROUNDS = 25
 AT_ONCE = 90  # lines in a seal: what upkeep asks for
 
 

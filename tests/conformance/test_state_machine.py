@@ -25,7 +25,7 @@ from treadle.model import Change, Fence, Job, Progress, Reason, Retry, Scope, St
 
 LEASE = 5.0
 PATIENT = settings(
-    max_examples=200,
+    max_examples=120,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,  # the same stories in every run: walk.py is for new ones
@@ -60,7 +60,7 @@ def test_no_story_ends_differently_on_the_engine_and_on_the_reference(engine_kin
         run_state_machine_as_test(lambda: Story("sqlite:///:memory:"), settings=PATIENT)
         return
     with stores.fresh_store(engine_kind, tmp_path) as url:
-        run_state_machine_as_test(lambda: Story(stores.emptied(url)), settings=settings(PATIENT, max_examples=15))
+        run_state_machine_as_test(lambda: Story(stores.emptied(url)), settings=settings(PATIENT, max_examples=10))
 
 
 class Story(RuleBasedStateMachine):
