@@ -52,12 +52,13 @@ class Scheduler:
         asked = time.monotonic()
         found = self._engine.due(limit=BATCH, ahead=self._plan.tick)
         self._look_at = asked + (0.0 if len(found) == BATCH else self._plan.tick)
-        for schedule in found:
-            if time.monotonic() - asked > LONGEST:  # the jobs come first; go on after a turn
+        until = time.monotonic() + LONGEST
+        for place, schedule in enumerate(found):
+            if place and time.monotonic() > until:  # the jobs come first; go on after a turn, but not before the first
                 self._look_at = 0.0
                 break
             try:
-                next_at = self.fire(schedule, until=asked + LONGEST)
+                next_at = self.fire(schedule, until=until)
             except EngineUnavailable:
                 raise
             except EngineError as error:  # of this one: its neighbours go on

@@ -451,6 +451,19 @@ def test_more_schedules_than_fit_one_look_all_fire(app: Treadle, clock: FakeCloc
     assert sum(app.count().values()) == 205
 
 
+def test_a_store_that_takes_its_time_has_its_schedules_fired_all_the_same(
+    app: Treadle, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("treadle.scheduler.LONGEST", -1.0)  # every look takes too long
+    for number in range(3):
+        row = Schedule(f"n{number}", "greet", clock.now(), cron="0 * * * *", next_at=clock.now() + HOUR)
+        app.engine.save(row, before=None)
+    clock.advance(hours=1)
+    scheduler = Scheduler(app.engine, Plan("s1"))
+    assert [scheduler.tick() for _ in range(4)] == [True, True, True, False]
+    assert sum(app.count().values()) == 3
+
+
 @pytest.mark.covers("002-Q2.a")
 def test_an_enqueued_job_has_the_given_time_key_attempts_and_schedule(
     make_app: Callable[..., Treadle], clock: FakeClock

@@ -23,6 +23,7 @@ PRODUCER_PERIOD = 5.0  # seconds between two kills of the producer
 OUTAGE_PAUSE = (3.0, 6.0)  # seconds between two absences of the server
 AWAY = 1.5  # leases for which a server stays away at most; half of the time it comes back at once
 TERMINATION_PAUSE = (0.05, 0.4)  # seconds between two cuts of a connection
+CALM = 3  # looks in a row that find nothing left
 GLANCE = 0.02
 PATIENCE = 2.0  # seconds past the lease in which a job must be claimed again
 NEVER_TAKEN = "never taken over"
@@ -135,12 +136,13 @@ class Faults:
     def calm(self, folder: Path, patience: float, tell: Callable[[], None]) -> list[Job]:
         """Let the producer part and the workers finish; the jobs that are not final after `patience` seconds."""
         (folder / "enough").touch()
-        deadline = time.monotonic() + patience
+        deadline, calm = time.monotonic() + patience, 0
         while True:
             producing = any(name.startswith("p") for name in self._nursery.alive())  # asked first: its last jobs count
             self._look()
             left = [*self._app.find(state="pending", limit=500).jobs, *self._find_running()]
-            if (not left and not producing) or time.monotonic() > deadline:
+            calm = 0 if left or producing else calm + 1  # a job may change its state between the two looks
+            if calm == CALM or time.monotonic() > deadline:
                 return left
             tell()
             time.sleep(GLANCE * 5)

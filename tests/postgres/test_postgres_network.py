@@ -106,7 +106,10 @@ class Calls:
 
     def extended(self, answers: Any) -> None:
         assert {answer.renewal for answer in answers} <= {Renewal.RENEWED, Renewal.BUSY}  # the first may still be at it
-        assert all(current(self.near, job).lease_until > job.lease_until for job in self.mine)
+        until(
+            lambda: all(current(self.near, job).lease_until > job.lease_until for job in self.mine),
+            "the leases are longer",
+        )
 
     def enqueue(self, engine: PostgresEngine) -> Any:
         return engine.enqueue([self.new])
