@@ -524,7 +524,7 @@ def plan(url: str, query: str, *values: object) -> str:
     return "\n".join(line for (line,) in lines)
 
 
-@pytest.mark.covers("000-R02.a")
+@pytest.mark.covers("000-R02.a", "000-AC-02.a")
 def test_the_poll_is_served_by_one_index_over_pending_jobs_in_the_order_of_claims(crowded: str, sql: Sql) -> None:
     [(definition,)] = sql("select indexdef from pg_indexes where indexname = 'jobs_claim'")
     assert "(queue, lane, priority DESC, due_at, id) WHERE ((state = 'pending'::text) AND (NOT filed))" in definition
@@ -535,6 +535,17 @@ def test_the_poll_is_served_by_one_index_over_pending_jobs_in_the_order_of_claim
     found = plan(crowded, poll)
     assert "using jobs_claim" in found
     assert "Sort" not in found
+
+
+@pytest.mark.covers("000-AC-02.b")
+def test_the_leases_of_running_jobs_have_a_partial_index_of_their_own(crowded: str, sql: Sql) -> None:
+    [(definition,)] = sql("select indexdef from pg_indexes where indexname = 'jobs_lease'")
+    assert "(lease_until)" in definition
+    assert "WHERE (state = 'running'::text)" in definition
+    expired = (
+        "select id from treadle.jobs where state = 'running' and lease_until <= now() order by lease_until limit 1"
+    )
+    assert "using jobs_lease" in plan(crowded, expired)
 
 
 @pytest.mark.covers("000-R02.a")

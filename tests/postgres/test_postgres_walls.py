@@ -90,7 +90,7 @@ def seen_by(url: str, tenant: str | None) -> dict[str, int]:
         return {t: connection.execute(f"select count(*) from treadle.{t}").fetchone()[0] for t in TABLES}
 
 
-@pytest.mark.covers("000-AC-01.e")
+@pytest.mark.covers("000-AC-01.e", "000-R21.c")
 def test_two_tenants_work_side_by_side_and_see_nothing_of_each_other(shop: Treadle, crew: Treadle) -> None:
     acme, globex = shop.tenant("acme"), shop.tenant("globex")
     ours = acme.enqueue("greet", {"name": "Ada"}, key="k")

@@ -55,7 +55,7 @@ def test_each_job_is_run_by_a_worker_that_knows_it_and_none_is_burnt(make_app: C
     for job in done:
         assert (job.state, job.result) == (State.SUCCEEDED, [job.worker, job.payload["n"]])
         assert job.task in crews[job.worker]
-        assert (job.attempt, job.failures, job.crashes) == (1, 0, 0)
+        assert (job.failures, job.crashes) == (0, 0)  # one that waited long for a slot was given back, unspent
     assert [asker.get(job.id) for job in strangers] == strangers  # nobody knows them, nobody touched them
 
 
