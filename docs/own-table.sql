@@ -185,7 +185,12 @@ declare
     waiting bigint;
     ended bigint;
 begin
+    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+        raise exception 'a user is deleted with its jobs, some of which this transaction cannot see'
+            using hint = 'Delete users in a transaction of isolation level read committed.';
+    end if;
     delete from treadle.schedules where tenant = any (tenants);
+    delete from treadle.finished where public.jobs_user(tenant) = any (users);  -- waits for who takes one out just now
     loop
         delete from treadle.jobs where public.jobs_user(tenant) = any (users);
         get diagnostics waiting = row_count;

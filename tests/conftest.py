@@ -31,13 +31,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first, then those with many: xdist hands out whole files, and none shall be left over."""
+# Of conformance, on the servers for a second opinion: all of it, and what else they are asked, with --all-servers.
+SAMPLE = ("test_no_job_is_lost.py", "test_final_is_final.py", "test_audit.py")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A second opinion takes minutes: a sample of it in every run, all of it on request.
+
+    Files with slow tests come first, then those with many: xdist hands out whole files, and none shall be left over.
+    """
+    if not config.getoption("--all-servers"):
+        left = {item for item in items if _asks_again(item) and item.path.name not in SAMPLE}
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=list(left))
     weights: dict[Path, tuple[bool, int]] = {}
     for item in items:
         slow, number = weights.get(item.path, (False, 0))
         weights[item.path] = (slow or item.get_closest_marker("slow") is not None, number + 1)
     items.sort(key=lambda item: (weights[item.path], str(item.path)), reverse=True)
+
+
+def _asks_again(item: pytest.Item) -> bool:
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return any(value in stores.SLOW for value in given if isinstance(value, str))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -47,7 +63,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not config.getoption("--all-servers"):
         names = ", ".join(stores.SLOW)
         terminalreporter.write_line(
-            f"not run: most of conformance on {names}; run python3 dev.py test tests/conformance --all-servers"
+            f"not run: most of what {names} are asked; run python3 dev.py test tests/conformance --all-servers"
         )
 
 

@@ -253,8 +253,9 @@ class Handle:
         named = {field: name for field, name in said.items() if name is not None}
         for field, name in named.items():
             check_name(field, name)
-        if everything and named and self.bound is None:
-            raise InvalidJob("everything", f"is more than {', '.join(named)}: leave out one of them")
+        part = [field for field in named if field != "tenant" or self.bound is None]
+        if everything and part:
+            raise InvalidJob("everything", f"is more than {', '.join(part)}: leave out one of them")
         if not everything and not named:  # a name that got lost must not stop them all
             raise InvalidJob("everything", "nothing is named: give tenant, queue or task, or everything=True")
         return Pause().evolve(**named)
@@ -288,7 +289,7 @@ class Handle:
             if len(lines) == limit and lines[-1].at > seal.last_at:
                 break
             lines += self.engine.sealed(seal)
-        return sorted(lines, key=in_order, reverse=True)[:limit]
+        return sorted(set(lines), key=in_order, reverse=True)[:limit]  # one that was sealed meanwhile was read twice
 
     def verify_audit(self, *, tenant: str | None = None) -> Trail:
         """Whether the sealed audit lines are as they were; and how many lines are not sealed yet."""

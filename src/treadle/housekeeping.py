@@ -171,7 +171,8 @@ class Housekeeping:
             there = paused.get(tenant)
             holds = there is not None and (there.until is None or there.until > now)
             within = budget is not None and spent.get(tenant, 0) < budget
-            if there is not None and holds and within and there.actor == BUDGET:  # it has been raised
+            # Lifted only when the budget was raised: what was spent may seem less since, for a job that is run again.
+            if there is not None and holds and within and there.actor == BUDGET and _spent_by(there) < (budget or 0):
                 self._let_go(there, now)
             if budget is None or within or holds:
                 continue
@@ -188,6 +189,12 @@ class Housekeeping:
         line = Event(subject(pause), pause.revision + 1, now, What.RESUMED, BUDGET, note, pause.tenant)
         if self._engine.drop(pause, line=line):
             self._log.info("tenant %s is within its budget again", pause.tenant)
+
+
+def _spent_by(pause: Pause) -> float:
+    """What a budget's pause says was spent."""
+    said = pause.reason.partition(" ")[0].replace(",", "")
+    return int(said) if said.isdigit() else float("inf")
 
 
 class Sealer:

@@ -146,8 +146,8 @@ def load(defaults: Mapping[str, Any] | None = None, /, **given: Any) -> Settings
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"settings: treadle.toml or pyproject.toml is no valid TOML: {error}") from None
-    except SettingsError:  # pydantic-settings' own error for a variable that should hold JSON
-        raise ConfigError(f"settings: {'; '.join(_no_json())}") from None
+    except SettingsError as error:  # pydantic-settings' own error for a variable that should hold JSON
+        raise ConfigError(f"settings: {'; '.join(_no_json()) or error}") from None
     strangers = [name for name in os.environ if name.startswith("TREADLE_") and _unknown(name)]
     if strangers:
         raise ConfigError(f"settings: {strangers[0]} is no setting{_meant(strangers[0][8:].lower())}")
@@ -163,13 +163,14 @@ def _problem(place: tuple[int | str, ...], said: str, kind: str) -> str:
 
 def _no_json() -> Iterator[str]:
     """The variables that should hold a list or an object as JSON and do not."""
+    given = {name.upper(): value for name, value in os.environ.items()}
     examples: dict[object, str] = {list: '["mail"]', dict: '{"acme": 1000}'}
     for name, field in Settings.model_fields.items():
         variable = f"TREADLE_{name.upper()}"
         example = examples.get(get_origin(field.annotation) or field.annotation)
         try:
             if example is not None:
-                json.loads(os.environ.get(variable, "0"))
+                json.loads(given.get(variable, "0"))
         except ValueError:
             yield f"{variable} is no JSON; write it like {variable}='{example}'"
 

@@ -25,7 +25,8 @@ def told(jobs: list[Job], receipts: list[Receipt], conflict: OnConflict) -> list
     An id that a job of another task has is refused: that is no repeated enqueue.
     """
     for job, receipt in zip(jobs, receipts, strict=True):
-        if not receipt.refused and receipt.job.id == job.id and receipt.job.task != job.task:
+        ours = receipt.job.tenant == job.tenant  # of another tenant's job nothing is said here
+        if not receipt.refused and ours and receipt.job.id == job.id and receipt.job.task != job.task:
             raise InvalidJob("id", f"{job.id} is taken by a job of task {receipt.job.task!r}; give this one another")
     if conflict is OnConflict.RAISE:
         for _, job, receipt in _conflicts(jobs, receipts):

@@ -229,7 +229,8 @@ class Task(Generic[P, R]):
         scope, until = _scope(options, now)
         due_at = _moment(options.run_after, now, "run_after") or now
         expires_at = _moment(options.expires_at, now, "expires_at")
-        if expires_at is not None and expires_at <= max(due_at, now):
+        new = options.id is None and options.key is None  # a repeated enqueue is answered with the job it made before
+        if new and expires_at is not None and expires_at <= max(due_at, now):
             what = "is past" if expires_at <= now else f"comes before it is due, at {due_at:%Y-%m-%d %H:%M:%S} UTC"
             raise InvalidJob("expires_at", f"{expires_at:%Y-%m-%d %H:%M:%S} UTC {what}: it would never run")
         return checked(

@@ -252,6 +252,16 @@ def test_a_raised_budget_lifts_the_pause_it_made_and_no_other(app: Treadle, thin
     assert [pause.actor for pause in app.pauses()] == ["ada"]
 
 
+def test_a_job_that_is_run_again_and_counts_no_more_lifts_no_pause(app: Treadle, think: Task) -> None:
+    failed = think.using(tenant="acme", retry=Retry(max_attempts=1)).enqueue(100, failures=1)
+    run_until_idle(app)
+    heed(app, acme=100)
+    app.retry(failed.id)
+    assert spent(app) == {}
+    heed(app, acme=100)
+    assert [pause.actor for pause in app.pauses()] == ["budget"]
+
+
 def test_a_budget_of_nothing_pauses_at_once(app: Treadle, think: Task) -> None:
     heed(app, acme=0)
     assert [pause.scope for pause in app.pauses()] == ["tenant acme"]

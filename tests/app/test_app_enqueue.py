@@ -112,6 +112,17 @@ def test_a_job_that_would_expire_before_it_may_run_is_refused(app: App, greet: T
     assert app.find().jobs == []
 
 
+@pytest.mark.parametrize("said", [{"id": str(uuid4())}, {"key": "k", "unique": "ever"}], ids=["id", "key"])
+def test_an_enqueue_repeated_after_its_expiry_is_answered_with_its_job(
+    app: App, greet: Task, clock: FakeClock, said: dict[str, str]
+) -> None:
+    again = greet.using(expires_at=clock.now() + timedelta(hours=1), **said)
+    job = again.enqueue("Ada")
+    run_until_idle(app)
+    clock.advance(hours=2)
+    assert again.enqueue("Ada").id == job.id
+
+
 def test_an_id_of_a_job_of_another_task_is_refused(app: App, greet: Task) -> None:
     other = app.register("other", lambda name: None)
     job = greet.enqueue("Ada")

@@ -466,6 +466,20 @@ def test_everything_that_a_bound_handle_offers_is_tried_here(acme: Tenant) -> No
     assert {name for name in dir(acme) if not name.startswith("_")} == REACHED | HARMLESS
 
 
+def test_the_id_of_another_tenants_job_tells_nothing_of_its_task(app: Treadle, greet: Task, acme: Tenant) -> None:
+    app.register("secret_merger", lambda: None)
+    job = app.enqueue("secret_merger", {}, tenant="globex")
+    with pytest.raises(InvalidJob) as told:
+        acme.using(greet, id=job.id).enqueue()
+    assert "secret_merger" not in str(told.value)
+
+
+def test_everything_of_a_tenant_is_no_part_of_it(acme: Tenant) -> None:
+    with pytest.raises(InvalidJob, match="everything: is more than queue"):
+        acme.pause(everything=True, queue="mail")
+    assert acme.pause(everything=True).scope == "tenant acme"
+
+
 def test_what_belongs_to_the_house_is_not_offered(acme: Tenant) -> None:
     for name in ("worker", "workers", "recover", "prune", "migrate", "tenant", "seal_audit", "declare", "for_each"):
         assert not hasattr(acme, name)

@@ -408,6 +408,13 @@ def test_a_job_of_a_user_that_there_is_not_is_refused(app: Treadle, sql: Sql) ->
 # ------------------------------------------------------------------------------------------ a user who is deleted
 
 
+def test_a_user_is_not_deleted_by_who_cannot_see_all_its_jobs(app: Treadle, store_url: str, ada: str) -> None:
+    with psycopg.connect(store_url) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with pytest.raises(errors.RaiseException, match="some of which this transaction cannot see"):
+            connection.execute("delete from auth.users where id = %s", [ada])
+
+
 @pytest.mark.covers("000-AC-01.c")
 def test_all_of_a_user_is_gone_with_the_user_and_others_keep_theirs(
     app: Treadle, store_url: str, sql: Sql, ada: str

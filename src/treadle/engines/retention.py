@@ -57,6 +57,7 @@ class Sweeper:
 
     def __init__(self) -> None:
         self._reached: dict[Rule, tuple[Place, float]] = {}
+        self._ended: set[Rule] = set()  # whose walk has reached the newest job
 
     def sweep(
         self,
@@ -75,6 +76,7 @@ class Sweeper:
                 done = window(rule, self._since(rule), until, limit - gone)
                 gone += done.gone
                 if done.end is None:
+                    self._ended.add(rule)
                     break
                 if rule.picky:
                     began = self._reached.get(rule, (done.end, time.monotonic()))[1]
@@ -83,8 +85,9 @@ class Sweeper:
 
     def _since(self, rule: Rule) -> Place:
         reached = self._reached.get(rule)
-        if reached is not None and time.monotonic() - reached[1] > AGAIN:
+        if reached is not None and rule in self._ended and time.monotonic() - reached[1] > AGAIN:
             self._reached.pop(rule, None)
+            self._ended.discard(rule)
             return None
         return reached[0] if reached is not None else None
 

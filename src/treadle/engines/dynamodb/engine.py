@@ -327,7 +327,7 @@ class DynamoEngine:
         return self._trail.sealed(seal)
 
     def strays(self, *, limit: int) -> list[Event]:
-        return self._trail.strays(self.records(Seal), limit)
+        return self._trail.strays(lambda: self.records(Seal), limit)
 
     def forget(self, seal: Seal) -> bool:
         self._opened()

@@ -49,12 +49,13 @@ class Pruning:
         self._table = table
         self._each = each
         self._walked: dict[tuple[State, int], str] = {}  # how far each partition was walked
+        self._only: frozenset[str] | None = None  # of which tasks
         self._anew_at = 0.0
 
     def prune(self, keep: Retention, limit: int, now: datetime, *, everything: bool) -> int:
         """Delete up to `limit`; `everything`: look at all records, also at those whose id was made too late."""
-        if everything or time.monotonic() >= self._anew_at:
-            self._walked, self._anew_at = {}, time.monotonic() + ROUND
+        if everything or keep.only != self._only or time.monotonic() >= self._anew_at:
+            self._walked, self._only, self._anew_at = {}, keep.only, time.monotonic() + ROUND
         old: list[Item] = []
         walked: dict[tuple[State, int], str] = {}
         for state in (*LISTED, State.SUCCEEDED):

@@ -1,12 +1,12 @@
 """The audit trail in seals. A line comes with a marker; a seal takes the markers away and names their lines."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from heapq import merge
 from itertools import chain, islice
 
 from treadle.engines.dynamodb.client import ALL, BATCH, Client, Failed
-from treadle.engines.dynamodb.items import Item, Place, part_of, value_of
+from treadle.engines.dynamodb.items import Item, Place, part_of, place_of, value_of
 from treadle.engines.dynamodb.lines import MARKED, event_from, event_place, marked, marker_place
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.rows import record_item, record_place
@@ -62,14 +62,17 @@ class Trail:
         """Where the lines of a seal are; nowhere once they are forgotten."""
         return _places_in(self._client.get([_named(seal)]).get(_named(seal), {"lines": {"L": []}}))
 
-    def strays(self, seals: Sequence[Seal], limit: int) -> list[Event]:
+    def strays(self, seals: Callable[[], Sequence[Seal]], limit: int) -> list[Event]:
         """Lines of tenants that have seals, named by a list whose seal is not among them."""
-        known = {_named(seal) for seal in seals}
+        known = {_named(seal) for seal in seals()}
+        pages = (self._client.pages(pk, high=ALL, limit=BATCH) for pk in sorted({place.pk for place in known}))
+        items = [item for each in pages for item in chain.from_iterable(each) if place_of(item) not in known]
+        if items:  # some may have been sealed just now
+            known |= {_named(seal) for seal in seals()}
         found: list[Event] = []
-        for pk in sorted({place.pk for place in known}):
-            for item in chain.from_iterable(self._client.pages(pk, high=ALL, limit=BATCH)):
-                if Place(item["PK"]["S"], item["SK"]["S"]) not in known and len(found) < limit:
-                    found += self._lines(_places_in(item))
+        for item in items:
+            if place_of(item) not in known and len(found) < limit:
+                found += self._lines(_places_in(item))
         return sorted(found, key=lambda line: (line.tenant, line.at, line.job_id, line.revision))[:limit]
 
     def forget(self, seal: Seal, now: datetime) -> bool:
