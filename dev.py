@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     # The tests start hundreds of processes: each would compile all it imports if nobody kept that.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(VENV / "pycache"))
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".cache" / "pycache"))
     if command == "lock":
         return lock(rest)
     if command == "demo":
