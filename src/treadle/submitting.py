@@ -25,9 +25,11 @@ def told(jobs: list[Job], receipts: list[Receipt], conflict: OnConflict) -> list
     An id that a job of another task has is refused: that is no repeated enqueue.
     """
     for job, receipt in zip(jobs, receipts, strict=True):
-        ours = receipt.job.tenant == job.tenant  # of another tenant's job nothing is said here
-        if not receipt.refused and ours and receipt.job.id == job.id and receipt.job.task != job.task:
-            raise InvalidJob("id", f"{job.id} is taken by a job of task {receipt.job.task!r}; give this one another")
+        there = receipt.job
+        if receipt.created or receipt.refused or there.id != job.id or there.tenant != job.tenant:
+            continue  # of another tenant's job nothing is said here
+        if there.task != job.task:
+            raise InvalidJob("id", f"{job.id} is taken by a job of task {there.task!r}; give this one another")
     if conflict is OnConflict.RAISE:
         for _, job, receipt in _conflicts(jobs, receipts):
             raise KeyTaken(job.key or "", receipt.job.id)

@@ -26,22 +26,22 @@ def find_app(spec: str | None, url: str | None) -> Treadle:
     return app if url is None else _moved(app, url, named)
 
 
-def find_store(spec: str | None, url: str | None, *, rules: bool = False) -> Treadle:
-    """The store to look at: that of --url, else the app's own, else that of the settings. It need not exist yet.
-
-    With `rules` there must be an app, also for the store of --url: what its settings keep must be kept.
-    """
-    if not rules and spec is None:
-        if url is not None:
-            return Treadle(url)
-        if load().app is None:
-            return Treadle()
+def find_store(spec: str | None, url: str | None) -> Treadle:
+    """The store to look at: that of --url, else the app's own, else that of the settings. It need not exist yet."""
+    if url is not None and spec is None:
+        return Treadle(url)
+    if spec is None and load().app is None:
+        return Treadle()
     return find_app(spec, url)
 
 
-def find_ready_store(spec: str | None, url: str | None, *, rules: bool = False) -> Treadle:
-    """`find_store`, if its tables are there: to look at a store must not create it."""
-    app = find_store(spec, url, rules=rules)
+def find_ready_store(spec: str | None, url: str | None) -> Treadle:
+    """`find_store`, if its tables are there."""
+    return ready(find_store(spec, url))
+
+
+def ready(app: Treadle) -> Treadle:
+    """The app itself, if its tables are there: to look at a store must not create it."""
     if drift := app.check_schema(quick=True):
         path, missing, _ = drift[0].partition(" does not exist yet")
         if missing:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store, find_store
+from treadle.cli.discovery import find_app, find_ready_store, find_store, ready
 from treadle.cli.terminal import coloured, document, masked, safe, say, span
 from treadle.errors import ConfigError
 from treadle.settings import Settings
@@ -108,7 +108,7 @@ def prune(app: options.App = None, url: options.Url = None, as_json: options.Jso
     How long they are kept is said by the app's settings keep_succeeded, keep_cancelled, keep_failed, keep_tasks and
     keep_audit. Unlike a worker it deletes the jobs of tasks that the app does not know, too.
     """
-    with closing(find_ready_store(app, url, rules=True)) as store:
+    with closing(ready(find_app(app, url))) as store:  # what its settings keep must be kept
         kept = _kept(store.settings)
         deleted = store.prune()
     if as_json:
