@@ -642,7 +642,7 @@ def test_a_client_frozen_in_the_middle_of_a_large_claim_holds_no_locks(
         others = claim(near, many, lease=60.0, worker="other")
         took = time.monotonic() - began
         assert len(others) == many - taken
-        assert took < 2.0, f"claiming the rest took {took:.2f} s"
+        assert took < lease, f"claiming the rest took {took:.2f} s"
         late = until(lambda: near.expired(limit=many), "the lease's end", lease + 5)
         assert len(late) == taken
         assert {recover(near, job).ruling for job in late} == {Ruling.APPLIED}

@@ -45,7 +45,7 @@ def test_a_worker_of_slow_jobs_holds_no_more_than_it_can_start(make_app: Callabl
     assert most["second"] <= 4
     share = Counter(job.worker for job in all_in(apps[0], State.SUCCEEDED))
     assert share["second"] >= 4
-    assert {job.attempt for job in all_in(apps[0], State.SUCCEEDED)} == {1}
+    assert {job.failures for job in all_in(apps[0], State.SUCCEEDED)} == {0}  # given back, perhaps, and then unspent
 
 
 def test_what_a_worker_took_too_much_of_after_a_fast_stretch_it_gives_back(make_app: Callable[..., Treadle]) -> None:
@@ -66,8 +66,8 @@ def test_what_a_worker_took_too_much_of_after_a_fast_stretch_it_gives_back(make_
     with working(first, concurrency=2, name="first", lease=5):
         until(lambda: len(slow_ones) == 2, "the slow jobs")
         with working(second, concurrency=2, name="second", lease=5):
-            until(lambda: len(slow_ones) == 4, "slow jobs in the free worker", within=10)
-            until(lambda: max(held_by(first).values()) <= 4, "the rest to be given back", within=10)
+            until(lambda: len(slow_ones) == 4, "slow jobs in the free worker")
+            until(lambda: max(held_by(first).values()) <= 4, "the rest to be given back")
         release.set()
         until(lambda: first.count()[State.SUCCEEDED] == 660, "all jobs")
     assert {job.failures for job in all_in(first, State.SUCCEEDED)} == {0}
