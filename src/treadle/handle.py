@@ -15,9 +15,9 @@ from treadle.clock import Duration, seconds
 from treadle.engines.base import Engine, Page, Where
 from treadle.errors import InvalidJob, JobNotFound, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, Job, State, What, check_name, clean
-from treadle.operating import first_revision, operate, told
+from treadle.operating import Act, operate, put, remove
 from treadle.profile import LABELS, Profile
-from treadle.records import ANY, Gate, Member, Pause, Seal, subject
+from treadle.records import ANY, Gate, Member, Pause, Seal
 from treadle.why import Obstacle, why
 
 if TYPE_CHECKING:
@@ -207,11 +207,9 @@ class Handle:
         longest = seconds(patience, "patience")
         for _ in range(TRIES):
             now = self.engine.now()
-            found = self._found(scope)
-            revision = first_revision(self.engine, scope) if found is None else found.revision + 1
-            pause = scope.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now), revision=revision)
-            line = _line(pause, What.PAUSED, now, actor, pause.reason)
-            if self.engine.save(pause, before=found, line=line).done or told(self.engine, line):
+            wanted = scope.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now))
+            pause = put(self.engine, wanted, self._found(scope), _act(wanted, What.PAUSED, now, actor, wanted.reason))
+            if pause is not None:
                 if wait:
                     self._drained(scope, longest)
                 return pause
@@ -235,9 +233,7 @@ class Handle:
             if pause is None:
                 there = "; ".join(one.scope for one in self.pauses()) or "nothing"
                 raise NotPossible(f"{scope.scope} is not paused by itself; paused: {there}")
-            now = self.engine.now()
-            line = _line(pause.evolve(revision=pause.revision + 1), What.RESUMED, now, actor, note(reason))
-            if self.engine.drop(pause, line=line) or told(self.engine, line):
+            if remove(self.engine, pause, _act(pause, What.RESUMED, self.engine.now(), actor, note(reason))):
                 return pause
         raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
 
@@ -343,6 +339,5 @@ def _moment(until: Duration | datetime | None, now: datetime) -> datetime | None
     return moment
 
 
-def _line(pause: Pause, what: What, at: datetime, actor: str, reason: str) -> Event:
-    text = ": ".join(filter(None, (pause.scope, reason)))
-    return Event(subject(pause), pause.revision, at, what, actor, text, pause.tenant)
+def _act(pause: Pause, what: What, at: datetime, actor: str, reason: str) -> Act:
+    return Act(what, at, actor, ": ".join(filter(None, (pause.scope, reason))))

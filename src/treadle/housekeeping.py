@@ -1,24 +1,22 @@
-"""What keeps a store in order beside its jobs: live workers, old rows, sealed audit lines, budgets.
+"""What keeps a store in order beside its jobs: old rows, sealed audit lines, budgets.
 
 Any worker does any of it; what two do at once is done once, for every write compares what was there.
 """
 
 import logging
-import os
 import random
-import socket
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from itertools import groupby
 
 from treadle.audit import AT_ONCE, sealing
-from treadle.engines.base import WHATEVER, Engine
+from treadle.engines.base import Engine
 from treadle.errors import EngineError
 from treadle.model import Event, What
-from treadle.operating import first_revision
+from treadle.operating import Act, put, remove
 from treadle.plan import Plan
-from treadle.records import ANY, Member, Pause, Seal, silence, subject
+from treadle.records import ANY, Member, Pause, Seal
 from treadle.why import BUDGET
 
 log = logging.getLogger("treadle.upkeep")
@@ -35,28 +33,24 @@ GONE = timedelta(days=1)  # after which a worker that was not heard of is forgot
 
 
 class Housekeeping:
-    """The chores of one worker that are seldom due; `tick` is called between its turns."""
+    """The chores of one worker that are seldom due, its `beat` among them; `tick` is called between its turns."""
 
     def __init__(
         self,
         engine: Engine,
         plan: Plan,
         tasks: Callable[[], Mapping[str, int]],
-        running: Callable[[], int],
+        beat: Callable[[], float],
         logger: logging.Logger | None = None,
     ) -> None:
         self._engine = engine
         self._plan = plan
         self._tasks = tasks
-        self._running = running
+        self._beat = beat
         self._log = logger or log
-        self._started_at: datetime | None = None
         self._sealer = Sealer(engine)
-        self._stopping = False
-        self._beaten_at = self._steady_since = float("-inf")
-        self._alone = False  # no other worker is on the list, not even a dead one
         chores: dict[Callable[[], float], float] = {
-            self.beat: 0.0,
+            beat: 0.0,
             self._prune: random.uniform(0, PRUNE_PERIOD),  # noqa: S311 - spreads the workers
             self._seal: random.uniform(0, SEAL_PERIOD),  # noqa: S311
             self._forget: random.uniform(0, FORGET_PERIOD),  # noqa: S311
@@ -69,7 +63,7 @@ class Housekeeping:
         """Do what is due; each chore says in how many seconds it is due again. One that fails harms no other."""
         for chore, due_at in self._chores.items():
             if time.monotonic() >= due_at:
-                again = min(PATIENCE, self._plan.beat) if chore == self.beat else PATIENCE
+                again = min(PATIENCE, self._plan.beat) if chore == self._beat else PATIENCE
                 try:
                     again = chore()
                 except EngineError as error:
@@ -77,55 +71,6 @@ class Housekeeping:
                 except Exception:
                     self._log.exception("%s: not done, next try in %g s", chore.__name__, again)
                 self._chores[chore] = time.monotonic() + again
-
-    # -------------------------------------------------------------------------------- live workers
-
-    def beat(self) -> float:
-        """Say that this worker is alive, what it serves and what it knows."""
-        now, plan = self._engine.now(), self.plan_of_work()
-        self._started_at = self._started_at or now
-        member = plan._replace(started_at=self._started_at, seen_at=now)
-        self._engine.save(member, before=WHATEVER)
-        if self._plan.fail_unknown:
-            self._alone = all(one.name == member.name for one in self._engine.records(Member))
-        if time.monotonic() - self._beaten_at > 2 * self._plan.beat:  # the first one, or one that came late
-            self._steady_since = time.monotonic()
-        self._beaten_at = time.monotonic()
-        return self._plan.beat
-
-    @property
-    def sure(self) -> bool:
-        """Whether the list of live workers can be believed: the store has taken beats for long enough."""
-        now, beat = time.monotonic(), self._plan.beat
-        steady = now - self._beaten_at < 2 * beat and now - self._steady_since > silence(beat)
-        return self._alone or steady
-
-    def plan_of_work(self) -> Member:
-        plan, moment = self._plan, self._started_at or self._engine.now()
-        return Member(
-            name=plan.name,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            queues=list(plan.queues),
-            lanes=None if plan.lanes is None else list(plan.lanes),
-            tasks=dict(self._tasks()),
-            concurrency=plan.concurrency,
-            running=self._running(),
-            stopping=self._stopping,
-            started_at=moment,
-            seen_at=moment,
-            period=plan.beat,
-        )
-
-    def stopping(self) -> None:
-        """Say that this worker takes no more jobs, and that it is still there."""
-        if not self._stopping or time.monotonic() - self._beaten_at >= self._plan.beat:
-            self._stopping = True
-            self.beat()
-
-    def leave(self) -> None:
-        """Take this worker off the list."""
-        self._engine.drop(self.plan_of_work())
 
     # ------------------------------------------------------------------------------------- old rows
 
@@ -177,17 +122,13 @@ class Housekeeping:
             if budget is None or within or holds:
                 continue
             why = f"{spent.get(tenant, 0):,} of {budget:,} micros were spent on {today:%Y-%m-%d}"
-            scope = Pause(tenant, actor=BUDGET, reason=why, at=now, until=tomorrow)
-            revision = first_revision(self._engine, scope) if there is None else there.revision + 1
-            line = Event(subject(scope), revision, now, What.PAUSED, BUDGET, f"{scope.scope}: {why}", tenant)
-            if self._engine.save(scope.evolve(revision=revision), before=there, line=line).done:
+            pause = Pause(tenant, actor=BUDGET, reason=why, at=now, until=tomorrow)
+            if put(self._engine, pause, there, Act(What.PAUSED, now, BUDGET, f"{pause.scope}: {why}")) is not None:
                 self._log.warning("tenant %s is paused until %s: %s", tenant, tomorrow, why)
         return BUDGET_PERIOD
 
     def _let_go(self, pause: Pause, now: datetime) -> None:
-        note = f"{pause.scope}: within its budget"
-        line = Event(subject(pause), pause.revision + 1, now, What.RESUMED, BUDGET, note, pause.tenant)
-        if self._engine.drop(pause, line=line):
+        if remove(self._engine, pause, Act(What.RESUMED, now, BUDGET, f"{pause.scope}: within its budget")):
             self._log.info("tenant %s is within its budget again", pause.tenant)
 
 

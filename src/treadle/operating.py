@@ -1,15 +1,35 @@
-"""What is done to a job from outside: decided on the job as it is, and decided again if it has moved on meanwhile."""
+"""What is done from outside to a job, a schedule or a pause: decided on what is there, and again if it has moved on.
+
+Every act is one compare-and-set with its audit line in the same atom. Where the answer of a write was lost, the line
+says whether it was done.
+"""
 
 import time
 from collections.abc import Callable
 from datetime import datetime
+from typing import NamedTuple, TypeVar
 
 from treadle.engines.base import Engine, Ruling
 from treadle.errors import NotPossible
 from treadle.looking import get
-from treadle.model import Change, Event, Job, check_name
-from treadle.records import Record, subject
+from treadle.model import Change, Event, Job, What, check_name
+from treadle.records import Pause, Schedule, subject
 from treadle.tx import pauses
+
+Kept = TypeVar("Kept", Schedule, Pause)
+
+
+class Act(NamedTuple):
+    """Who does what to a schedule or a pause, when and why."""
+
+    what: What
+    at: datetime
+    actor: str
+    note: str
+
+    def line(self, record: Schedule | Pause) -> Event:
+        """What the audit trail keeps of it; `record` as it is afterwards."""
+        return Event(subject(record), record.revision, self.at, self.what, self.actor, self.note, record.tenant)
 
 
 def operate(engine: Engine, job_id: str, decide: Callable[[Job, datetime], Change], *, actor: str) -> Job:
@@ -30,7 +50,21 @@ def operate(engine: Engine, job_id: str, decide: Callable[[Job, datetime], Chang
     raise NotPossible(f"job {job_id} keeps changing, or an open transaction holds it; try again")
 
 
-def first_revision(engine: Engine, record: Record) -> int:
+def put(engine: Engine, record: Kept, before: Kept | None, act: Act) -> Kept | None:
+    """Save a record where there is still `before`; as it was saved, or None if somebody else was first."""
+    revision = _first_revision(engine, record) if before is None else before.revision + 1
+    record = record.evolve(revision=revision)
+    line = act.line(record)
+    return record if engine.save(record, before=before, line=line).done or _told(engine, line) else None
+
+
+def remove(engine: Engine, record: Schedule | Pause, act: Act) -> bool:
+    """Delete a record if it is still so; False if somebody else was first."""
+    line = act.line(record.evolve(revision=record.revision + 1))
+    return engine.drop(record, line=line) or _told(engine, line)
+
+
+def _first_revision(engine: Engine, record: Schedule | Pause) -> int:
     """Where a new record begins to count: its trail may tell of an earlier one of the same name."""
     return max((line.revision for line in engine.events(subject(record))), default=-1) + 1
 
@@ -38,10 +72,10 @@ def first_revision(engine: Engine, record: Record) -> int:
 def _noted(engine: Engine, change: Change) -> bool:
     """Whether the audit trail has this very change."""
     job = change.after
-    return told(engine, Event(job.id, job.revision, change.at, change.what, change.actor, change.note, job.tenant))
+    return _told(engine, Event(job.id, job.revision, change.at, change.what, change.actor, change.note, job.tenant))
 
 
-def told(engine: Engine, line: Event) -> bool:
+def _told(engine: Engine, line: Event) -> bool:
     """Whether the audit trail has this very line: then the write was done, and its answer was lost."""
     ours = (line.revision, line.what, line.actor, line.at)
     return any((one.revision, one.what, one.actor, one.at) == ours for one in engine.events(line.job_id))

@@ -10,9 +10,10 @@ from datetime import datetime
 
 from treadle.engines.base import Engine, Receipt
 from treadle.errors import EngineError, EngineUnavailable
-from treadle.model import Event, Job, What, checked, clean, new_id
+from treadle.model import MESSAGE_CAP, Job, What, checked, clean, new_id
+from treadle.operating import Act, put
 from treadle.plan import Plan
-from treadle.records import Schedule, subject
+from treadle.records import Schedule
 from treadle.schedule import LATE, firing, job_of
 from treadle.timetable import reconcile
 
@@ -131,9 +132,8 @@ class Scheduler:
         return told if self._engine.save(told, before=after).done else after
 
     def _disable(self, schedule: Schedule, error: Exception) -> None:
-        now, revision = self._engine.now(), schedule.revision + 1
-        after = schedule.evolve(enabled=False, updated_at=now, revision=revision)
-        note = clean(f"schedule {schedule.name}: disabled, for it cannot be read: {error}", 4000)
-        line = Event(subject(schedule), revision, now, What.DISABLED, self._plan.name, note, schedule.tenant)
-        if self._engine.save(after, before=schedule, line=line).done:
+        now = self._engine.now()
+        note = clean(f"schedule {schedule.name}: disabled, for it cannot be read: {error}", MESSAGE_CAP)
+        after = schedule.evolve(enabled=False, updated_at=now)
+        if put(self._engine, after, schedule, Act(What.DISABLED, now, self._plan.name, note)) is not None:
             self._log.error("%s", note)

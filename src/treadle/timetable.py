@@ -15,7 +15,7 @@ from treadle.cron import MOST_TICKS, Tick
 from treadle.engines.base import Engine
 from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
 from treadle.model import MESSAGE_CAP, Event, Job, What, check_name, clean, new_id
-from treadle.operating import first_revision, told
+from treadle.operating import Act, put, remove
 from treadle.records import Misfire, Overlap, Schedule, subject
 from treadle.retry import Retry
 from treadle.schedule import check, job_of, next_tick, preview, restarted
@@ -96,9 +96,7 @@ class Timetable:
         now, owner = self._engine.now(), self._tasks.tenant_of(self._of(tenant, None))
         schedule = self._made(name, task, payload, owner, checked, self._registered(said), now)
         schedule = schedule.evolve(next_at=next_tick(schedule, now), updated_at=now)
-        schedule = schedule.evolve(revision=first_revision(self._engine, schedule))
-        line = _line(schedule, schedule.revision, What.CREATED, now, actor, _note(schedule, reason))
-        if not self._engine.save(schedule, before=None, line=line).done and not told(self._engine, line):
+        if put(self._engine, schedule, None, _act(schedule, What.CREATED, now, actor, reason)) is None:
             raise NotPossible(f"there is a schedule {name!r} already; update it, or choose another name")
         return self.get(name, tenant=schedule.tenant)
 
@@ -151,8 +149,7 @@ class Timetable:
         check_name("actor", actor)
         for _ in range(TRIES):
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
-            line = _line(schedule, schedule.revision + 1, What.DELETED, now, actor, _note(schedule, reason))
-            if self._engine.drop(schedule, line=line) or told(self._engine, line):
+            if remove(self._engine, schedule, _act(schedule, What.DELETED, now, actor, reason)):
                 return
         raise NotPossible(f"schedule {name!r} keeps changing; try again")
 
@@ -172,7 +169,7 @@ class Timetable:
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
             job = job_of(schedule, now, now, id_=id_)
             after = schedule.evolve(revision=schedule.revision + 1)
-            line = _line(after, after.revision, What.RUN_REQUESTED, now, actor, _note(after, reason))
+            line = _act(after, What.RUN_REQUESTED, now, actor, reason).line(after)
             saved = self._engine.save(after, before=schedule, line=line, job=job)
             if saved.done and saved.receipt is not None:
                 if saved.receipt.refused:
@@ -221,10 +218,10 @@ class Timetable:
         check_name("actor", actor)
         for _ in range(TRIES):
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
-            after = edit(schedule, now).evolve(revision=schedule.revision + 1, updated_at=now)
-            line = _line(after, after.revision, what, now, actor, _note(after, reason))
-            if self._engine.save(after, before=schedule, line=line).done or told(self._engine, line):
-                return after
+            after = edit(schedule, now).evolve(updated_at=now)
+            changed = put(self._engine, after, schedule, _act(after, what, now, actor, reason))
+            if changed is not None:
+                return changed
         raise NotPossible(f"schedule {name!r} keeps changing; try again")
 
 
@@ -241,19 +238,16 @@ def reconcile(engine: Engine, wanted: Schedule, *, actor: str) -> bool:
         if found is None:
             made = wanted.evolve(created_at=now, updated_at=now)
             made = made.evolve(next_at=next_tick(made, now))
-            made = made.evolve(revision=first_revision(engine, made))
-            line = _line(made, made.revision, What.CREATED, now, actor, _note(made, "declared in code"))
-            if engine.save(made, before=None, line=line).done:
+            if put(engine, made, None, _act(made, What.CREATED, now, actor, "declared in code")) is not None:
                 return True
         elif found.declared == wanted.declared:
             return False
         else:
             after = found.evolve(**{name: getattr(wanted, name) for name in _BY_CODE})
-            after = after.evolve(declared=wanted.declared, updated_at=now, revision=found.revision + 1)
+            after = after.evolve(declared=wanted.declared, updated_at=now)
             if any(getattr(after, field) != getattr(found, field) for field in TIMING):
                 after = restarted(after, now)
-            line = _line(after, after.revision, What.CHANGED, now, actor, _note(after, "declared in code"))
-            if engine.save(after, before=found, line=line).done:
+            if put(engine, after, found, _act(after, What.CHANGED, now, actor, "declared in code")) is not None:
                 return True
     raise EngineUnavailable(f"schedule {wanted.name!r} keeps changing; repeating is safe")
 
@@ -303,9 +297,6 @@ def _word(words: Any, value: object, field: str) -> Any:
         raise InvalidJob(field, f"{value!r} must be {', '.join(word.value for word in words)}") from None
 
 
-def _note(schedule: Schedule, reason: str) -> str:
-    return clean(": ".join(filter(None, (f"schedule {schedule.name}", reason))), MESSAGE_CAP)
-
-
-def _line(schedule: Schedule, revision: int, what: What, at: datetime, actor: str, note: str) -> Event:
-    return Event(subject(schedule), revision, at, what, actor, note, schedule.tenant)
+def _act(schedule: Schedule, what: What, at: datetime, actor: str, reason: str) -> Act:
+    note = ": ".join(filter(None, (f"schedule {schedule.name}", reason)))
+    return Act(what, at, actor, clean(note, MESSAGE_CAP))

@@ -25,6 +25,7 @@ from treadle.executors import error_from, uncommitted
 from treadle.housekeeping import Housekeeping
 from treadle.keeper import Keeper
 from treadle.lifecycle import Outcome, Refused, Released
+from treadle.membership import Membership
 from treadle.model import Change, Job, Reason, State, new_id
 from treadle.plan import Plan
 from treadle.records import Member, Schedule, silence
@@ -69,12 +70,13 @@ class Worker:
         self._engine = engine
         self._tasks = tasks
         self._logger, self._log = logger, logger or log
+        self._membership = Membership(engine, plan, self._versions, lambda: len(self._held))
         self._upkeep = Upkeep(
             engine,
             plan,
             holds=self._holds,
             scheduler=Scheduler(engine, plan, declared, logger),
-            housekeeping=Housekeeping(engine, plan, self._versions, lambda: len(self._held), logger),
+            housekeeping=Housekeeping(engine, plan, self._versions, self._membership.beat, logger),
             logger=logger,
         )
         self._keeper = Keeper(
@@ -249,7 +251,7 @@ class Worker:
         finally:
             self._keeper.stop()
             with suppress(EngineError):
-                self._upkeep.housekeeping.leave()
+                self._membership.leave()
 
     def _take_turns(self) -> None:
         claim: Claim | None = None  # kept until it is answered: a repeated token claims no second time
@@ -302,7 +304,7 @@ class Worker:
                 if self._slots.crowded:
                     self._on_loop(self._slots.release_late)
                 if self._stopping:
-                    self._upkeep.housekeeping.stopping()
+                    self._membership.stopping()
                 elif self._upkeep.tick():
                     rest_until = 0.0
             except Exception as error:
@@ -334,7 +336,7 @@ class Worker:
     @property
     def _orphans_due(self) -> bool:
         due = self.plan.fail_unknown and self._idle and time.monotonic() >= self._orphans_at
-        return due and self._upkeep.housekeeping.sure
+        return due and self._membership.sure
 
     def _versions(self) -> dict[str, int]:
         return {task.name: task.options.version for task in self._tasks.values()}
