@@ -1,24 +1,24 @@
 """Treadle: the object an application holds. It registers tasks, stores jobs, looks at them and runs workers."""
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from treadle.clock import Clock, Duration, seconds
+from treadle.clock import Clock, Duration
 from treadle.context import Context
 from treadle.engines import connect
 from treadle.engines.base import Engine, Finding, Half, Receipt, Walls
-from treadle.errors import ConfigError, InvalidJob, TreadleError, UnknownTask
+from treadle.errors import InvalidJob
 from treadle.handle import Handle, note
-from treadle.model import FollowUp, Job, OnEnd, check_name
+from treadle.model import FollowUp, Job, check_name
 from treadle.profile import Profile, checked
 from treadle.records import Member, Schedule
 from treadle.retry import Retry
 from treadle.submitting import submission, told
-from treadle.task import OnConflict, Options, Task, Unique
+from treadle.task import OnConflict, Task, Unique
+from treadle.tasks import Tasks
 from treadle.tenant import Tenant
 from treadle.tx import arun_in, run, run_in
 
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-OPTIONS = ("queue", "lane", "priority", "retry", "timeout", "unique", "version", "on_succeeded", "on_failed", "audit")
-SCHEDULING = (
-    "cron", "every", "tz", "payload", "misfire", "misfire_limit", "misfire_age", "overlap", "jitter", "for_each",
-)  # fmt: skip
-"""What `@app.task(...)` may say beside OPTIONS, to be run by itself."""
 
 
 class Decorator(Protocol):
@@ -70,10 +63,9 @@ class Treadle(Handle):
 
         Workers log to `logger` instead of to our own, `treadle.*`. Nothing is opened yet.
         """
-        self.tasks: dict[str, Task[..., Any]] = {}
         self.profile = checked(profile or Profile())
+        self.tasks = Tasks(self, self.profile.task)
         self.logger = logger
-        self._declared: dict[tuple[str | None, str], tuple[str, Any, Mapping[str, Any]]] = {}
         self._clock = clock
         self._given = {"url": url, **settings}
 
@@ -139,36 +131,7 @@ class Treadle(Handle):
 
     def register(self, name: str, handler: Callable[..., Any], **options: Any) -> Task[..., Any]:
         """Register a handler under a name: a function, a class with `handle`, or any `f(job: dict)`."""
-        if not callable(handler):
-            raise ConfigError(f"task {name!r}: {handler!r} cannot be called")
-        if name in self.tasks and self.tasks[name].handler is not handler:
-            raise ConfigError(f"task {name!r} is registered twice; give one of them another name")
-        said = {option: options.pop(option) for option in SCHEDULING if option in options}
-        task: Task[..., Any] = Task(self, name, handler, self._options(name, options))
-        if said and (None, name) not in self._declared:
-            self.declare(name, name, said.pop("payload", None), **said)
-        self.tasks[name] = task
-        return task
-
-    def _options(self, name: str, given: Mapping[str, Any]) -> Options:
-        """What a task takes for granted of its jobs: what it was given, else what the profile says of all tasks."""
-        options = {**self.profile.task, **given}
-        unknown = options.keys() - set(OPTIONS)
-        if unknown:
-            known = f"known: {', '.join((*OPTIONS, *SCHEDULING))}"
-            raise ConfigError(f"task {name!r}: unknown option {', '.join(sorted(unknown))}; {known}")
-        follow = {state: _follow_up(name, state, options) for state in ("succeeded", "failed")}
-        for option in ("on_succeeded", "on_failed", "audit"):
-            options.pop(option, None)
-        if any(follow.values()):
-            options["on_end"] = OnEnd(**follow)
-        if isinstance(options.get("unique"), str):
-            options["unique"] = Unique(options["unique"])
-        if not isinstance(options.get("unique", Unique()), Unique):
-            raise ConfigError(f"task {name!r}: unique: {options['unique']!r} must be a scope, or Unique(scope=…)")
-        if options.get("timeout") is not None:
-            options["timeout"] = seconds(options["timeout"], "timeout")
-        return Options(**options)
+        return self.tasks.register(name, handler, options)
 
     # -------------------------------------------------------------------------------------- enqueue
 
@@ -177,41 +140,14 @@ class Treadle(Handle):
 
         With `checked=False` the task need not be known here: the payload is checked when the job runs.
         """
-        return self.stored(self.task_named(name, checked=checked).using(**using), payload)
-
-    def task_named(self, name: str, *, checked: bool) -> Task[..., Any]:
-        """The task of this name; one that is not known here only if it need not be `checked`."""
-        task = self.tasks.get(name)
-        if task is None:
-            if checked:
-                raise UnknownTask(name, self.tasks)
-            task = Task(self, name, _raw, self._options(name, {}))
-        return task
-
-    def stored(self, task: Task[..., Any], payload: Any) -> Job:
-        """Store a job of this task with its whole payload as data."""
-        job = task.job_from_payload({} if payload is None else payload)
-        return task.store(job)
+        return self.tasks.named(name, checked=checked).using(**using).enqueue_payload(payload)
 
     def store_now(self) -> datetime:
         """The store's time."""
         return self.engine.now()
 
     def follow_up(self, wanted: FollowUp | None) -> FollowUp | None:
-        """What is to follow, with the options of the task that follows, if that is known here."""
-        task = self.tasks.get(wanted.task) if wanted is not None and wanted.task else None
-        if wanted is None or task is None:
-            return wanted
-        options = task.options
-        return wanted._replace(
-            queue=options.queue,
-            lane=options.lane,
-            priority=options.priority,
-            version=options.version,
-            retry=options.retry,
-            timeout=options.timeout,
-            wants=task.payload.names,
-        )
+        return self.tasks.follow_up(wanted)
 
     def tenant_of(self, named: str | None) -> str:
         """The tenant of a new job; InvalidJob if it must be named and is not."""
@@ -243,79 +179,23 @@ class Treadle(Handle):
         return Tenant(self, name)
 
     @property
-    def scheduled_tasks(self) -> "Treadle":
-        return self
-
-    def scheduled_task(
-        self, name: str, payload: Any, *, rows: str | None, checked: bool
-    ) -> tuple[Mapping[str, Any], Any]:
-        """What a schedule of this task takes for granted of its jobs; and the payload, as the task wants it.
-
-        Without `rows` to add to it, the payload must fit the task as it is.
-        """
-        from treadle.schedule import EXPANSION  # noqa: PLC0415
-
-        task = self.task_named(name, checked=checked)
-        payload = {} if payload is None else payload
-        if rows is None:
-            payload = json.loads(task.payload.encode_value(payload))
-        elif checked and f"{EXPANSION}{rows}" not in self.tasks:
-            raise ConfigError(f"for_each: no rows are registered as {rows!r}; register them: app.for_each(function)")
-        options = task.options
-        retry = dict(zip(("max_attempts", "retry_base", "retry_cap", "retry_jitter"), options.retry, strict=True))
-        taken = {name: getattr(options, name) for name in ("queue", "lane", "priority", "timeout")}
-        return {**taken, **retry, "task_version": options.version, "on_end": task.on_end()}, payload
-
-    def scheduled_row(self, task: str, payload: object) -> tuple[str, OnEnd | None]:
-        """The payload of one row as its task wants it, as JSON, and what follows its jobs."""
-        named = self.task_named(task, checked=False)
-        return named.payload.encode_value(payload), named.on_end()
+    def _tasks(self) -> Tasks:
+        return self.tasks
 
     def declare(self, name: str, task: str | Task[..., Any], payload: Any = None, **said: Any) -> None:
         """Declare a schedule in code, as `@app.task(cron=…)` does: a worker brings it into the store when it starts.
 
         It says what `app.schedules.create` says. What an operator disables stays disabled.
         """
-        from treadle.timetable import declaration  # noqa: PLC0415 - calendars are loaded by who uses them
-
-        tenant = said.pop("tenant", None)
-        if (tenant, name) in self._declared:
-            raise ConfigError(f"schedule {name!r} is declared twice; give one of them another name")
-        rows = said.get("for_each")
-        if callable(rows):
-            said = {**said, "for_each": self.for_each(rows)}
-        named = str(getattr(task, "name", task))
-        declaration(name, named, {}, {}, said, tenant or "default")  # what is wrong with it is an error here and now
-        self._declared[tenant, name] = (named, payload, said)
+        self.tasks.declare(name, task, payload, said)
 
     def declared(self) -> list[Schedule]:
         """The schedules that this code declares."""
-        if not self._declared:
-            return []
-        from treadle.timetable import declaration  # noqa: PLC0415
-
-        found = []
-        for (tenant, name), (task, given, said) in self._declared.items():
-            try:
-                taken, payload = self.scheduled_task(task, given, rows=said.get("for_each"), checked=True)
-            except TreadleError as error:
-                raise ConfigError(f"schedule {name!r}: {error}") from error
-            found.append(declaration(name, task, payload, taken, said, self.tenant_of(tenant)))
-        return found
+        return self.tasks.declared()
 
     def for_each(self, rows: Callable[..., Any], name: str | None = None) -> str:
         """Register a function that yields rows, for schedules that make a job of each (`for_each=`); its name."""
-        from treadle.expansion import expansion  # noqa: PLC0415 - only who has rows needs it
-        from treadle.schedule import EXPANSION  # noqa: PLC0415
-
-        name = name or str(getattr(rows, "__name__", ""))
-        task = f"{EXPANSION}{name}"
-        known = self.tasks.get(task)
-        if known is not None and getattr(known.handler, "rows", None) is not rows:
-            raise ConfigError(f"for_each: {name!r} is registered twice; give one of them another name")
-        if known is None:
-            self.register(task, expansion(rows, self))
-        return name
+        return self.tasks.for_each(rows, name)
 
     def workers(self) -> list[Member]:
         """The workers that are alive, as they last said."""
@@ -422,24 +302,3 @@ class Treadle(Handle):
     def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
         """Run a worker in this thread until it is stopped (SIGTERM, SIGINT); options as in `worker`."""
         self.worker(**options).run(until_idle=until_idle)
-
-
-def _raw(payload: Any) -> None:
-    """Stands for the handler of a task that is not known here."""
-
-
-def _follow_up(task: str, state: str, options: Mapping[str, Any]) -> FollowUp | None:
-    """What a task says is to follow a job that ends so."""
-    then, names = options.get(f"on_{state}"), options.get("audit") or {}
-    if not isinstance(names, Mapping):
-        raise ConfigError(f"task {task!r}: audit: {names!r} must be names by state, such as {{'failed': 'LOST'}}")
-    if unknown := names.keys() - {"succeeded", "failed"}:
-        raise ConfigError(f"task {task!r}: audit: {', '.join(sorted(unknown))} must be succeeded or failed")
-    if state in names:
-        check_name("audit", names[state])
-    if then is None and state not in names:
-        return None
-    name = then.name if isinstance(then, Task) else then or ""
-    if name:
-        check_name(f"on_{state}", name)
-    return FollowUp(names.get(state, ""), name)

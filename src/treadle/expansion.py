@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from treadle.context import Context
 from treadle.engines.base import Engine
@@ -18,18 +18,11 @@ from treadle.schedule import job_of_row, payload_of_row
 AT_ONCE = 500  # jobs stored in one go
 
 
-class House(Protocol):
-    """The app: its store, and what it knows of the task that the rows are for."""
-
-    @property
-    def engine(self) -> Engine: ...
-
-    def scheduled_row(self, task: str, payload: object) -> tuple[str, OnEnd | None]:
-        """The payload as the task wants it, as JSON, and what follows its jobs."""
-        ...
+Encode = Callable[[str, object], tuple[str, OnEnd | None]]
+"""From a task's name and a payload to its JSON, and what follows such jobs."""
 
 
-def expansion(rows: Callable[..., Any], app: House) -> Callable[..., Any]:
+def expansion(rows: Callable[..., Any], encode: Encode, store_of: Callable[[], Engine]) -> Callable[..., Any]:
     """The handler that stores a job for each row that `rows` yields; it may take the Context."""
     arguments = len(inspect.signature(rows).parameters)
     if arguments > 1:
@@ -38,16 +31,17 @@ def expansion(rows: Callable[..., Any], app: House) -> Callable[..., Any]:
     def job(parent: Job, row: object, now: datetime) -> Job:
         try:
             task = parent.payload["schedule"]["task"]
-            return job_of_row(parent, *app.scheduled_row(task, payload_of_row(parent, row)), now)
+            return job_of_row(parent, *encode(task, payload_of_row(parent, row)), now)
         except InvalidJob as error:
             raise GiveUp(f"row {row!r}: {error}") from None
 
     def store(ctx: Context, batch: Iterable[object]) -> int:
         if ctx.cancelled:
             raise LeaseLost(f"job {ctx.job.id} was told to stop; what it has stored stays, the rest comes with a retry")
-        now = app.engine.now()
+        engine = store_of()
+        now = engine.now()
         jobs = [job(ctx.job, row, now) for row in batch]
-        refused = [receipt.refused for receipt in app.engine.enqueue(jobs) if receipt.refused]
+        refused = [receipt.refused for receipt in engine.enqueue(jobs) if receipt.refused]
         if refused:
             raise GiveUp(f"{len(refused)} of the rows cannot be stored: {refused[0]}")
         return len(jobs)

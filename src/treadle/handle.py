@@ -22,7 +22,8 @@ from treadle.why import Obstacle, why
 
 if TYPE_CHECKING:
     from treadle.settings import Settings
-    from treadle.timetable import Tasks, Timetable
+    from treadle.tasks import Tasks
+    from treadle.timetable import Timetable
 
 TRIES = 20
 LONGEST = 3660  # days of costs in one look
@@ -62,7 +63,7 @@ class Handle:
         raise NotImplementedError
 
     @property
-    def scheduled_tasks(self) -> "Tasks":
+    def _tasks(self) -> "Tasks":
         raise NotImplementedError
 
     # ---------------------------------------------------------------------------------------- looking
@@ -180,7 +181,7 @@ class Handle:
         """The schedules: make, list, change, enable, disable, delete, preview, run."""
         from treadle.timetable import Timetable  # noqa: PLC0415 - calendars are loaded by who uses them
 
-        return Timetable(self.engine, self.scheduled_tasks, self.bound)
+        return Timetable(self.engine, self._tasks, self.bound)
 
     # --------------------------------------------------------------------------------------- the gate
 

@@ -93,7 +93,7 @@ class Task(Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store a job that will run this task with these arguments; the job, or the one that holds its key."""
-        return self.store(self.job(*args, **kwargs))
+        return _stored(self._submit([self.job(*args, **kwargs)]))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` for async code: the loop goes on while the store works."""
@@ -194,9 +194,9 @@ class Task(Generic[P, R]):
         self._class_method  # noqa: B018 - says clearly if there is none
         return object.__new__(handler).handle
 
-    def store(self, job: Job) -> Job:
-        """Store a job of this task; the job, or the one that holds its key."""
-        return _stored(self._submit([job]))
+    def enqueue_payload(self, payload: Any) -> Job:
+        """`enqueue` with the whole payload as data."""
+        return _stored(self._submit([self.job_from_payload({} if payload is None else payload)]))
 
     def _submit(self, jobs: list[Job]) -> list[Receipt]:
         return self._enqueuer.submit(jobs, on_conflict(self.options.unique), self.options.tx)

@@ -10,10 +10,10 @@ from treadle.handle import Handle
 from treadle.model import FollowUp, Job, check_name
 from treadle.profile import Profile
 from treadle.task import OnConflict, Task
+from treadle.tasks import Tasks
 
 if TYPE_CHECKING:
     from treadle.settings import Settings
-    from treadle.timetable import Tasks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,9 +24,8 @@ class House(Protocol):
 
     engine: Engine
     profile: Profile
-    tasks: dict[str, Task[..., Any]]
+    tasks: Tasks
     settings: "Settings"
-    scheduled_tasks: "Tasks"
 
     def store_now(self) -> datetime: ...
 
@@ -39,10 +38,6 @@ class House(Protocol):
     async def asubmit(
         self, jobs: list[Job], conflict: OnConflict, tx: Any, *, engine: Engine | None = None
     ) -> list[Receipt]: ...
-
-    def stored(self, task: Task[..., Any], payload: Any) -> Job: ...
-
-    def task_named(self, name: str, *, checked: bool) -> Task[..., Any]: ...
 
 
 class Tenant(Handle):
@@ -63,8 +58,8 @@ class Tenant(Handle):
         return self._app.settings
 
     @property
-    def scheduled_tasks(self) -> "Tasks":
-        return self._app.scheduled_tasks
+    def _tasks(self) -> Tasks:
+        return self._app.tasks
 
     def using(self, task: Task[P, R], **options: Any) -> Task[P, R]:
         """The task, enqueueing for this tenant only: `acme.using(welcome, priority=5).enqueue(user)`."""
@@ -74,8 +69,8 @@ class Tenant(Handle):
 
     def enqueue(self, name: str, payload: Any = None, *, checked: bool = True, **using: Any) -> Job:
         """Store a job of this tenant by task name; as `app.enqueue`."""
-        task = self._app.task_named(name, checked=checked)
-        return self._app.stored(Task(self, task.name, task.handler, task.options).using(**using), payload)
+        task = self._app.tasks.named(name, checked=checked)
+        return Task(self, task.name, task.handler, task.options).using(**using).enqueue_payload(payload)
 
     # ------------------------------------------------------------------------- as the tasks' enqueuer
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from treadle.clock import seconds
 from treadle.cron import MOST_TICKS, Tick
@@ -20,6 +20,9 @@ from treadle.records import Misfire, Overlap, Schedule, subject
 from treadle.retry import Retry
 from treadle.schedule import check, job_of, next_tick, preview, restarted
 from treadle.task import Task
+
+if TYPE_CHECKING:
+    from treadle.tasks import Tasks
 
 TRIES = 20
 FEW = 3  # where the next tick tries again
@@ -40,26 +43,10 @@ _BY_CODE = tuple(
 )  # fmt: skip
 
 
-class Tasks(Protocol):
-    """Who knows the tasks: what a schedule takes for granted of its jobs, and whether a payload fits."""
-
-    def tenant_of(self, named: str | None) -> str: ...
-
-    def scheduled_task(
-        self, name: str, payload: Any, *, rows: str | None, checked: bool
-    ) -> tuple[Mapping[str, Any], Any]:
-        """The task's options by the names of Schedule's fields, and the payload as data; an error if it cannot be."""
-        ...
-
-    def for_each(self, rows: Callable[..., Any]) -> str:
-        """Register a function that yields rows; its name."""
-        ...
-
-
 class Timetable:
     """The schedules of a store: everybody's, or one tenant's (`app.schedules`, `app.tenant("acme").schedules`)."""
 
-    def __init__(self, engine: Engine, tasks: Tasks, tenant: str | None = None) -> None:
+    def __init__(self, engine: Engine, tasks: "Tasks", tenant: str | None = None) -> None:
         self._engine = engine
         self._tasks = tasks
         self._tenant = tenant
@@ -122,7 +109,7 @@ class Timetable:
                 schedule = schedule.evolve(cron=None)
             edited = schedule.evolve(**_fields(said))
             if {"payload", "task", "for_each"} & said.keys():
-                taken, payload = self._tasks.scheduled_task(
+                taken, payload = self._tasks.scheduled(
                     edited.task, edited.payload, rows=edited.for_each, checked=checked
                 )
                 version = taken["task_version"] if "task" in said else edited.task_version
@@ -203,7 +190,7 @@ class Timetable:
         self, name: str, task: Any, payload: Any, tenant: str, checked: bool, said: Mapping[str, Any], now: datetime
     ) -> Schedule:
         named = str(getattr(task, "name", task))
-        taken, payload = self._tasks.scheduled_task(named, payload, rows=said.get("for_each"), checked=checked)
+        taken, payload = self._tasks.scheduled(named, payload, rows=said.get("for_each"), checked=checked)
         return check(Schedule(name, named, now, tenant, payload, **{**taken, **_fields(said)}))
 
     def _change(

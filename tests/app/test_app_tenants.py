@@ -456,7 +456,7 @@ REACHED = {
     "pauses", "audit", "verify_audit", "using", "enqueue",
 }  # fmt: skip
 HARMLESS = {
-    "bound", "engine", "profile", "settings", "scheduled_tasks",  # the house itself, which no tenant is handed
+    "bound", "engine", "profile", "settings",  # the house itself, which no tenant is handed
     "store_now", "tenant_of", "submit", "asubmit", "follow_up",  # as the tasks' enqueuer
 }  # fmt: skip
 
