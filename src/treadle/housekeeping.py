@@ -27,6 +27,7 @@ SEAL_PERIOD = 60.0
 BUDGET_PERIOD = 10.0
 FORGET_PERIOD = 3600.0
 BATCH = 200
+LONGEST = 0.2  # seconds that one look for old jobs may take: the jobs come first
 SEALS = 20  # of one tenant, made in one go
 RIPE = 60.0  # seconds after which lines are sealed although they do not fill a seal
 GONE = timedelta(days=1)  # after which a worker that was not heard of is forgotten
@@ -76,7 +77,8 @@ class Housekeeping:
 
     def _prune(self) -> float:
         """Delete old jobs of our own tasks: how long those of another program are kept, its own workers know."""
-        deleted = self._engine.prune(self._plan.keep._replace(only=frozenset(self._tasks())), limit=BATCH)
+        ours = self._plan.keep._replace(only=frozenset(self._tasks()))
+        deleted = self._engine.prune(ours, limit=BATCH, longest=LONGEST)
         if deleted:
             self._log.info("deleted %d old job%s", deleted, "s" * (deleted != 1))
         if deleted >= BATCH:

@@ -325,6 +325,21 @@ def test_an_id_that_tells_no_time_is_pruned_too_in_the_end(real, monkeypatch):
     assert real.get([id]) == [None]
 
 
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
+def test_what_may_go_is_found_behind_many_pages_of_what_stays_unless_time_is_short(real, monkeypatch, state):
+    monkeypatch.setattr(pruning, "PAGE", 3)
+    monkeypatch.setattr(pruning, "PAGES", 2)
+    for task, number in (("stays", 50), ("goes", 6)):
+        real.enqueue([a_job(real.now(), task=task, retry=Retry(max_attempts=1)) for _ in range(number)])
+        outcome = Succeeded("1") if state is State.SUCCEEDED else Failed(an_error(real.now()))
+        real.turn([lifecycle.settle(job, outcome, real.now()) for job in claim(real, number)])
+    keep = Retention({}, {"goes": {state: timedelta(0)}})
+    assert real.prune(keep, limit=5, longest=0) == 0  # and the next call goes on from there
+    assert real.prune(keep, limit=5) == 5
+    assert real.prune(keep, limit=5) == 1
+    assert real.count(Where()) == {state: 50}
+
+
 @pytest.mark.parametrize("days", [0, 1, 100_000, 999_999_999])
 def test_any_age_to_keep_is_understood(real, days):
     job = finished(real, 1)[0]

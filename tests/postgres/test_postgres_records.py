@@ -301,7 +301,7 @@ def test_thousands_of_jobs_that_ended_in_one_moment_are_walked_over(
         max_attempts, retry_base, retry_jitter, state, attempt, failures, crashes, finished_at, cancel_requested,
         cost_micros, revision)
     select @.new_id(), task, '{}', at, at, 'default', 'default', '', 1, 0, 5, 5, 1, 'failed', 1, 0, 0, at, false, 0, 2
-    from (select 'kept' as task, %s::timestamptz as at from generate_series(1, 2500)
+    from (select 'kept' as task, %s::timestamptz as at from generate_series(1, 25000)
         union all select 'old', %s::timestamptz from generate_series(1, 7)) as job
     """
     sql(crowd, clock.now(), clock.now() + timedelta(seconds=1))
@@ -309,7 +309,7 @@ def test_thousands_of_jobs_that_ended_in_one_moment_are_walked_over(
     day = timedelta(days=1)
 
     assert engine.prune(Retention({State.FAILED: day}, {"kept": {State.FAILED: None}}), limit=100) == 7
-    assert engine.count(Where()) == {State.FAILED: 2500}
+    assert engine.count(Where()) == {State.FAILED: 25_000}
 
 
 # -------------------------------------------------------------------------------------------- from before

@@ -289,9 +289,11 @@ class Engine(Protocol):
         """The audit lines of one job, or of a record by its `subject`, oldest first."""
         ...
 
-    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None) -> int:
+    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, longest: float = float("inf")) -> int:
         """Delete up to `limit` jobs that finished longer ago than `keep` says; how many it deleted.
 
+        Those that stay are walked over, which may take long where they are many. After `longest` seconds it returns,
+        and the next call goes on from there.
         A job whose key is still held is kept. The audit trail stays: `forget` deletes from it.
         """
         ...

@@ -9,7 +9,6 @@ from treadle.engines.base import Retention
 from treadle.model import State
 
 AGAIN = 3600.0  # seconds after which a walk begins at the oldest job again: some stayed only for their key
-LONGEST = 20  # windows that one call walks through
 
 
 class Rule(NamedTuple):
@@ -65,12 +64,13 @@ class Sweeper:
         limit: int,
         now: datetime,
         window: Callable[[Rule, Place, datetime, int], Window],
+        longest: float = float("inf"),
     ) -> int:
-        """Delete up to `limit` jobs; `window(rule, since, until, limit)` does a part of it."""
-        gone = 0
+        """Delete up to `limit` jobs; `window(rule, since, until, limit)` does a part of it, one a rule at least."""
+        gone, deadline = 0, time.monotonic() + longest
         for rule in rules(keep):
             until = _back(now, rule.age)
-            for _ in range(LONGEST):
+            while True:
                 if gone >= limit:
                     return gone
                 done = window(rule, self._since(rule), until, limit - gone)
@@ -81,6 +81,8 @@ class Sweeper:
                 if rule.picky:
                     began = self._reached.get(rule, (done.end, time.monotonic()))[1]
                     self._reached[rule] = (done.end, began)
+                if time.monotonic() >= deadline:
+                    break
         return gone
 
     def _since(self, rule: Rule) -> Place:

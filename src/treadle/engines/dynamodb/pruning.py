@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from treadle.engines.base import LISTED, Retention
 from treadle.engines.dynamodb.client import Client, Crowded, Failed
@@ -30,7 +31,15 @@ PAGES = 5  # of records, of one partition, that one call walks
 ROUND = 6 * 3600.0  # seconds between two walks over what was kept
 PIECES = 80  # that one transaction takes along
 
-Walked = tuple[list[Item], str]
+
+class Walked(NamedTuple):
+    """What a walk through one partition found, how far it came, and whether it left something for the next."""
+
+    items: list[Item]
+    reached: str
+    cut: bool = False
+
+
 Old = Callable[[Item], bool]
 
 
@@ -52,52 +61,69 @@ class Pruning:
         self._only: frozenset[str] | None = None  # of which tasks
         self._anew_at = 0.0
 
-    def prune(self, keep: Retention, limit: int, now: datetime, *, everything: bool) -> int:
+    def prune(self, keep: Retention, limit: int, now: datetime, longest: float, *, everything: bool) -> int:
         """Delete up to `limit`; `everything`: look at all records, also at those whose id was made too late."""
+        gone, deadline = 0, time.monotonic() + longest
+        while True:
+            deleted, more = self._part(keep, limit - gone, now, everything=everything)
+            gone += deleted
+            if gone >= limit or not more or time.monotonic() >= deadline:
+                return gone
+
+    def _part(self, keep: Retention, limit: int, now: datetime, *, everything: bool) -> tuple[int, bool]:
+        """A few pages of every partition: how many went, and whether pages are left that nobody has looked at."""
         if everything or keep.only != self._only or time.monotonic() >= self._anew_at:
             self._walked, self._only, self._anew_at = {}, keep.only, time.monotonic() + ROUND
         old: list[Item] = []
+        more = False
         walked: dict[tuple[State, int], str] = {}
         for state in (*LISTED, State.SUCCEEDED):
             cutoff = _latest(keep, state, now)
             if cutoff is None:
                 continue
-            parts = self._walk(state, cutoff, keep, limit, now, everything=everything)
-            old += [item for items, _ in parts for item in items]
-            some = keep.only is not None or any(state in ages for ages in keep.tasks.values())
-            if some or state not in LISTED:  # it passes some that stay
-                walked.update({(state, number): reached for number, (_, reached) in enumerate(parts)})
+            picky = state not in LISTED or keep.only is not None or any(state in ages for ages in keep.tasks.values())
+            pages = PAGES if picky and not everything else None
+            parts = self._walk(state, cutoff, keep, limit, now, pages)
+            old += [item for part in parts for item in part.items]
+            more |= any(part.cut for part in parts)
+            if picky:  # it passes some that stay
+                walked.update({(state, number): part.reached for number, part in enumerate(parts)})
         if len(old) <= limit and not everything:  # else those that are left are met the next time
             self._walked.update(walked)
         old.sort(key=lambda item: str(item["completed_at"]["S"]))
-        return sum(self._each(lambda item: self._forget(item, now), old[:limit]))
+        gone = sum(self._each(lambda item: self._forget(item, now), old[:limit]))
+        return gone, more and (gone > 0 or not old)
 
     def _walk(
-        self, state: State, cutoff: datetime, keep: Retention, limit: int, now: datetime, *, everything: bool
+        self, state: State, cutoff: datetime, keep: Retention, limit: int, now: datetime, pages: int | None
     ) -> list[Walked]:
-        """Records of jobs of this state that may go, partition by partition."""
+        """Records of jobs of this state that may go, partition by partition; in so many pages of each, or all."""
 
         def is_old(item: Item) -> bool:
             return _is_old(item, state, keep, now)
 
         if state in LISTED:
             numbers = range(lines(self._table.spread))
-            return self._each(lambda n: self._listed(n, state, cutoff, limit, now, is_old), numbers)
-        pages = None if everything else PAGES
+            return self._each(lambda n: self._listed(n, state, cutoff, limit, now, pages, is_old), numbers)
         numbers = range(self._table.spread)
         return self._each(lambda n: self._succeeded(n, cutoff, limit, now, pages, is_old), numbers)
 
-    def _listed(self, number: int, state: State, cutoff: datetime, limit: int, now: datetime, is_old: Old) -> Walked:
+    def _listed(
+        self, number: int, state: State, cutoff: datetime, limit: int, now: datetime, pages: int | None, is_old: Old
+    ) -> Walked:
         """Those of one list, by the time they ended; and how far it looked."""
         found: list[Item] = []
         low = reached = self._walked.get((state, number), " ")
-        for page in self._client.pages(f"{state}#{number:02x}", low=low, high=text_of(cutoff), limit=min(PAGE, limit)):
+        listed = self._client.pages(f"{state}#{number:02x}", low=low, high=text_of(cutoff), limit=min(PAGE, limit))
+        for count, page in enumerate(listed, 1):
             records = self._reader.items([id_of(line) for line in page])
             found += self._free([record for record in records if is_old(record)], now)
             if len(found) >= limit:
                 break
             reached = page[-1]["SK"]["S"] if page else reached
-        return found, reached
+            if count == pages:
+                return Walked(found, reached, cut=True)
+        return Walked(found, reached)
 
     def _succeeded(
         self, number: int, cutoff: datetime, limit: int, now: datetime, pages: int | None, is_old: Old
@@ -112,8 +138,8 @@ class Pruning:
                 break
             reached = page[-1]["SK"]["S"] if page else reached
             if count == pages:
-                break
-        return found, reached
+                return Walked(found, reached, cut=True)
+        return Walked(found, reached)
 
     def _free(self, items: Sequence[Item], now: datetime) -> list[Item]:
         """Those that do not hold their key any more."""
