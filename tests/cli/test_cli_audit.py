@@ -130,6 +130,13 @@ def test_verify_names_what_was_tampered_with_and_exits_with_1(busy, statement, p
     assert busy("audit", "verify", "--tenant", "default").code == 0
 
 
+def test_verify_of_a_tenant_without_a_single_line_is_an_error(busy):
+    answer = busy("audit", "verify", "--tenant", "amce")
+    assert (answer.code, answer.out) == (1, "")
+    assert "tenant 'amce' has no audit lines, sealed or not: there is nothing to verify" in answer.err
+    assert busy("audit", "verify", "--tenant", "acme").code == 0  # not sealed yet
+
+
 def test_verify_says_if_lines_went_sooner_than_they_would_now(busy, monkeypatch):
     seal()
     monkeypatch.setenv("TREADLE_KEEP_AUDIT", "0")

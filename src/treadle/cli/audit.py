@@ -13,7 +13,7 @@ from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW
 from treadle.cli.store import MARKS
 from treadle.cli.terminal import clock, coloured, document, preview, safe, say, table, width
-from treadle.errors import ConfigError, InvalidJob
+from treadle.errors import ConfigError, InvalidJob, NotPossible
 from treadle.handle import Trail
 from treadle.model import Event, What
 
@@ -74,6 +74,8 @@ def verify(
     """
     with closing(find_ready_store(app, url)) as store:
         trail = store.verify_audit(tenant=tenant)
+    if tenant is not None and not trail.tenants and not trail.unsealed:  # a name mistyped, or a trail wiped out
+        raise NotPossible(f"tenant {tenant!r} has no audit lines, sealed or not: there is nothing to verify")
     if as_json:
         document({"sound": trail.sound, **as_dict(trail), "tenants": [as_dict(found) for found in trail.tenants]})
     else:
