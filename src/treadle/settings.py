@@ -3,7 +3,7 @@
 import json
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
@@ -140,10 +140,11 @@ def load(defaults: Mapping[str, Any] | None = None, /, **given: Any) -> Settings
         if left := {name: value for name, value in (defaults or {}).items() if name not in settings.model_fields_set}:
             settings = Settings(**said, **left)
     except ValidationError as error:
-        problems = "; ".join(_problem(item["loc"], item["msg"], item["type"]) for item in error.errors())
-        raise ConfigError(
-            f"settings: {problems} (arguments, TREADLE_*, treadle.toml, [tool.treadle], profile)"
-        ) from None
+        problems = (
+            f"{_problem(item['loc'], item['msg'], item['type'])} ({_source(str(item['loc'][0]), said)})"
+            for item in error.errors()
+        )
+        raise ConfigError(f"settings: {'; '.join(problems)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"settings: treadle.toml or pyproject.toml is no valid TOML: {error}") from None
     except SettingsError as error:  # pydantic-settings' own error for a variable that should hold JSON
@@ -157,8 +158,21 @@ def load(defaults: Mapping[str, Any] | None = None, /, **given: Any) -> Settings
 def _problem(place: tuple[int | str, ...], said: str, kind: str) -> str:
     if place[-1] == "[key]":
         place, said = place[:-1], "must be succeeded, failed or cancelled"
-    hint = _meant(place[0]) if kind == "extra_forbidden" else ""
-    return f"{'.'.join(str(part) for part in place)}: {said.removeprefix('Value error, ')}{hint}"
+    if kind == "extra_forbidden":
+        said = f"is no setting{_meant(place[0])}"
+    return f"{'.'.join(str(part) for part in place)}: {said.removeprefix('Value error, ')}"
+
+
+def _source(name: str, said: Mapping[str, Any]) -> str:
+    """Where a setting comes from that cannot be used: the first that names it is the one that counts."""
+    variable = f"TREADLE_{name.upper()}"
+    named: dict[str, Container[str]] = {
+        "an argument": said,
+        variable: [name] if variable in map(str.upper, os.environ) else [],
+        str(TOML): TomlConfigSettingsSource(Settings)(),
+        "[tool.treadle] in pyproject.toml": PyprojectTomlConfigSettingsSource(Settings)(),
+    }
+    return next((source for source, names in named.items() if name in names), "the profile")
 
 
 def _no_json() -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Settings: arguments before TREADLE_* before treadle.toml before [tool.treadle]; what is wrong is said by name."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,29 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., App]
 @pytest.mark.parametrize("first", range(4), ids=SOURCES)
 def test_the_nearer_source_wins(given: Callable[..., App], first: int) -> None:
     assert given(list(SOURCES[first:])).settings.concurrency == first + 1
+
+
+@pytest.mark.parametrize("first", range(4), ids=SOURCES)
+def test_what_is_wrong_is_said_of_the_source_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    for source in SOURCES[first:]:
+        match source:
+            case "variable":
+                monkeypatch.setenv("TREADLE_LEASE", "soon")
+            case "treadle.toml":
+                (tmp_path / source).write_text('lease = "soon"\n')
+            case "pyproject.toml":
+                (tmp_path / source).write_text('[tool.treadle]\nlease = "soon"\n')
+    given = {"lease": "soon"} if first == 0 else {}
+    named = ("an argument", "TREADLE_LEASE", "treadle.toml", "[tool.treadle] in pyproject.toml")[first]
+    with pytest.raises(ConfigError, match=rf"lease: 'soon' is no duration.* \({re.escape(named)}\)$"):
+        load(poll="2s", **given)
+
+
+def test_what_is_wrong_in_a_profile_is_said_of_the_profile() -> None:
+    with pytest.raises(ConfigError, match=r"poll: 'soon' .* \(the profile\)$"):
+        load({"poll": "soon"}, lease=5)
 
 
 def test_sources_fill_each_others_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
