@@ -207,3 +207,11 @@ def test_a_store_without_walls_of_its_own_says_so(ready):
     said = ready("walls", "--worker-role", "worker", "--app-role", "web")
     assert said.code == 1
     assert "no row-level security" in said.err
+
+
+def test_walls_are_printed_without_a_server(call):
+    nowhere = ("--url", "postgresql://nobody@127.0.0.1:1/shop", "--worker-role", "worker", "--app-role", "web")
+    said = call("walls", "--sql", *nowhere)
+    assert (said.code, said.err) == (0, "")
+    assert "force row level security" in said.out
+    assert "to worker using (true)" in said.out

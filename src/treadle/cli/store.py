@@ -91,7 +91,8 @@ def walls(
     as_json: options.Json = False,
 ) -> None:
     """Keep tenants apart in PostgreSQL itself, by row-level security; again after each migration."""
-    with closing(find_ready_store(app, url)) as store:
+    find = find_store if sql else find_ready_store  # to print them needs no server
+    with closing(find(app, url)) as store:
         text = store.walls(worker_role=worker_role, app_role=app_role, owner=owner, only_sql=sql)
         where = safe(masked(store.settings.url))
     if as_json:
