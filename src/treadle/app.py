@@ -64,7 +64,7 @@ class Treadle(Handle):
         Workers log to `logger` instead of to our own, `treadle.*`. Nothing is opened yet.
         """
         self.profile = checked(profile or Profile())
-        self.tasks = Tasks(self, self.profile.task)
+        self.tasks = self._tasks = Tasks(self, self.profile.task)
         self.logger = logger
         self._clock = clock
         self._given = {"url": url, **settings}
@@ -178,10 +178,6 @@ class Treadle(Handle):
         """A view of one tenant, which can neither see, change nor infer what is another's."""
         return Tenant(self, name)
 
-    @property
-    def _tasks(self) -> Tasks:
-        return self.tasks
-
     def declare(self, name: str, task: str | Task[..., Any], payload: Any = None, **said: Any) -> None:
         """Declare a schedule in code, as `@app.task(cron=…)` does: a worker brings it into the store when it starts.
 
@@ -222,7 +218,7 @@ class Treadle(Handle):
         from treadle.housekeeping import forget_old_lines  # noqa: PLC0415
 
         total = 0
-        while batch := self.engine.prune(self.settings.keep, limit=1000):
+        while batch := self.engine.prune(self.settings.keep, limit=1000, to_the_end=True):
             total += batch
         forget_old_lines(self.engine, self.settings.keep_lines)
         return total

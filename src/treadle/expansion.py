@@ -10,10 +10,10 @@ from itertools import islice
 from typing import Any
 
 from treadle.context import Context
-from treadle.engines.base import Engine
 from treadle.errors import ConfigError, GiveUp, InvalidJob, LeaseLost
 from treadle.model import Job, OnEnd
 from treadle.schedule import job_of_row, payload_of_row
+from treadle.task import Enqueuer, OnConflict
 
 AT_ONCE = 500  # jobs stored in one go
 
@@ -22,7 +22,7 @@ Encode = Callable[[str, object], tuple[str, OnEnd | None]]
 """From a task's name and a payload to its JSON, and what follows such jobs."""
 
 
-def expansion(rows: Callable[..., Any], encode: Encode, store_of: Callable[[], Engine]) -> Callable[..., Any]:
+def expansion(rows: Callable[..., Any], encode: Encode, enqueuer: Enqueuer) -> Callable[..., Any]:
     """The handler that stores a job for each row that `rows` yields; it may take the Context."""
     arguments = len(inspect.signature(rows).parameters)
     if arguments > 1:
@@ -38,10 +38,9 @@ def expansion(rows: Callable[..., Any], encode: Encode, store_of: Callable[[], E
     def store(ctx: Context, batch: Iterable[object]) -> int:
         if ctx.cancelled:
             raise LeaseLost(f"job {ctx.job.id} was told to stop; what it has stored stays, the rest comes with a retry")
-        engine = store_of()
-        now = engine.now()
+        now = enqueuer.store_now()
         jobs = [job(ctx.job, row, now) for row in batch]
-        refused = [receipt.refused for receipt in engine.enqueue(jobs) if receipt.refused]
+        refused = [receipt.refused for receipt in enqueuer.submit(jobs, OnConflict.FIRST, None) if receipt.refused]
         if refused:
             raise GiveUp(f"{len(refused)} of the rows cannot be stored: {refused[0]}")
         return len(jobs)

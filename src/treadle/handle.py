@@ -57,13 +57,10 @@ class Handle:
     engine: Engine
     profile: Profile
     bound: str | None = None  # the one tenant it is for; None: all
+    _tasks: "Tasks"
 
     @property
     def settings(self) -> "Settings":
-        raise NotImplementedError
-
-    @property
-    def _tasks(self) -> "Tasks":
         raise NotImplementedError
 
     # ---------------------------------------------------------------------------------------- looking
@@ -209,7 +206,7 @@ class Handle:
         for _ in range(TRIES):
             now = self.engine.now()
             wanted = scope.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now))
-            pause = put(self.engine, wanted, self._found(scope), _act(wanted, What.PAUSED, now, actor, wanted.reason))
+            pause = put(self.engine, wanted, self._found(scope), Act(What.PAUSED, now, actor, reason))
             if pause is not None:
                 if wait:
                     self._drained(scope, longest)
@@ -234,7 +231,7 @@ class Handle:
             if pause is None:
                 there = "; ".join(one.scope for one in self.pauses()) or "nothing"
                 raise NotPossible(f"{scope.scope} is not paused by itself; paused: {there}")
-            if remove(self.engine, pause, _act(pause, What.RESUMED, self.engine.now(), actor, note(reason))):
+            if remove(self.engine, pause, Act(What.RESUMED, self.engine.now(), actor, reason)):
                 return pause
         raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
 
@@ -338,7 +335,3 @@ def _moment(until: Duration | datetime | None, now: datetime) -> datetime | None
     if moment <= now:
         raise InvalidJob("until", f"{moment:%Y-%m-%d %H:%M:%S} UTC is past; leave it out to pause until you resume")
     return moment
-
-
-def _act(pause: Pause, what: What, at: datetime, actor: str, reason: str) -> Act:
-    return Act(what, at, actor, ": ".join(filter(None, (pause.scope, reason))))

@@ -6,7 +6,7 @@ Any worker does any of it; what two do at once is done once, for every write com
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from itertools import groupby
 
@@ -27,7 +27,6 @@ SEAL_PERIOD = 60.0
 BUDGET_PERIOD = 10.0
 FORGET_PERIOD = 3600.0
 BATCH = 200
-LONGEST = 0.2  # seconds that one look for old jobs may take: the jobs come first
 SEALS = 20  # of one tenant, made in one go
 RIPE = 60.0  # seconds after which lines are sealed although they do not fill a seal
 GONE = timedelta(days=1)  # after which a worker that was not heard of is forgotten
@@ -40,7 +39,7 @@ class Housekeeping:
         self,
         engine: Engine,
         plan: Plan,
-        tasks: Callable[[], Mapping[str, int]],
+        tasks: Iterable[str],
         beat: Callable[[], float],
         logger: logging.Logger | None = None,
     ) -> None:
@@ -77,8 +76,7 @@ class Housekeeping:
 
     def _prune(self) -> float:
         """Delete old jobs of our own tasks: how long those of another program are kept, its own workers know."""
-        ours = self._plan.keep._replace(only=frozenset(self._tasks()))
-        deleted = self._engine.prune(ours, limit=BATCH, longest=LONGEST)
+        deleted = self._engine.prune(self._plan.keep._replace(only=frozenset(self._tasks)), limit=BATCH)
         if deleted:
             self._log.info("deleted %d old job%s", deleted, "s" * (deleted != 1))
         if deleted >= BATCH:
@@ -125,12 +123,12 @@ class Housekeeping:
                 continue
             why = f"{spent.get(tenant, 0):,} of {budget:,} micros were spent on {today:%Y-%m-%d}"
             pause = Pause(tenant, actor=BUDGET, reason=why, at=now, until=tomorrow)
-            if put(self._engine, pause, there, Act(What.PAUSED, now, BUDGET, f"{pause.scope}: {why}")) is not None:
+            if put(self._engine, pause, there, Act(What.PAUSED, now, BUDGET, why)) is not None:
                 self._log.warning("tenant %s is paused until %s: %s", tenant, tomorrow, why)
         return BUDGET_PERIOD
 
     def _let_go(self, pause: Pause, now: datetime) -> None:
-        if remove(self._engine, pause, Act(What.RESUMED, now, BUDGET, f"{pause.scope}: within its budget")):
+        if remove(self._engine, pause, Act(What.RESUMED, now, BUDGET, "within its budget")):
             self._log.info("tenant %s is within its budget again", pause.tenant)
 
 

@@ -54,7 +54,7 @@ class Membership:
 
     def leave(self) -> None:
         """Take this worker off the list."""
-        self._engine.drop(self._member(self._engine.now()))
+        self._engine.drop(self._member(self._started_at or self._engine.now()))
 
     def _member(self, now: datetime) -> Member:
         plan = self._plan

@@ -264,6 +264,18 @@ class Fence(Enum):
     RUNNING = "running"  # state running only: the cancel request, whose flag never falls
 
 
+class Event(NamedTuple):
+    """One audit line: who did what to which job, when and why; its key is (job_id, revision, at)."""
+
+    job_id: str
+    revision: int
+    at: datetime
+    what: What
+    actor: str
+    note: str
+    tenant: str
+
+
 class Change(NamedTuple):
     """One transition, decided by lifecycle and written by an engine, with its audit line, in one atom."""
 
@@ -278,6 +290,12 @@ class Change(NamedTuple):
     follow: Job | None = None  # a job to store with it
 
     @property
+    def line(self) -> Event:
+        """What the audit trail keeps of it."""
+        job = self.after
+        return Event(job.id, job.revision, self.at, self.what, self.actor, self.note, job.tenant)
+
+    @property
     def takes_key(self) -> bool:
         """Whether the job must hold its key after the change, and need not before."""
         scope = self.after.key_scope
@@ -290,18 +308,6 @@ class Change(NamedTuple):
         """Whether the job's key is free after the change."""
         scope = self.before.key_scope
         return scope is not None and scope.covers(self.before.state) and not scope.covers(self.after.state)
-
-
-class Event(NamedTuple):
-    """One audit line: who did what to which job, when and why; its key is (job_id, revision)."""
-
-    job_id: str
-    revision: int
-    at: datetime
-    what: What
-    actor: str
-    note: str
-    tenant: str
 
 
 def checked(job: Job) -> Job:

@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeVar
 from treadle.engines.base import Engine, Ruling
 from treadle.errors import NotPossible
 from treadle.looking import get
-from treadle.model import Change, Event, Job, What, check_name
+from treadle.model import MESSAGE_CAP, Change, Event, Job, What, check_name, clean
 from treadle.records import Pause, Schedule, subject
-from treadle.tx import pauses
+from treadle.tx import waits
 
 Kept = TypeVar("Kept", Schedule, Pause)
 
@@ -25,17 +25,19 @@ class Act(NamedTuple):
     what: What
     at: datetime
     actor: str
-    note: str
+    reason: str
 
     def line(self, record: Schedule | Pause) -> Event:
         """What the audit trail keeps of it; `record` as it is afterwards."""
-        return Event(subject(record), record.revision, self.at, self.what, self.actor, self.note, record.tenant)
+        about = record.scope if isinstance(record, Pause) else f"schedule {record.name}"
+        note = clean(": ".join(filter(None, (about, self.reason))), MESSAGE_CAP)
+        return Event(subject(record), record.revision, self.at, self.what, self.actor, note, record.tenant)
 
 
 def operate(engine: Engine, job_id: str, decide: Callable[[Job, datetime], Change], *, actor: str) -> Job:
     """Write what `decide` makes of the job and the time; the job afterwards."""
     check_name("actor", actor)
-    for pause in pauses():
+    for wait in waits():
         change = decide(get(engine, job_id), engine.now())
         [verdict] = engine.turn([change]).verdicts
         if verdict.ruling is Ruling.APPLIED:
@@ -43,10 +45,10 @@ def operate(engine: Engine, job_id: str, decide: Callable[[Job, datetime], Chang
         if verdict.ruling is Ruling.REFUSED:
             by = f" by job {verdict.holder}; wait for it, or cancel it first" if verdict.holder else ""
             raise NotPossible(f"job {job_id}: {verdict.why}{by}")
-        if verdict.ruling is Ruling.LOST and _noted(engine, change):
+        if verdict.ruling is Ruling.LOST and _in_trail(engine, change.line):
             return get(engine, job_id)  # by us: the answer was lost and the write repeated
         if verdict.ruling is Ruling.BUSY:
-            time.sleep(pause)
+            time.sleep(wait)
     raise NotPossible(f"job {job_id} keeps changing, or an open transaction holds it; try again")
 
 
@@ -55,13 +57,13 @@ def put(engine: Engine, record: Kept, before: Kept | None, act: Act) -> Kept | N
     revision = _first_revision(engine, record) if before is None else before.revision + 1
     record = record.evolve(revision=revision)
     line = act.line(record)
-    return record if engine.save(record, before=before, line=line).done or _told(engine, line) else None
+    return record if engine.save(record, before=before, line=line).done or _in_trail(engine, line) else None
 
 
 def remove(engine: Engine, record: Schedule | Pause, act: Act) -> bool:
     """Delete a record if it is still so; False if somebody else was first."""
     line = act.line(record.evolve(revision=record.revision + 1))
-    return engine.drop(record, line=line) or _told(engine, line)
+    return engine.drop(record, line=line) or _in_trail(engine, line)
 
 
 def _first_revision(engine: Engine, record: Schedule | Pause) -> int:
@@ -69,13 +71,7 @@ def _first_revision(engine: Engine, record: Schedule | Pause) -> int:
     return max((line.revision for line in engine.events(subject(record))), default=-1) + 1
 
 
-def _noted(engine: Engine, change: Change) -> bool:
-    """Whether the audit trail has this very change."""
-    job = change.after
-    return _told(engine, Event(job.id, job.revision, change.at, change.what, change.actor, change.note, job.tenant))
-
-
-def _told(engine: Engine, line: Event) -> bool:
+def _in_trail(engine: Engine, line: Event) -> bool:
     """Whether the audit trail has this very line: then the write was done, and its answer was lost."""
     ours = (line.revision, line.what, line.actor, line.at)
     return any((one.revision, one.what, one.actor, one.at) == ours for one in engine.events(line.job_id))

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from treadle.engines.base import Engine, Receipt
 from treadle.errors import EngineError, EngineUnavailable
-from treadle.model import MESSAGE_CAP, Job, What, checked, clean, new_id
+from treadle.model import Job, What, checked, new_id
 from treadle.operating import Act, put
 from treadle.plan import Plan
 from treadle.records import Schedule
@@ -133,7 +133,7 @@ class Scheduler:
 
     def _disable(self, schedule: Schedule, error: Exception) -> None:
         now = self._engine.now()
-        note = clean(f"schedule {schedule.name}: disabled, for it cannot be read: {error}", MESSAGE_CAP)
+        why = f"disabled, for it cannot be read: {error}"
         after = schedule.evolve(enabled=False, updated_at=now)
-        if put(self._engine, after, schedule, Act(What.DISABLED, now, self._plan.name, note)) is not None:
-            self._log.error("%s", note)
+        if put(self._engine, after, schedule, Act(What.DISABLED, now, self._plan.name, why)) is not None:
+            self._log.error("schedule %s: %s", schedule.name, why)

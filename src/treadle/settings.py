@@ -3,7 +3,7 @@
 import json
 import os
 import tomllib
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_origin
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     PyprojectTomlConfigSettingsSource,
     SettingsConfigDict,
@@ -141,7 +142,7 @@ def load(defaults: Mapping[str, Any] | None = None, /, **given: Any) -> Settings
             settings = Settings(**said, **left)
     except ValidationError as error:
         problems = (
-            f"{_problem(item['loc'], item['msg'], item['type'])} ({_source(str(item['loc'][0]), said)})"
+            f"{_problem(item['loc'], item['msg'], item['type'])} ({_source(item['loc'], said)})"
             for item in error.errors()
         )
         raise ConfigError(f"settings: {'; '.join(problems)}") from None
@@ -163,16 +164,26 @@ def _problem(place: tuple[int | str, ...], said: str, kind: str) -> str:
     return f"{'.'.join(str(part) for part in place)}: {said.removeprefix('Value error, ')}"
 
 
-def _source(name: str, said: Mapping[str, Any]) -> str:
-    """Where a setting comes from that cannot be used: the first that names it is the one that counts."""
-    variable = f"TREADLE_{name.upper()}"
-    named: dict[str, Container[str]] = {
+def _source(place: tuple[int | str, ...], said: Mapping[str, Any]) -> str:
+    """Where a setting comes from that cannot be used: the first that names it, for that one counts."""
+    sources: dict[str, Mapping[str, Any]] = {
         "an argument": said,
-        variable: [name] if variable in map(str.upper, os.environ) else [],
+        f"TREADLE_{str(place[0]).upper()}": EnvSettingsSource(Settings)(),
         str(TOML): TomlConfigSettingsSource(Settings)(),
         "[tool.treadle] in pyproject.toml": PyprojectTomlConfigSettingsSource(Settings)(),
     }
-    return next((source for source, names in named.items() if name in names), "the profile")
+    return next((source for source, settings in sources.items() if _names(settings, place)), "the profile")
+
+
+def _names(settings: object, place: tuple[int | str, ...]) -> bool:
+    """Whether these settings name what is at this place; tables of several sources are merged, entry by entry."""
+    for part in place:
+        if not isinstance(settings, Mapping):
+            break
+        if part not in settings:
+            return False
+        settings = settings[part]
+    return True
 
 
 def _no_json() -> Iterator[str]:

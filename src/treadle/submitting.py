@@ -7,7 +7,7 @@ from treadle.engines.base import Engine, Receipt, Ruling, Verdict
 from treadle.errors import EngineUnavailable, InvalidJob, KeyTaken
 from treadle.model import Change, Job, State
 from treadle.task import OnConflict
-from treadle.tx import Steps, pauses
+from treadle.tx import Steps, waits
 
 
 def submission(engine: Engine, jobs: list[Job], conflict: OnConflict, *, own: bool) -> Steps[list[Receipt]]:
@@ -38,7 +38,7 @@ def told(jobs: list[Job], receipts: list[Receipt], conflict: OnConflict) -> list
 
 def _replace(engine: Engine, job: Job, receipt: Receipt, own: bool) -> Steps[Receipt]:
     """Edit the pending holder of the key in place; if it was taken meanwhile, look again."""
-    for pause in pauses():
+    for wait in waits():
         if receipt.created or receipt.job.state is not State.PENDING:
             return receipt
         change = lifecycle.replace(receipt.job, job, engine.now(), actor="enqueue")
@@ -46,7 +46,7 @@ def _replace(engine: Engine, job: Job, receipt: Receipt, own: bool) -> Steps[Rec
         if verdict.ruling is Ruling.APPLIED:
             return Receipt(change.after, created=False)
         if verdict.ruling is Ruling.BUSY:
-            yield pause
+            yield wait
         [receipt] = yield from _store(engine, [job], own)
     raise EngineUnavailable(f"job {receipt.job.id} is locked by somebody's open transaction; repeating is safe")
 

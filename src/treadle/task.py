@@ -256,6 +256,11 @@ class Task(Generic[P, R]):
         )
 
 
+def name_of(task: "str | Task[..., Any]") -> str:
+    """The name of a task that is given itself, or by name."""
+    return task.name if isinstance(task, Task) else str(task)
+
+
 def _stored(receipts: list[Receipt]) -> Job:
     """The job of a single enqueue."""
     [receipt] = receipts

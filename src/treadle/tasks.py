@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from treadle.clock import seconds
-from treadle.engines.base import Engine
 from treadle.errors import ConfigError, TreadleError, UnknownTask
 from treadle.model import FollowUp, OnEnd, check_name
 from treadle.records import Schedule
-from treadle.task import Enqueuer, Options, Task, Unique
+from treadle.task import Enqueuer, Options, Task, Unique, name_of
 
 OPTIONS = ("queue", "lane", "priority", "retry", "timeout", "unique", "version", "on_succeeded", "on_failed", "audit")
 SCHEDULING = (
@@ -18,18 +17,11 @@ SCHEDULING = (
 """What `@app.task(...)` may say beside OPTIONS, to be run by itself."""
 
 
-class House(Enqueuer, Protocol):
-    """The app whose tasks they are."""
-
-    @property
-    def engine(self) -> Engine: ...
-
-
 class Tasks(Mapping[str, Task[..., Any]]):
     """What is registered with an app; `defaults` are the options that hold for all of them."""
 
-    def __init__(self, house: House, defaults: Mapping[str, Any]) -> None:
-        self._house = house
+    def __init__(self, enqueuer: Enqueuer, defaults: Mapping[str, Any]) -> None:
+        self._enqueuer = enqueuer
         self._defaults = defaults
         self._tasks: dict[str, Task[..., Any]] = {}
         self._declared: dict[tuple[str | None, str], tuple[str, Any, Mapping[str, Any]]] = {}
@@ -51,7 +43,7 @@ class Tasks(Mapping[str, Task[..., Any]]):
             raise ConfigError(f"task {name!r} is registered twice; give one of them another name")
         said = {option: options[option] for option in SCHEDULING if option in options}
         rest = {option: value for option, value in options.items() if option not in SCHEDULING}
-        task: Task[..., Any] = Task(self._house, name, handler, self._options(name, rest))
+        task: Task[..., Any] = Task(self._enqueuer, name, handler, self._options(name, rest))
         if said and (None, name) not in self._declared:
             self.declare(name, name, said.pop("payload", None), said)
         self._tasks[name] = task
@@ -63,7 +55,7 @@ class Tasks(Mapping[str, Task[..., Any]]):
         if task is None:
             if checked:
                 raise UnknownTask(name, self)
-            task = Task(self._house, name, _raw, self._options(name, {}))
+            task = Task(self._enqueuer, name, _raw, self._options(name, {}))
         return task
 
     def follow_up(self, wanted: FollowUp | None) -> FollowUp | None:
@@ -122,10 +114,10 @@ class Tasks(Mapping[str, Task[..., Any]]):
         taken = {name: getattr(options, name) for name in ("queue", "lane", "priority", "timeout")}
         return {**taken, **retry, "task_version": options.version, "on_end": task.on_end()}, payload
 
-    def row(self, task: str, payload: object) -> tuple[str, OnEnd | None]:
+    def encode_row(self, task: str, payload: object) -> tuple[str, OnEnd | None]:
         """The payload of one row as its task wants it, as JSON, and what follows its jobs."""
-        named = self.named(task, checked=False)
-        return named.payload.encode_value(payload), named.on_end()
+        known = self.named(task, checked=False)
+        return known.payload.encode_value(payload), known.on_end()
 
     def for_each(self, rows: Callable[..., Any], name: str | None = None) -> str:
         """Register a function that yields rows, under a name or its own; the name."""
@@ -138,7 +130,7 @@ class Tasks(Mapping[str, Task[..., Any]]):
         if known is not None and getattr(known.handler, "rows", None) is not rows:
             raise ConfigError(f"for_each: {name!r} is registered twice; give one of them another name")
         if known is None:
-            self.register(task, expansion(rows, self.row, lambda: self._house.engine), {})
+            self.register(task, expansion(rows, self.encode_row, self._enqueuer), {})
         return name
 
     def declare(self, name: str, task: "str | Task[..., Any]", payload: Any, said: Mapping[str, Any]) -> None:
@@ -151,9 +143,9 @@ class Tasks(Mapping[str, Task[..., Any]]):
             raise ConfigError(f"schedule {name!r} is declared twice; give one of them another name")
         if callable(said.get("for_each")):
             said["for_each"] = self.for_each(said["for_each"])
-        named = str(getattr(task, "name", task))
-        declaration(name, named, {}, {}, said, tenant or "default")
-        self._declared[tenant, name] = (named, payload, said)
+        task_name = name_of(task)
+        declaration(name, task_name, {}, {}, said, tenant or "default")
+        self._declared[tenant, name] = (task_name, payload, said)
 
     def declared(self) -> list[Schedule]:
         """The schedules that code declares."""
@@ -172,7 +164,7 @@ class Tasks(Mapping[str, Task[..., Any]]):
 
     def tenant_of(self, named: str | None) -> str:
         """Whose a schedule is; InvalidJob if that must be said and is not."""
-        return self._house.tenant_of(named)
+        return self._enqueuer.tenant_of(named)
 
 
 def _raw(payload: Any) -> None:
@@ -190,7 +182,7 @@ def _follow_up(task: str, state: str, options: Mapping[str, Any]) -> FollowUp | 
         check_name("audit", names[state])
     if then is None and state not in names:
         return None
-    name = then.name if isinstance(then, Task) else then or ""
+    name = name_of(then or "")
     if name:
         check_name(f"on_{state}", name)
     return FollowUp(names.get(state, ""), name)

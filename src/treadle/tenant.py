@@ -8,7 +8,6 @@ from treadle.engines.base import Engine, Receipt
 from treadle.errors import InvalidJob, UnknownTask
 from treadle.handle import Handle
 from treadle.model import FollowUp, Job, check_name
-from treadle.profile import Profile
 from treadle.task import OnConflict, Task
 from treadle.tasks import Tasks
 
@@ -23,13 +22,9 @@ class House(Protocol):
     """The app that all tenants live in."""
 
     engine: Engine
-    profile: Profile
-    tasks: Tasks
     settings: "Settings"
 
     def store_now(self) -> datetime: ...
-
-    def follow_up(self, wanted: FollowUp | None) -> FollowUp | None: ...
 
     def submit(
         self, jobs: list[Job], conflict: OnConflict, tx: Any = None, *, engine: Engine | None = None
@@ -48,6 +43,7 @@ class Tenant(Handle):
         self._app: House = app
         self.bound = tenant
         self.profile = app.profile
+        self._tasks: Tasks = app.tasks
 
     @cached_property
     def engine(self) -> Engine:  # type: ignore[override] # opened on first use, as the app's
@@ -57,19 +53,15 @@ class Tenant(Handle):
     def settings(self) -> "Settings":
         return self._app.settings
 
-    @property
-    def _tasks(self) -> Tasks:
-        return self._app.tasks
-
     def using(self, task: Task[P, R], **options: Any) -> Task[P, R]:
         """The task, enqueueing for this tenant only: `acme.using(welcome, priority=5).enqueue(user)`."""
-        if self._app.tasks.get(task.name) is None or self._app.tasks[task.name].handler is not task.handler:
-            raise UnknownTask(task.name, self._app.tasks)
+        if task.name not in self._tasks or self._tasks[task.name].handler is not task.handler:
+            raise UnknownTask(task.name, self._tasks)
         return Task(self, task.name, task.handler, task.options).using(**options)
 
     def enqueue(self, name: str, payload: Any = None, *, checked: bool = True, **using: Any) -> Job:
         """Store a job of this tenant by task name; as `app.enqueue`."""
-        task = self._app.tasks.named(name, checked=checked)
+        task = self._tasks.named(name, checked=checked)
         return Task(self, task.name, task.handler, task.options).using(**using).enqueue_payload(payload)
 
     # ------------------------------------------------------------------------- as the tasks' enqueuer
@@ -88,7 +80,7 @@ class Tenant(Handle):
         return self._own(await self._app.asubmit(jobs, conflict, tx, engine=self.engine))
 
     def follow_up(self, wanted: FollowUp | None) -> FollowUp | None:
-        return self._app.follow_up(wanted)
+        return self._tasks.follow_up(wanted)
 
     def _own(self, receipts: list[Receipt]) -> list[Receipt]:
         for receipt in receipts:

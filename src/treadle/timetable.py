@@ -14,12 +14,12 @@ from treadle.clock import seconds
 from treadle.cron import MOST_TICKS, Tick
 from treadle.engines.base import Engine
 from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
-from treadle.model import MESSAGE_CAP, Event, Job, What, check_name, clean, new_id
+from treadle.model import Event, Job, What, check_name, new_id
 from treadle.operating import Act, put, remove
 from treadle.records import Misfire, Overlap, Schedule, subject
 from treadle.retry import Retry
 from treadle.schedule import check, job_of, next_tick, preview, restarted
-from treadle.task import Task
+from treadle.task import Task, name_of
 
 if TYPE_CHECKING:
     from treadle.tasks import Tasks
@@ -83,7 +83,7 @@ class Timetable:
         now, owner = self._engine.now(), self._tasks.tenant_of(self._of(tenant, None))
         schedule = self._made(name, task, payload, owner, checked, self._registered(said), now)
         schedule = schedule.evolve(next_at=next_tick(schedule, now), updated_at=now)
-        if put(self._engine, schedule, None, _act(schedule, What.CREATED, now, actor, reason)) is None:
+        if put(self._engine, schedule, None, Act(What.CREATED, now, actor, reason)) is None:
             raise NotPossible(f"there is a schedule {name!r} already; update it, or choose another name")
         return self.get(name, tenant=schedule.tenant)
 
@@ -136,7 +136,7 @@ class Timetable:
         check_name("actor", actor)
         for _ in range(TRIES):
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
-            if remove(self._engine, schedule, _act(schedule, What.DELETED, now, actor, reason)):
+            if remove(self._engine, schedule, Act(What.DELETED, now, actor, reason)):
                 return
         raise NotPossible(f"schedule {name!r} keeps changing; try again")
 
@@ -156,7 +156,7 @@ class Timetable:
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
             job = job_of(schedule, now, now, id_=id_)
             after = schedule.evolve(revision=schedule.revision + 1)
-            line = _act(after, What.RUN_REQUESTED, now, actor, reason).line(after)
+            line = Act(What.RUN_REQUESTED, now, actor, reason).line(after)
             saved = self._engine.save(after, before=schedule, line=line, job=job)
             if saved.done and saved.receipt is not None:
                 if saved.receipt.refused:
@@ -189,7 +189,7 @@ class Timetable:
     def _made(
         self, name: str, task: Any, payload: Any, tenant: str, checked: bool, said: Mapping[str, Any], now: datetime
     ) -> Schedule:
-        named = str(getattr(task, "name", task))
+        named = name_of(task)
         taken, payload = self._tasks.scheduled(named, payload, rows=said.get("for_each"), checked=checked)
         return check(Schedule(name, named, now, tenant, payload, **{**taken, **_fields(said)}))
 
@@ -206,7 +206,7 @@ class Timetable:
         for _ in range(TRIES):
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
             after = edit(schedule, now).evolve(updated_at=now)
-            changed = put(self._engine, after, schedule, _act(after, what, now, actor, reason))
+            changed = put(self._engine, after, schedule, Act(what, now, actor, reason))
             if changed is not None:
                 return changed
         raise NotPossible(f"schedule {name!r} keeps changing; try again")
@@ -225,7 +225,7 @@ def reconcile(engine: Engine, wanted: Schedule, *, actor: str) -> bool:
         if found is None:
             made = wanted.evolve(created_at=now, updated_at=now)
             made = made.evolve(next_at=next_tick(made, now))
-            if put(engine, made, None, _act(made, What.CREATED, now, actor, "declared in code")) is not None:
+            if put(engine, made, None, Act(What.CREATED, now, actor, "declared in code")) is not None:
                 return True
         elif found.declared == wanted.declared:
             return False
@@ -234,7 +234,7 @@ def reconcile(engine: Engine, wanted: Schedule, *, actor: str) -> bool:
             after = after.evolve(declared=wanted.declared, updated_at=now)
             if any(getattr(after, field) != getattr(found, field) for field in TIMING):
                 after = restarted(after, now)
-            if put(engine, after, found, _act(after, What.CHANGED, now, actor, "declared in code")) is not None:
+            if put(engine, after, found, Act(What.CHANGED, now, actor, "declared in code")) is not None:
                 return True
     raise EngineUnavailable(f"schedule {wanted.name!r} keeps changing; repeating is safe")
 
@@ -258,7 +258,7 @@ def _fields(said: Mapping[str, Any]) -> dict[str, Any]:
     if "tz" in said:
         fields["timezone"] = fields.pop("tz")
     if "task" in said:
-        fields["task"] = str(getattr(said["task"], "name", said["task"]))
+        fields["task"] = name_of(said["task"])
     retry = fields.pop("retry", None)
     if retry is not None:
         if not isinstance(retry, Retry):
@@ -282,8 +282,3 @@ def _word(words: Any, value: object, field: str) -> Any:
         return words(value)
     except ValueError:
         raise InvalidJob(field, f"{value!r} must be {', '.join(word.value for word in words)}") from None
-
-
-def _act(schedule: Schedule, what: What, at: datetime, actor: str, reason: str) -> Act:
-    note = ": ".join(filter(None, (f"schedule {schedule.name}", reason)))
-    return Act(what, at, actor, clean(note, MESSAGE_CAP))

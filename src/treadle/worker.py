@@ -76,7 +76,7 @@ class Worker:
             plan,
             holds=self._holds,
             scheduler=Scheduler(engine, plan, declared, logger),
-            housekeeping=Housekeeping(engine, plan, self._versions, self._membership.beat, logger),
+            housekeeping=Housekeeping(engine, plan, tasks, self._membership.beat, logger),
             logger=logger,
         )
         self._keeper = Keeper(

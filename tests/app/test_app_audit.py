@@ -40,7 +40,7 @@ def register(app: Treadle, name: str = "EMAIL_SEND", **options: object) -> Task:
 
 def tidy(app: Treadle | Engine, **plan: object) -> Housekeeping:
     """The chores of a worker, done by hand."""
-    return Housekeeping(getattr(app, "engine", app), Plan("h1", **plan), dict, lambda: 60.0)
+    return Housekeeping(getattr(app, "engine", app), Plan("h1", **plan), (), lambda: 60.0)
 
 
 def acted(app: Treadle, times: int = 1, tenant: str = "acme", actor: str = "ada") -> list[Event]:

@@ -46,7 +46,7 @@ def spent(app: Treadle, *arguments: object, **named: object) -> dict[tuple[str, 
 
 def heed(app: Treadle, **budgets: int) -> None:
     """A worker's look at the budgets."""
-    Housekeeping(app.engine, Plan("h1", budgets=budgets), dict, lambda: 60.0)._heed_budgets()
+    Housekeeping(app.engine, Plan("h1", budgets=budgets), (), lambda: 60.0)._heed_budgets()
 
 
 # ------------------------------------------------------------------------------------------------ what was spent

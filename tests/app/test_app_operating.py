@@ -332,7 +332,7 @@ def test_a_worker_deletes_old_jobs_of_its_own_tasks_and_the_app_those_of_all(
     for held in claim(app.engine, 2):
         settle(app.engine, held, Succeeded("1"))
     clock.advance(days=8)
-    Housekeeping(app.engine, app.worker().plan, lambda: {"greet": 1}, lambda: 60.0)._prune()
+    Housekeeping(app.engine, app.worker().plan, ["greet"], lambda: 60.0)._prune()
     assert [job.id for job in app.find().jobs] == [other.id]
     assert "deleted 1 old job" in caplog.text
     assert app.prune() == 1

@@ -55,6 +55,15 @@ def test_what_is_wrong_is_said_of_the_source_that_counts(
         load(poll="2s", **given)
 
 
+def test_what_is_wrong_in_a_table_is_said_of_the_source_of_that_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TREADLE_BUDGETS", '{"acme": 1000}')
+    (tmp_path / "treadle.toml").write_text("[budgets]\nglobex = -5\n")
+    with pytest.raises(ConfigError, match=r"^settings: budgets\.globex: .* \(treadle\.toml\)$"):
+        load(budgets={"initech": 1})
+
+
 def test_what_is_wrong_in_a_profile_is_said_of_the_profile() -> None:
     with pytest.raises(ConfigError, match=r"poll: 'soon' .* \(the profile\)$"):
         load({"poll": "soon"}, lease=5)

@@ -269,14 +269,16 @@ def test_pruning_walks_the_index_of_finished_jobs(crowded: Engine) -> None:
     assert "TEMP B-TREE" not in " ".join(plan)
 
 
-def test_what_may_go_is_found_behind_thousands_that_stay_unless_time_is_short(engine: Engine, clock: FakeClock) -> None:
+def test_what_may_go_is_found_behind_thousands_that_stay_if_it_is_walked_to_the_end(
+    engine: Engine, clock: FakeClock
+) -> None:
     for task, number in (("stays", MANY + 3000), ("goes", 7)):
         insert(engine, (finished(a_job(clock.now(), task=task)) for _ in range(number)))
         clock.advance(seconds=1)
     keep = Retention({}, {"goes": {State.SUCCEEDED: timedelta(0)}})
-    assert engine.prune(keep, limit=5, longest=0) == 0  # and the next call goes on from there
-    assert engine.prune(keep, limit=5) == 5
-    assert engine.prune(keep, limit=5) == 2
+    assert engine.prune(keep, limit=5) == 0  # and the next call goes on from there
+    assert engine.prune(keep, limit=5, to_the_end=True) == 5
+    assert engine.prune(keep, limit=5, to_the_end=True) == 2
     assert engine.count(Where()) == {State.SUCCEEDED: MANY + 3000}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from treadle.engines import retention
 from treadle.engines.base import Retention
-from treadle.engines.retention import Sweeper, Window
+from treadle.engines.retention import LONGEST, Sweeper, Window
 from treadle.model import State
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -16,7 +16,7 @@ KEEP = Retention({State.SUCCEEDED: timedelta(days=1)}, only=frozenset(("mine",))
 def test_a_walk_begins_anew_only_after_it_has_reached_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     time = 0.0
     monkeypatch.setattr(retention.time, "monotonic", lambda: time)
-    sweeper, begun, last = Sweeper(), [], 4
+    sweeper, begun, last = Sweeper(), [], 4 * LONGEST
 
     def window(_: object, since: int | None, __: datetime, ___: int) -> Window:
         place = (since or 0) + 1
@@ -24,17 +24,17 @@ def test_a_walk_begins_anew_only_after_it_has_reached_the_end(monkeypatch: pytes
         return Window(0, place if place < last else None)
 
     for _ in range(4):  # hours go by, and the end is not reached yet
-        sweeper.sweep(KEEP, 100, NOW, window, longest=0)
+        sweeper.sweep(KEEP, 100, NOW, window, to_the_end=False)
         time += retention.AGAIN + 1
     assert begun == [None, *range(1, last)]
     begun.clear()
-    sweeper.sweep(KEEP, 100, NOW, window, longest=0)
-    assert begun == [None]
+    sweeper.sweep(KEEP, 100, NOW, window, to_the_end=False)
+    assert begun[0] is None
 
 
-def test_with_time_enough_a_walk_does_not_stop_before_the_end_for_finding_nothing() -> None:
+def test_a_walk_to_the_end_does_not_stop_for_finding_nothing() -> None:
     def window(_: object, since: int | None, __: datetime, ___: int) -> Window:
         place = (since or 0) + 1
         return Window(place == 500, place if place < 500 else None)
 
-    assert Sweeper().sweep(KEEP, 100, NOW, window) == 1
+    assert Sweeper().sweep(KEEP, 100, NOW, window, to_the_end=True) == 1

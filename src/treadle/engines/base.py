@@ -289,11 +289,10 @@ class Engine(Protocol):
         """The audit lines of one job, or of a record by its `subject`, oldest first."""
         ...
 
-    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, longest: float = float("inf")) -> int:
+    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, to_the_end: bool = False) -> int:
         """Delete up to `limit` jobs that finished longer ago than `keep` says; how many it deleted.
 
-        Those that stay are walked over, which may take long where they are many. After `longest` seconds it returns,
-        and the next call goes on from there.
+        Of those that stay a call passes some thousands, and the next one goes on from there; with `to_the_end`, all.
         A job whose key is still held is kept. The audit trail stays: `forget` deletes from it.
         """
         ...

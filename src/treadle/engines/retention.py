@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any, NamedTuple
 
 from treadle.engines.base import Retention
 from treadle.model import State
 
 AGAIN = 3600.0  # seconds after which a walk begins at the oldest job again: some stayed only for their key
+LONGEST = 20  # windows of each rule that one call walks through
 
 
 class Rule(NamedTuple):
@@ -64,13 +66,14 @@ class Sweeper:
         limit: int,
         now: datetime,
         window: Callable[[Rule, Place, datetime, int], Window],
-        longest: float = float("inf"),
+        *,
+        to_the_end: bool,
     ) -> int:
-        """Delete up to `limit` jobs; `window(rule, since, until, limit)` does a part of it, one a rule at least."""
-        gone, deadline = 0, time.monotonic() + longest
+        """Delete up to `limit` jobs; `window(rule, since, until, limit)` does a part of it."""
+        gone = 0
         for rule in rules(keep):
             until = _back(now, rule.age)
-            while True:
+            for place in count(1):
                 if gone >= limit:
                     return gone
                 done = window(rule, self._since(rule), until, limit - gone)
@@ -81,7 +84,7 @@ class Sweeper:
                 if rule.picky:
                     began = self._reached.get(rule, (done.end, time.monotonic()))[1]
                     self._reached[rule] = (done.end, began)
-                if time.monotonic() >= deadline:
+                if place == LONGEST and not to_the_end:
                     break
         return gone
 

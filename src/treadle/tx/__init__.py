@@ -19,7 +19,7 @@ from treadle.tx.dynamodb import Collected
 from treadle.tx.families import family_of, refuse_colour
 from treadle.tx.joined import Joined, Rows, Step, Steps, inside, meaning
 
-__all__ = ["Steps", "arun_in", "asettle_in", "committed", "pauses", "run", "run_in", "settle_in"]
+__all__ = ["Steps", "arun_in", "asettle_in", "committed", "run", "run_in", "settle_in", "waits"]
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ async def arun_in(tx: Any, steps: Steps[T]) -> T:
 
 
 def run(steps: Steps[T]) -> T:
-    """Run steps that hold no statement, only pauses."""
+    """Run steps that hold no statement, only waits."""
 
     def answer(step: Step) -> Rows:
         if not isinstance(step, float):
@@ -93,7 +93,7 @@ def committed(engine: Engine, attempt: Attempt) -> bool:
     return job is None or job.state is not State.RUNNING or job.lease_token != attempt.job.lease_token
 
 
-def pauses() -> Iterable[float]:
+def waits() -> Iterable[float]:
     """How many seconds to wait, try by try, for somebody else's open transaction: about four in all."""
     return [min(0.25, 0.01 * 2**tries) for tries in range(20)]
 
@@ -101,7 +101,7 @@ def pauses() -> Iterable[float]:
 def _settling(engine: Engine, attempt: Attempt, result: Any) -> Steps[None]:
     outcome = lifecycle.Succeeded(None if result is None else json_text(result, "result"))
     now, id_ = engine.now(), attempt.job.id
-    for pause in pauses():
+    for wait in waits():
         verdict = yield from engine.settle_script(lifecycle.settle(attempt.job_so_far(), outcome, now))
         match verdict.ruling:
             case Ruling.APPLIED:
@@ -109,7 +109,7 @@ def _settling(engine: Engine, attempt: Attempt, result: Any) -> Steps[None]:
             case Ruling.STALE:  # a cancel request came meanwhile: a success still stands
                 attempt.job = verdict.job or attempt.job
             case Ruling.BUSY:  # most likely our own heartbeat
-                yield pause
+                yield wait
             case Ruling.ALREADY:  # its commit was not heard of, and the handler tries again
                 raise LeaseLost(f"job {id_} was settled before, by this same attempt: roll your transaction back")
             case Ruling.LOST | Ruling.REFUSED:

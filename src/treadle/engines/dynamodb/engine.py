@@ -270,13 +270,13 @@ class DynamoEngine:
         self._opened()
         return self._reader.events(job_id)
 
-    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, longest: float = float("inf")) -> int:
+    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, to_the_end: bool = False) -> int:
         self._opened()
         moment = now or self._clock()
         # Our ids tell when they were made, and nothing ends before it is made. Ids that others made, and ids under a
         # clock for tests, do not: so once in a while we look at all of them.
         everything = self._given or now is not None or random.random() < SELDOM  # noqa: S311 - no secret
-        return self._pruning.prune(keep, limit, moment, longest, everything=everything)
+        return self._pruning.prune(keep, limit, moment, everything=everything, to_the_end=to_the_end)
 
     def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
         self._opened()

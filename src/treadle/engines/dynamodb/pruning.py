@@ -1,7 +1,7 @@
 """Deleting jobs that ended long ago, with all that belongs to them but their trail."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -32,6 +32,23 @@ ROUND = 6 * 3600.0  # seconds between two walks over what was kept
 PIECES = 80  # that one transaction takes along
 
 
+class Look(NamedTuple):
+    """What is looked for in each partition: jobs of a state that may go, so many, in so many pages (None: all)."""
+
+    state: State
+    cutoff: datetime  # when they ended at the latest
+    keep: Retention
+    now: datetime
+    limit: int
+    pages: int | None
+
+    def wants(self, item: Item) -> bool:
+        at = plain(item)
+        age = self.keep.age(self.state, at.get("job_type", ""))
+        ended = at.get("completed_at", "")
+        return bool(at.get("status") == self.state and age is not None and ended < text_of(back(self.now, age)))
+
+
 class Walked(NamedTuple):
     """What a walk through one partition found, how far it came, and whether it left something for the next."""
 
@@ -40,7 +57,8 @@ class Walked(NamedTuple):
     cut: bool = False
 
 
-Old = Callable[[Item], bool]
+Reached = dict[tuple[State, int], str]
+"""How far each partition was walked."""
 
 
 class Pruning:
@@ -57,87 +75,79 @@ class Pruning:
         self._reader = reader
         self._table = table
         self._each = each
-        self._walked: dict[tuple[State, int], str] = {}  # how far each partition was walked
-        self._only: frozenset[str] | None = None  # of which tasks
+        self._reached: dict[frozenset[str] | None, Reached] = {}  # by the tasks that were asked for
         self._anew_at = 0.0
 
-    def prune(self, keep: Retention, limit: int, now: datetime, longest: float, *, everything: bool) -> int:
+    def prune(self, keep: Retention, limit: int, now: datetime, *, everything: bool, to_the_end: bool) -> int:
         """Delete up to `limit`; `everything`: look at all records, also at those whose id was made too late."""
-        gone, deadline = 0, time.monotonic() + longest
-        while True:
-            deleted, more = self._part(keep, limit - gone, now, everything=everything)
+        if everything or time.monotonic() >= self._anew_at:
+            self._reached, self._anew_at = {}, time.monotonic() + ROUND
+        before = self._reached.setdefault(keep.only, {})
+        gone, more = 0, True
+        while more and gone < limit:
+            deleted, more = self._part(keep, limit - gone, now, before, everything=everything)
             gone += deleted
-            if gone >= limit or not more or time.monotonic() >= deadline:
-                return gone
+            if not to_the_end:
+                break
+        return gone
 
-    def _part(self, keep: Retention, limit: int, now: datetime, *, everything: bool) -> tuple[int, bool]:
+    def _part(
+        self, keep: Retention, limit: int, now: datetime, before: Reached, *, everything: bool
+    ) -> tuple[int, bool]:
         """A few pages of every partition: how many went, and whether pages are left that nobody has looked at."""
-        if everything or keep.only != self._only or time.monotonic() >= self._anew_at:
-            self._walked, self._only, self._anew_at = {}, keep.only, time.monotonic() + ROUND
         old: list[Item] = []
         more = False
-        walked: dict[tuple[State, int], str] = {}
+        walked: Reached = {}
         for state in (*LISTED, State.SUCCEEDED):
             cutoff = _latest(keep, state, now)
             if cutoff is None:
                 continue
             picky = state not in LISTED or keep.only is not None or any(state in ages for ages in keep.tasks.values())
-            pages = PAGES if picky and not everything else None
-            parts = self._walk(state, cutoff, keep, limit, now, pages)
+            look = Look(state, cutoff, keep, now, limit, PAGES if picky and not everything else None)
+            parts = self._walk(look, before)
             old += [item for part in parts for item in part.items]
             more |= any(part.cut for part in parts)
             if picky:  # it passes some that stay
                 walked.update({(state, number): part.reached for number, part in enumerate(parts)})
         if len(old) <= limit and not everything:  # else those that are left are met the next time
-            self._walked.update(walked)
+            before.update(walked)
         old.sort(key=lambda item: str(item["completed_at"]["S"]))
         gone = sum(self._each(lambda item: self._forget(item, now), old[:limit]))
         return gone, more and (gone > 0 or not old)
 
-    def _walk(
-        self, state: State, cutoff: datetime, keep: Retention, limit: int, now: datetime, pages: int | None
-    ) -> list[Walked]:
-        """Records of jobs of this state that may go, partition by partition; in so many pages of each, or all."""
+    def _walk(self, look: Look, before: Reached) -> list[Walked]:
+        """Records of jobs of this state that may go, partition by partition."""
+        listed = look.state in LISTED
+        part, spread = (self._listed, lines(self._table.spread)) if listed else (self._succeeded, self._table.spread)
+        return self._each(lambda number: part(number, before.get((look.state, number), " "), look), range(spread))
 
-        def is_old(item: Item) -> bool:
-            return _is_old(item, state, keep, now)
-
-        if state in LISTED:
-            numbers = range(lines(self._table.spread))
-            return self._each(lambda n: self._listed(n, state, cutoff, limit, now, pages, is_old), numbers)
-        numbers = range(self._table.spread)
-        return self._each(lambda n: self._succeeded(n, cutoff, limit, now, pages, is_old), numbers)
-
-    def _listed(
-        self, number: int, state: State, cutoff: datetime, limit: int, now: datetime, pages: int | None, is_old: Old
-    ) -> Walked:
+    def _listed(self, number: int, low: str, look: Look) -> Walked:
         """Those of one list, by the time they ended; and how far it looked."""
         found: list[Item] = []
-        low = reached = self._walked.get((state, number), " ")
-        listed = self._client.pages(f"{state}#{number:02x}", low=low, high=text_of(cutoff), limit=min(PAGE, limit))
-        for count, page in enumerate(listed, 1):
+        reached = low
+        high, size = text_of(look.cutoff), min(PAGE, look.limit)
+        pages = self._client.pages(f"{look.state}#{number:02x}", low=low, high=high, limit=size)
+        for count, page in enumerate(pages, 1):
             records = self._reader.items([id_of(line) for line in page])
-            found += self._free([record for record in records if is_old(record)], now)
-            if len(found) >= limit:
+            found += self._free([record for record in records if look.wants(record)], look.now)
+            if len(found) >= look.limit:
                 break
             reached = page[-1]["SK"]["S"] if page else reached
-            if count == pages:
+            if count == look.pages:
                 return Walked(found, reached, cut=True)
         return Walked(found, reached)
 
-    def _succeeded(
-        self, number: int, cutoff: datetime, limit: int, now: datetime, pages: int | None, is_old: Old
-    ) -> Walked:
+    def _succeeded(self, number: int, low: str, look: Look) -> Walked:
         """Records of succeeded jobs of one partition that may go, and how far it looked."""
         found: list[Item] = []
-        low = reached = self._walked.get((State.SUCCEEDED, number), " ")
-        high = "~" if pages is None else _made_before(cutoff)
+        reached = low
+        high = "~" if look.pages is None else _made_before(look.cutoff)
         for count, page in enumerate(self._client.pages(f"id#{number:02x}", low=low, high=high, limit=PAGE), 1):
-            found += self._free([item for item in page if pointed(item) is None and is_old(item)], now)
-            if len(found) > limit:
+            found += self._free([item for item in page if pointed(item) is None and look.wants(item)], look.now)
+            if len(found) > look.limit:
                 break
             reached = page[-1]["SK"]["S"] if page else reached
-            if count == pages:
+            if count == look.pages:
                 return Walked(found, reached, cut=True)
         return Walked(found, reached)
 
@@ -181,12 +191,6 @@ def _latest(keep: Retention, state: State, now: datetime) -> datetime | None:
     """When a job of this state ended at the latest that may go, whatever its task; None: all are kept."""
     ages = [keep.states.get(state), *(ages.get(state) for ages in keep.tasks.values())]
     return max((back(now, age) for age in ages if age is not None), default=None)
-
-
-def _is_old(item: Item, state: State, keep: Retention, now: datetime) -> bool:
-    at = plain(item)
-    age = keep.age(state, at.get("job_type", ""))
-    return bool(at.get("status") == state and age is not None and at.get("completed_at", "") < text_of(back(now, age)))
 
 
 def _made_before(moment: datetime) -> str:

@@ -240,8 +240,7 @@ def change_parts(
     elif change.frees_key:
         parts.append(_free_key(table, before))
     if table.everything or change.loud or change.what.noteworthy:
-        line = Event(before.id, after.revision, change.at, change.what, change.actor, change.note, before.tenant)
-        parts += trail(table, line)
+        parts += trail(table, change.line)
     parts += _lists(table, before, after)
     parts += _costs(table, before, after)
     return [*parts, *_respilled(table, before, after)]

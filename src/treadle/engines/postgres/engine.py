@@ -416,10 +416,10 @@ class PostgresEngine:
     def events(self, job_id: str) -> list[Event]:
         return [event_from(row) for row in self._read(looking.EVENTS, [job_id])] if _is_id(job_id) else []
 
-    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, longest: float = float("inf")) -> int:
+    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, to_the_end: bool = False) -> int:
         moment = self._time(now)
         self._run(lambda connection: self._execute(connection, OLD_KEYS, packed([], moment)))
-        return self._sweeper.sweep(keep, limit, moment or self.now(), self._prune, longest)
+        return self._sweeper.sweep(keep, limit, moment or self.now(), self._prune, to_the_end=to_the_end)
 
     def _prune(self, rule: Rule, since: Place, until: datetime, limit: int) -> Window:
         sql, text = pruning(rule, since, until, limit)

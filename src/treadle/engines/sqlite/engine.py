@@ -368,11 +368,11 @@ class SqliteEngine:
         )
         return [event_from(row) for row in rows]
 
-    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, longest: float = float("inf")) -> int:
+    def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, to_the_end: bool = False) -> int:
         moment = now or self._clock()
         with self.file.write() as connection:
             connection.execute("delete from treadle_keys where until <= ?", (micros(moment),))
-        return self._sweeper.sweep(keep, limit, moment, self._prune, longest)
+        return self._sweeper.sweep(keep, limit, moment, self._prune, to_the_end=to_the_end)
 
     def _prune(self, rule: Rule, since: Place, until: datetime, limit: int) -> Window:
         """Delete what the rule wants of the next jobs; in short transactions, for everybody waits for them."""
