@@ -333,9 +333,9 @@ def test_a_job_that_runs_longer_than_its_lease_keeps_it_and_nobody_else_gets_it(
     for each in (app, other):
         each.register("work", work)
     job = app.enqueue("work")
-    with working(app, lease=1.0), working(other, lease=1.0):
+    with working(app, lease=2.0), working(other, lease=2.0):
         first = in_state(app, job, state=State.RUNNING).lease_until
-        until(lambda: app.get(job.id).lease_until > first + timedelta(seconds=1.5), "renewals past the first lease")
+        until(lambda: app.get(job.id).lease_until > first + timedelta(seconds=2.5), "renewals past the first lease")
         gate.set()
         [done] = ended(app, job)
     assert (runs, done.crashes, done.state) == ([1], 0, State.SUCCEEDED)

@@ -148,8 +148,8 @@ def test_the_loop_of_the_application_may_end_without_asking_the_worker(make_app:
     asyncio.run(asyncio.wait_for(main(), 60))
     try:
         with working(careful, lease=0.6, name="careful"):
-            [job] = ended(careful, job, within=10)
-        until(lambda: not worker._turning.is_alive(), "the end of its engine thread", within=10)
+            [job] = ended(careful, job)
+        until(lambda: not worker._turning.is_alive(), "the end of its engine thread")
     finally:  # should it still hold on to the job, no other test shall suffer
         worker._keeper.stop()
         worker._stopping = worker._drained = True

@@ -17,7 +17,7 @@ from treadle.engines.base import Ruling
 @pytest.mark.covers("003-S12.a", "002-Q12.a")
 @pytest.mark.parametrize("kind", ["blocking the loop", "in a thread"])
 def test_a_handler_that_runs_for_three_leases_keeps_its_job(make_app: Callable[..., Treadle], kind: str) -> None:
-    lease, started = 0.6, threading.Event()
+    lease, started = 1.2, threading.Event()
     runs: list[int] = []
 
     async def block_the_loop(ctx: Context) -> str:
@@ -56,7 +56,7 @@ def app_ended(app: Treadle, job: Job) -> bool:
 
 
 def test_a_lease_is_renewed_well_before_it_ends(app: Treadle) -> None:
-    lease, seen = 0.9, []
+    lease, seen = 1.5, []
     done = threading.Event()
 
     def work() -> None:
@@ -222,7 +222,7 @@ def test_two_attempts_at_one_job_that_end_together_in_one_worker_do_not_jam_it(a
 @any_engine
 def test_a_job_that_waited_too_long_behind_a_blocked_loop_is_not_started_with_a_spent_lease(app: Treadle) -> None:
     """A claimed job starts only with half its lease left; the loop is blocked while the store is silent."""
-    engine, lease = watched(app), 1.0
+    engine, lease = watched(app), 3.0
     blocked = threading.Event()
     starts: list[float] = []
 

@@ -42,7 +42,7 @@ def locked(tmp_path: Path) -> Callable[[], object]:
 def test_a_job_is_not_given_up_and_not_stolen_when_the_file_is_locked_for_longer_than_its_lease(
     make_app: Callable[..., Treadle], locked: Callable[[], object], kind: str
 ) -> None:
-    lease, rounds = 0.6, 2
+    lease, rounds = 1.0, 2
     started, done = threading.Event(), threading.Event()
     runs: list[int] = []
     interrupted: list[int] = []
@@ -100,12 +100,13 @@ def test_an_outcome_reached_while_the_file_is_locked_is_written_once_it_is_free(
         return ctx.attempt
 
     job = app.register("work", work).enqueue()
-    with working(app, lease=0.6):
+    lease = 1.0
+    with working(app, lease=lease):
         assert started.wait(30)
         with locked():
             done.set()
             assert ending.wait(30)
-            time.sleep(1.2)
+            time.sleep(2 * lease)
             assert app.get(job.id).state is State.RUNNING
         [job] = ended(app, job)
     assert (job.state, job.result, job.attempt, job.crashes) == (State.SUCCEEDED, 1, 1, 0)
