@@ -96,8 +96,8 @@ class Tasks(Mapping[str, Task[..., Any]]):
 
     # ------------------------------------------------------------------------------------- schedules
 
-    def scheduled(self, name: str, payload: Any, *, rows: str | None, checked: bool) -> tuple[Mapping[str, Any], Any]:
-        """What a schedule of this task takes for granted of its jobs; and the payload, as the task wants it.
+    def schedule_fields(self, name: str, payload: Any, *, rows: str | None, checked: bool) -> dict[str, Any]:
+        """What a schedule of this task takes for granted of its jobs, its payload among it, as the task wants it.
 
         Without `rows` to add to it, the payload must fit the task as it is.
         """
@@ -111,8 +111,16 @@ class Tasks(Mapping[str, Task[..., Any]]):
             raise ConfigError(f"for_each: no rows are registered as {rows!r}; register them: app.for_each(function)")
         options = task.options
         retry = dict(zip(("max_attempts", "retry_base", "retry_cap", "retry_jitter"), options.retry, strict=True))
-        taken = {name: getattr(options, name) for name in ("queue", "lane", "priority", "timeout")}
-        return {**taken, **retry, "task_version": options.version, "on_end": task.on_end()}, payload
+        return {
+            "payload": payload,
+            "queue": options.queue,
+            "lane": options.lane,
+            "priority": options.priority,
+            "timeout": options.timeout,
+            **retry,
+            "task_version": options.version,
+            "on_end": task.on_end(),
+        }
 
     def encode_row(self, task: str, payload: object) -> tuple[str, OnEnd | None]:
         """The payload of one row as its task wants it, as JSON, and what follows its jobs."""
@@ -144,7 +152,7 @@ class Tasks(Mapping[str, Task[..., Any]]):
         if callable(said.get("for_each")):
             said["for_each"] = self.for_each(said["for_each"])
         task_name = name_of(task)
-        declaration(name, task_name, {}, {}, said, tenant or "default")
+        declaration(name, task_name, {}, said, tenant or "default")
         self._declared[tenant, name] = (task_name, payload, said)
 
     def declared(self) -> list[Schedule]:
@@ -156,10 +164,10 @@ class Tasks(Mapping[str, Task[..., Any]]):
         found = []
         for (tenant, name), (task, given, said) in self._declared.items():
             try:
-                taken, payload = self.scheduled(task, given, rows=said.get("for_each"), checked=True)
+                fields = self.schedule_fields(task, given, rows=said.get("for_each"), checked=True)
             except TreadleError as error:
                 raise ConfigError(f"schedule {name!r}: {error}") from error
-            found.append(declaration(name, task, payload, taken, said, self.tenant_of(tenant)))
+            found.append(declaration(name, task, fields, said, self.tenant_of(tenant)))
         return found
 
     def tenant_of(self, named: str | None) -> str:

@@ -81,7 +81,9 @@ class Timetable:
         """
         check_name("actor", actor)
         now, owner = self._engine.now(), self._tasks.tenant_of(self._of(tenant, None))
-        schedule = self._made(name, task, payload, owner, checked, self._registered(said), now)
+        said, task_name = self._registered(said), name_of(task)
+        fields = self._tasks.schedule_fields(task_name, payload, rows=said.get("for_each"), checked=checked)
+        schedule = check(Schedule(name, task_name, now, owner, **{**fields, **_fields(said)}))
         schedule = schedule.evolve(next_at=next_tick(schedule, now), updated_at=now)
         if put(self._engine, schedule, None, Act(What.CREATED, now, actor, reason)) is None:
             raise NotPossible(f"there is a schedule {name!r} already; update it, or choose another name")
@@ -109,11 +111,9 @@ class Timetable:
                 schedule = schedule.evolve(cron=None)
             edited = schedule.evolve(**_fields(said))
             if {"payload", "task", "for_each"} & said.keys():
-                taken, payload = self._tasks.scheduled(
-                    edited.task, edited.payload, rows=edited.for_each, checked=checked
-                )
-                version = taken["task_version"] if "task" in said else edited.task_version
-                edited = edited.evolve(payload=payload, on_end=taken.get("on_end"), task_version=version)
+                fields = self._tasks.schedule_fields(edited.task, edited.payload, rows=edited.for_each, checked=checked)
+                version = fields["task_version"] if "task" in said else edited.task_version
+                edited = edited.evolve(payload=fields["payload"], on_end=fields["on_end"], task_version=version)
             check(edited)
             moved = any(getattr(edited, field) != getattr(schedule, field) for field in TIMING)
             return restarted(edited, now) if moved or (edited.enabled and not schedule.enabled) else edited
@@ -186,13 +186,6 @@ class Timetable:
         rows = said.get("for_each")
         return {**said, "for_each": self._tasks.for_each(rows)} if callable(rows) else dict(said)
 
-    def _made(
-        self, name: str, task: Any, payload: Any, tenant: str, checked: bool, said: Mapping[str, Any], now: datetime
-    ) -> Schedule:
-        named = name_of(task)
-        taken, payload = self._tasks.scheduled(named, payload, rows=said.get("for_each"), checked=checked)
-        return check(Schedule(name, named, now, tenant, payload, **{**taken, **_fields(said)}))
-
     def _change(
         self,
         name: str,
@@ -239,12 +232,10 @@ def reconcile(engine: Engine, wanted: Schedule, *, actor: str) -> bool:
     raise EngineUnavailable(f"schedule {wanted.name!r} keeps changing; repeating is safe")
 
 
-def declaration(
-    name: str, task: str, payload: Any, taken: Mapping[str, Any], said: Mapping[str, Any], tenant: str = "default"
-) -> Schedule:
+def declaration(name: str, task: str, fields: Mapping[str, Any], said: Mapping[str, Any], tenant: str) -> Schedule:
     """The schedule that code declares, not stored; checked, so that a bad one is an error where it is written."""
     moment = datetime.fromisoformat("2000-01-01T00:00:00+00:00")
-    schedule = check(Schedule(name, task, moment, tenant, payload, **{**taken, **_fields(said)}))
+    schedule = check(Schedule(name, task, moment, tenant, **{**fields, **_fields(said)}))
     told = json.dumps([str(getattr(schedule, field)) for field in _BY_CODE])
     return schedule.evolve(declared=sha256(told.encode()).hexdigest()[:16])
 

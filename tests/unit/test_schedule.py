@@ -570,7 +570,7 @@ def test_a_schedule_has_either_an_expression_or_an_interval(when):
 
 
 def declared(**said):
-    return declaration("n", "greet", said.pop("payload", {}), {}, {"cron": "@daily", **said})
+    return declaration("n", "greet", {"payload": said.pop("payload", {})}, {"cron": "@daily", **said}, "default")
 
 
 @pytest.mark.parametrize(
