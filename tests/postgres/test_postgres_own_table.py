@@ -22,6 +22,7 @@ from treadle import GiveUp, Job, Reason, Retry, State, Treadle, Unique
 from treadle.engines.base import Hold, Renewal, Ruling
 from treadle.lifecycle import Failed, Refused, Snoozed, Succeeded
 from treadle.model import JobError
+from treadle.testing import FakeClock
 
 Row = dict[str, object]
 Sql = Callable[..., list[tuple[object, ...]]]
@@ -589,8 +590,8 @@ def test_who_wants_that_index_over_waiting_jobs_too_makes_the_one_of_the_page(
 
 
 @pytest.mark.covers("000-R02.b")
-def test_every_change_of_a_job_moves_updated_at(store_url: str, sql: Sql, ada: str) -> None:
-    app = _with_tasks(Treadle(store_url, audit="everything"))
+def test_every_change_of_a_job_moves_updated_at(store_url: str, sql: Sql, ada: str, clock: FakeClock) -> None:
+    app = _with_tasks(Treadle(store_url, audit="everything", clock=clock))
     app.migrate()
     run_script(store_url)
     task = app.tasks["greet"].using(tenant=ada, key="k", retry=Retry(3, 0, 0, 0))
@@ -615,6 +616,7 @@ def test_every_change_of_a_job_moves_updated_at(store_url: str, sql: Sql, ada: s
         lambda: settle(app.engine, current(app.engine, job), Succeeded()),
     ]
     for change in changes:
+        clock.advance(seconds=1)
         change()
         seen.append(row_of(store_url, job)["updated_at"])
     app.close()
