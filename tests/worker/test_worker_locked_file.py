@@ -42,7 +42,7 @@ def locked(tmp_path: Path) -> Callable[[], object]:
 def test_a_job_is_not_given_up_and_not_stolen_when_the_file_is_locked_for_longer_than_its_lease(
     make_app: Callable[..., Treadle], locked: Callable[[], object], kind: str
 ) -> None:
-    lease, rounds = 1.0, 2
+    lease, rounds = 2.0, 1
     started, done = threading.Event(), threading.Event()
     runs: list[int] = []
     interrupted: list[int] = []

@@ -24,7 +24,7 @@ any_engine = pytest.mark.parametrize("engine_kind", ["sqlite"])
 
 PATIENCE = 30.0  # seconds after which what should happen will not: the machine may be busy, the test is not
 PROCESS = Path(__file__).with_name("worker_process.py")
-QUICK = {"lease": 1.0, "grace": 0.5, "poll": 0.05, "concurrency": 3}
+QUICK = {"lease": 3.0, "grace": 0.5, "poll": 0.05, "concurrency": 3}
 
 
 def until(condition: Callable[[], T], what: str | Callable[[], str], within: float = PATIENCE) -> T:

@@ -140,14 +140,20 @@ _UNSEALED = f"""
 select {_EVENT} from @.events where seal is null order by seal, tenant collate "C", at, job, revision limit %s
 """
 
-# All in one: a seal whose number is free, over lines of which none is sealed or just being sealed.
+# All in one: a seal whose number is free, over lines of which none is sealed or just being sealed. The first line is
+# locked before the others: of two sealers that each skip what the other has locked, neither might get them all.
 _SEAL = f"""
 with c as materialized (
     select * from json_to_recordset(%s) as c(job uuid, revision int, at timestamptz)
 ),
+door as materialized (
+    select 1 from (select * from c order by job, revision, at limit 1) f
+    join @.events e on e.job = f.job and e.revision = f.revision and e.at = f.at
+    where e.seal is null for update of e skip locked
+),
 mine as materialized (
     select e.job, e.revision, e.at from c join @.events e on e.job = c.job and e.revision = c.revision and e.at = c.at
-    where e.seal is null for update of e skip locked
+    where e.seal is null and exists (select from door) for update of e skip locked
 ),
 made as (
     insert into @.seals ({", ".join(Seal._fields)})
