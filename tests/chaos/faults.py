@@ -259,6 +259,9 @@ class Faults:
                 frozen.taken = [
                     job for job, was in zip(jobs, frozen.held, strict=True) if job and job.attempt > was.attempt
                 ]
+                if not frozen.taken and all(job is not None and job.state.final for job in jobs):
+                    self._resume(frozen, "all it held was to be cancelled, and was")  # by who recovered it: no claim
+                    continue
                 if frozen.taken:  # mostly while the next holder is at work, sometimes when it is done
                     extra = 0 if self._random.random() < 0.7 else self._random.uniform(0, 0.6)
                     frozen.resume_at = max(now, frozen.since + self._aim.lease + GLANCE) + extra

@@ -329,7 +329,7 @@ def test_an_id_that_tells_no_time_is_pruned_too_in_the_end(real, monkeypatch):
 def test_what_may_go_is_found_behind_many_pages_of_what_stays_if_it_is_walked_to_the_end(real, monkeypatch, state):
     monkeypatch.setattr(pruning, "PAGE", 3)
     monkeypatch.setattr(pruning, "PAGES", 2)
-    for task, number in (("stays", 50), ("goes", 6)):
+    for task, number in (("stays", 200), ("goes", 6)):
         real.enqueue([a_job(real.now(), task=task, retry=Retry(max_attempts=1)) for _ in range(number)])
         outcome = Succeeded("1") if state is State.SUCCEEDED else Failed(an_error(real.now()))
         real.turn([lifecycle.settle(job, outcome, real.now()) for job in claim(real, number)])
@@ -337,7 +337,7 @@ def test_what_may_go_is_found_behind_many_pages_of_what_stays_if_it_is_walked_to
     assert real.prune(keep, limit=5) == 0  # and the next call goes on from there
     assert real.prune(keep, limit=5, to_the_end=True) == 5
     assert real.prune(keep, limit=5, to_the_end=True) == 1
-    assert real.count(Where()) == {state: 50}
+    assert real.count(Where()) == {state: 200}
 
 
 @pytest.mark.parametrize("days", [0, 1, 100_000, 999_999_999])
