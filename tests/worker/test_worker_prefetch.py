@@ -29,18 +29,18 @@ def test_a_worker_of_slow_jobs_holds_no_more_than_it_can_start(make_app: Callabl
     apps = [make_app(), make_app()]
     for each in apps:
         each.register("slow", plain if kind == "plain" else on_the_loop)
-    apps[0].tasks["slow"].enqueue_many([()] * 20)
+    apps[0].tasks["slow"].enqueue_many([()] * 40)
     most: Counter[str | None] = Counter()
 
     def look() -> bool:
         for name, count in held_by(apps[0]).items():
             most[name] = max(most[name], count)
-        return apps[0].count()[State.SUCCEEDED] == 20
+        return apps[0].count()[State.SUCCEEDED] == 40
 
     with working(apps[0], concurrency=2, name="first"):
         until(lambda: held_by(apps[0])["first"] >= 2, "the first worker to be busy")
         with working(apps[1], concurrency=2, name="second"):
-            until(look, "20 slow jobs")
+            until(look, "40 slow jobs")
     assert most["first"] <= 4
     assert most["second"] <= 4
     share = Counter(job.worker for job in all_in(apps[0], State.SUCCEEDED))
