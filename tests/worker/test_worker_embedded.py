@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from workbench import ended, until, working
@@ -127,6 +128,15 @@ def test_two_workers_in_one_loop_do_not_disturb_each_other(app: Treadle) -> None
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+@pytest.fixture
+def thrown_away() -> Iterator[None]:
+    """What a test has left in a closed loop goes with the test, not in the middle of another."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.usefixtures("thrown_away")
+@pytest.mark.filterwarnings("ignore:coroutine 'LoopExecutor._run' was never awaited:RuntimeWarning")
 @pytest.mark.covers("001-R30.a")
 def test_the_loop_of_the_application_may_end_without_asking_the_worker(make_app: Callable[..., Treadle]) -> None:
     """The host forgot `async with` and closed its loop: the jobs are found by others, and nothing hangs."""
