@@ -256,9 +256,13 @@ class Task(Generic[P, R]):
         )
 
 
-def name_of(task: "str | Task[..., Any]") -> str:
+def name_of(task: "str | Task[..., Any]", field: str = "task") -> str:
     """The name of a task that is given itself, or by name."""
-    return task.name if isinstance(task, Task) else str(task)
+    if isinstance(task, Task):
+        return task.name
+    if not isinstance(task, str):
+        raise InvalidJob(field, f"{task!r} is no task; give one made by @app.task, or its name")
+    return task
 
 
 def _stored(receipts: list[Receipt]) -> Job:

@@ -190,7 +190,7 @@ def _follow_up(task: str, state: str, options: Mapping[str, Any]) -> FollowUp | 
         check_name("audit", names[state])
     if then is None and state not in names:
         return None
-    name = name_of(then or "")
+    name = name_of(then or "", f"on_{state}")
     if name:
         check_name(f"on_{state}", name)
     return FollowUp(names.get(state, ""), name)

@@ -271,3 +271,13 @@ def test_the_chat_server_does_without_all_of_it_and_a_handler_enqueues_what_foll
     assert told == [job.id]
     assert (job.on_end, job.schedule, app.pauses(), app.schedules.list(), app.workers()) == (None, None, [], [], [])
     assert app.audit() == []
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed"])
+def test_what_follows_must_be_a_task_or_the_name_of_one(app: Treadle, state: str) -> None:
+    def later() -> None: ...
+
+    with pytest.raises(InvalidJob, match=rf"^on_{state}: <function .*later.*> is no task; give one made by @app.task"):
+        app.register("work", lambda: None, **{f"on_{state}": later})
+    with pytest.raises(InvalidJob, match=r"^task: <function .*later.*> is no task"):
+        app.schedules.create("nightly", later, cron="@daily")

@@ -37,19 +37,27 @@ def test_the_nearer_source_wins(given: Callable[..., App], first: int) -> None:
     assert given(list(SOURCES[first:])).settings.concurrency == first + 1
 
 
+def said(source: str, name: str, value: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Let this source say so; the arguments that an app is given then."""
+    match source:
+        case "argument":
+            return {name: value}
+        case "variable":
+            monkeypatch.setenv(f"TREADLE_{name.upper()}", value)
+        case "treadle.toml":
+            (folder / source).write_text(f'{name} = "{value}"\n')
+        case "pyproject.toml":
+            (folder / source).write_text(f'[tool.treadle]\n{name} = "{value}"\n')
+    return {}
+
+
 @pytest.mark.parametrize("first", range(4), ids=SOURCES)
 def test_what_is_wrong_is_said_of_the_source_that_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
+    given: dict[str, object] = {}
     for source in SOURCES[first:]:
-        match source:
-            case "variable":
-                monkeypatch.setenv("TREADLE_LEASE", "soon")
-            case "treadle.toml":
-                (tmp_path / source).write_text('lease = "soon"\n')
-            case "pyproject.toml":
-                (tmp_path / source).write_text('[tool.treadle]\nlease = "soon"\n')
-    given = {"lease": "soon"} if first == 0 else {}
+        given |= said(source, "lease", "soon", tmp_path, monkeypatch)
     named = ("an argument", "TREADLE_LEASE", "treadle.toml", "[tool.treadle] in pyproject.toml")[first]
     with pytest.raises(ConfigError, match=rf"lease: 'soon' is no duration.* \({re.escape(named)}\)$"):
         load(poll="2s", **given)
@@ -181,16 +189,7 @@ def test_a_variable_that_should_be_json_is_named_with_an_example(
 def test_an_unknown_setting_is_refused_with_a_suggestion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    given: dict[str, object] = {}
-    match source:
-        case "argument":
-            given = {"leese": 5}
-        case "variable":
-            monkeypatch.setenv("TREADLE_LEESE", "5")
-        case "treadle.toml":
-            (tmp_path / source).write_text("leese = 5\n")
-        case "pyproject.toml":
-            (tmp_path / source).write_text("[tool.treadle]\nleese = 5\n")
+    given = said(source, "leese", "5", tmp_path, monkeypatch)
     with pytest.raises(ConfigError, match=r"(?i)leese.*did you mean lease"):
         App(**given).settings  # noqa: B018
 

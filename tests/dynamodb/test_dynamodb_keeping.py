@@ -340,6 +340,20 @@ def test_what_may_go_is_found_behind_many_pages_of_what_stays_if_it_is_walked_to
     assert real.count(Where()) == {state: 200}
 
 
+def test_walks_for_all_tasks_and_for_some_do_not_throw_each_other_back(real, monkeypatch):
+    """As an app's prune and its own worker's do, which share an engine."""
+    monkeypatch.setattr(pruning, "PAGE", 3)
+    monkeypatch.setattr(pruning, "PAGES", 2)
+    for task, number in (("stays", 100), ("goes", 4)):
+        real.enqueue([a_job(real.now(), task=task) for _ in range(number)])
+        real.turn([lifecycle.settle(job, Succeeded("1"), real.now()) for job in claim(real, number)])
+    keep, gone = Retention({}, {"goes": {State.SUCCEEDED: timedelta(0)}}), 0
+    for _ in range(40):
+        real.prune(keep._replace(only=frozenset(("another",))), limit=10)
+        gone += real.prune(keep, limit=10)
+    assert gone == 4
+
+
 @pytest.mark.parametrize("days", [0, 1, 100_000, 999_999_999])
 def test_any_age_to_keep_is_understood(real, days):
     job = finished(real, 1)[0]
