@@ -137,13 +137,13 @@ def test_poison_with_a_budget_ends_after_one_free_crash_and_its_neighbours_do_no
 ) -> None:
     poison = app.enqueue("die", {}, checked=False, retry=Retry(max_attempts=2, base=0, jitter=0))
     # It naps for so short a time because its lease may end a moment before the poison's: then it goes first, alone.
-    neighbour = app.enqueue("nap", {"seconds": 3}, checked=False, retry=Retry(max_attempts=2, base=0, jitter=0))
+    neighbour = app.enqueue("nap", {"seconds": 1}, checked=False, retry=Retry(max_attempts=2, base=0, jitter=0))
     for _ in range(3):
-        dying = process(lease=0.6, grace=0)
+        dying = process(lease=2, grace=0)
         until(lambda dying=dying: dying.process.poll() is not None or app.get(poison.id).state.final, "the next death")
         if app.get(poison.id).state.final:
             break
-    watcher = process(lease=0.6, grace=0)
+    watcher = process(lease=2, grace=0)
     [job] = ended(app, poison)
     assert (job.state, job.reason) == (State.FAILED, Reason.CRASHED)
     assert (job.crashes, job.failures) == (3, 2)
