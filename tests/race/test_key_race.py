@@ -18,6 +18,7 @@ from treadle.model import Scope, State
 RACER = Path(__file__).parent / "racer.py"
 RACERS = 8
 AHEAD = 0.3  # seconds for all of them to read when the start is
+PATIENCE = 240  # seconds after which it is no slow machine
 
 
 @pytest.fixture
@@ -33,11 +34,11 @@ def told(store_url):
         assert [racer.stdout.readline() for racer in racers] == ['["ready"]\n'] * RACERS
         start = f"{time.monotonic() + AHEAD}\n"
         said = [racer.stdin.write(start) and racer.stdin.flush() for racer in racers]
-        said = [racer.communicate(timeout=60)[0] for racer in racers]
+        said = [racer.communicate(timeout=PATIENCE)[0] for racer in racers]
     finally:
         for racer in racers:
             racer.kill()
-            racer.wait()
+            racer.communicate()
     assert [racer.returncode for racer in racers] == [0] * RACERS
     return [json.loads(line) for text in said for line in text.splitlines()]
 
