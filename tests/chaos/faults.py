@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from crew import POISONED
-from nursery import Death, Nursery
+from nursery import Death, Nursery, Standstill
 from places import Outage, Store
 
 from treadle import Treadle
@@ -80,7 +80,7 @@ class Frozen:
     taken: list[Job] = field(default_factory=list)
     resume_at: float = float("inf")
     nap_ends: float = float("inf")
-    excused: float = 0.0  # seconds in which nobody could take its jobs over, for the server was away
+    excused: float = 0.0  # seconds in which nobody could take its jobs over, for the server was away or all stood still
 
     @property
     def seconds(self) -> float:
@@ -97,6 +97,7 @@ class Faults:
         self.pauses_by_why: Counter[str] = Counter()
         self.deaths: list[Death] = []
         self.outages: list[Outage] = []  # while jobs were running
+        self.standstills: list[Standstill] = []
         self.terminations: Counter[str] = Counter()  # connections cut, by what they were doing
         self.harm = ""  # what the store did besides, in words
         self.strange: set[str] = set()  # what was seen of running jobs that must never be
@@ -172,6 +173,13 @@ class Faults:
             self._unexplained += death.code > 0 and death.code != POISONED
             if not death.ours:
                 self._inspect(death)
+        for standstill in self._nursery.standstills():
+            self.standstills.append(standstill)
+            self._excuse(standstill.end - standstill.begin)
+
+    def _excuse(self, seconds: float) -> None:
+        for frozen in self._frozen.values():  # as checker.Quiet has it
+            frozen.excused += seconds + self._aim.lease / 2
 
     def _find_running(self) -> list[Job]:
         return self._app.find(state="running", limit=500).jobs
@@ -207,8 +215,7 @@ class Faults:
         if len(self.outages) < self._aim.outages and time.monotonic() > self._outage_at and self._victims():
             away = self._aim.lease * max(0.0, self._random.uniform(-AWAY, AWAY))
             self.outages.append(self._store.outage(len(self.outages), away))
-            for frozen in self._frozen.values():  # as checker.Quiet has it
-                frozen.excused += self.outages[-1].up - self.outages[-1].down + self._aim.lease / 2
+            self._excuse(self.outages[-1].up - self.outages[-1].down)
             self._beat_at = time.monotonic()  # no sign of life could come from a server that was away
             self._outage_at = time.monotonic() + self._random.uniform(*OUTAGE_PAUSE)
 

@@ -72,9 +72,11 @@ def of_recovery(trails: Mapping[str, Trail], faults: Faults, lease: float) -> Fi
     """How soon the jobs of dead and frozen workers were claimed again.
 
     Asserted: nearly all (p99) within the bound, every one within the bound and a grace. Around an outage the bound
-    counts from when holders have had their chance to renew (checker.Quiet).
+    counts from when holders have had their chance to renew (checker.Quiet), and so it does when the machine itself has
+    stood still: it is no promise of ours that it does not.
     """
-    quiet = [Quiet(outage.down, outage.up + lease / 2) for outage in faults.outages]
+    away = [*((outage.down, outage.up) for outage in faults.outages), *faults.standstills]
+    quiet = [Quiet(begin, end + lease / 2) for begin, end in sorted(away)]
     left_behind = [job for crash in faults.crashes for job in crash.held]
     for pause in faults.pauses:
         taken = {job.id for job in pause.taken}
@@ -96,7 +98,11 @@ def of_recovery(trails: Mapping[str, Trail], faults: Faults, lease: float) -> Fi
     if quiet:
         plain = [recovery(trails, job) for job in left_behind]
         moved = sum(one != other for one, other in zip(plain, answers, strict=True))
-        line += f"; {moved} met an absent server and count from {lease / 2:g} s after it"
+        still = max((end - begin for begin, end in faults.standstills), default=0.0)
+        line += (
+            f"; {moved} met an absent server or machine ({len(faults.standstills)} standstills, longest {still:.2f} s) "
+            f"and count from {lease / 2:g} s after it"
+        )
     return Figure(line, problems)
 
 

@@ -392,7 +392,7 @@ def test_a_renewal_into_a_stalled_network_ends_well_before_the_lease(
     assert took < lease * (1 - 1 / 3 - 1 / 5)
 
 
-@pytest.mark.parametrize("lease", [1.0, 3.0])
+@pytest.mark.parametrize("lease", [2.0, 4.0])
 def test_a_worker_whose_network_stalls_gives_up_before_its_lease_passes_on_and_recovers(
     make_app: Callable[..., Treadle], far_url: str, store_url: str, proxy: Proxy, lease: float
 ) -> None:

@@ -16,7 +16,7 @@ def started() -> threading.Event:
 
 def cancelled_while_running(app: Treadle, job: Job, started: threading.Event) -> Job:
     """The job, cancelled once its handler runs, and run to its end."""
-    with working(app, lease=1.5):
+    with working(app, lease=2.4):
         assert started.wait(30)
         asked = app.cancel(job.id, actor="ada", reason="changed my mind")
         assert (asked.state, asked.cancel_requested) == (State.RUNNING, True)
@@ -102,7 +102,7 @@ def test_a_claimed_job_that_has_not_started_is_cancelled_without_running(app: Tr
         assert release.wait(30)
 
     first, second = work.enqueue("first"), work.enqueue("second")
-    with working(app, lease=1.5):
+    with working(app, lease=2.4):
         until(lambda: ran, "the first")
         seen = {app.cancel(second.id).lease_until}
 

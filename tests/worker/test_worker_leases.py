@@ -17,7 +17,7 @@ from treadle.engines.base import Ruling
 @pytest.mark.covers("003-S12.a", "002-Q12.a")
 @pytest.mark.parametrize("kind", ["blocking the loop", "in a thread"])
 def test_a_handler_that_runs_for_three_leases_keeps_its_job(make_app: Callable[..., Treadle], kind: str) -> None:
-    lease, started = 1.2, threading.Event()
+    lease, started = 2.0, threading.Event()
     runs: list[int] = []
 
     async def block_the_loop(ctx: Context) -> str:
@@ -44,6 +44,7 @@ def test_a_handler_that_runs_for_three_leases_keeps_its_job(make_app: Callable[.
             done: list[Job] = []
             while not app_ended(first, job):  # the second worker is alive and takes all it can get
                 done += ended(first, first.tasks["tick"].enqueue())
+                time.sleep(0.05)
             [job] = ended(first, job)
     assert runs == [1]
     assert (job.state, job.result, job.worker) == (State.SUCCEEDED, "first", "first")
@@ -56,7 +57,7 @@ def app_ended(app: Treadle, job: Job) -> bool:
 
 
 def test_a_lease_is_renewed_well_before_it_ends(app: Treadle) -> None:
-    lease, seen = 1.5, []
+    lease, seen = 3.0, []
     done = threading.Event()
 
     def work() -> None:
@@ -110,7 +111,7 @@ def test_a_coroutine_whose_lease_cannot_be_renewed_is_cancelled_before_it_ends_a
         return "first"
 
     job = app.register("work", work).enqueue()
-    with working(app, lease=1.5):
+    with working(app, lease=3):
         first = until(lambda: (j := app.get(job.id)).lease_until and engine.extends and j, "a renewed lease")
         engine.cut.set()
         until(lambda: cancelled_at, "its cancellation")
@@ -139,7 +140,7 @@ def test_a_thread_whose_lease_cannot_be_renewed_is_told_and_its_words_are_refuse
         return "first"
 
     job = app.register("work", work).enqueue()
-    with working(app, lease=0.9):
+    with working(app, lease=2):
         until(lambda: engine.extends, "a renewed lease")
         engine.cut.set()
         until(lambda: told_at, "word of the loss")
@@ -153,7 +154,7 @@ def test_a_thread_whose_lease_cannot_be_renewed_is_told_and_its_words_are_refuse
 @any_engine
 def test_the_end_of_a_lost_attempt_does_not_touch_the_next_one_in_the_same_worker(app: Treadle) -> None:
     """The worker loses a job, recovers it and runs it again while the old thread still runs: two attempts, one id."""
-    engine, lease = watched(app), 0.9
+    engine, lease = watched(app), 2.0
     told, second_runs = threading.Event(), threading.Event()
     first_may_end, first_ended, second_may_end = threading.Event(), threading.Event(), threading.Event()
     runs: list[int] = []

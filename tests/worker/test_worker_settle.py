@@ -265,7 +265,7 @@ def test_a_long_transaction_of_the_handler_costs_it_neither_lease_nor_job(
     make_app: Callable[..., Treadle], app: Treadle, sales: Sales, when: str
 ) -> None:
     """The handler itself keeps its lease from being renewed: it holds the file's write lock, or the lock of its job."""
-    lease, other = 1.2, make_app()
+    lease, other = 2.0, make_app()
 
     def sell(ctx: Context) -> None:
         with sales.open() as connection:

@@ -136,7 +136,7 @@ def test_a_job_that_still_runs_after_the_grace_is_given_back_unspent_and_its_end
     job = task.using(retry=Retry(max_attempts=1 if kind == "plain" else 5)).enqueue()
 
     async def main() -> None:
-        async with app.worker(grace=0.3, poll=0.05, lease=2):
+        async with app.worker(grace=0.3, poll=0.05, lease=30):
             while not started.is_set():
                 await asyncio.sleep(0.005)
             stopping = time.monotonic()

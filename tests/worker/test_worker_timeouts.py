@@ -149,7 +149,7 @@ def test_a_handler_that_never_ends_settles_as_timed_out_after_the_grace_and_cost
         return "two at once"
 
     job = never_ending(app, kind, release, seen)
-    with working(app, concurrency=2, grace=0.3, lease=1.5):
+    with working(app, concurrency=2, grace=0.3, lease=3):
         job = in_state(app, job, state=State.PENDING, failures=1)
         assert job.error.type == "TimeoutError"
         ended(app, *(visit.enqueue() for _ in range(6)))
