@@ -27,7 +27,7 @@ async def working(folder: Path, shops: Mapping[str, Sequence[str]]) -> AsyncIter
             for library in LIBRARIES:
                 if library.name in names:
                     _register(app, library, Shop(url), folder)
-            await stack.enter_async_context(app.worker(lease=1, poll=0.05, concurrency=len(names)))
+            await stack.enter_async_context(app.worker(lease=4, poll=0.05, concurrency=len(names)))
         yield
 
 

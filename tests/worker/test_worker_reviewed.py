@@ -242,7 +242,7 @@ def test_a_cancelled_job_whose_handler_ignores_it_ends_after_timeout_and_grace_a
 
     task = app.register("deaf", plain if kind == "plain" else swallowing, timeout=1.0)
     job = task.enqueue()
-    with working(app, lease=2, grace=0.3) as worker:
+    with working(app, lease=3, grace=0.3) as worker:
         assert started.wait(30)
         app.cancel(job.id)
         assert told.wait(30)
