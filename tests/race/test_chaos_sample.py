@@ -9,9 +9,9 @@ import pytest
 RUN = Path(__file__).parent.parent / "chaos" / "run.py"
 TOLD = ("kills:", "pauses:", "server:", "recovery:", "zombies:")
 SAMPLES = {
-    "sqlite": {"kills": 25, "pauses": 25},
-    "postgres": {"kills": 18, "pauses": 18, "restarts": 2, "terminations": 25},
-    "dynamodb": {"kills": 10, "pauses": 8, "troubles": 3},
+    "sqlite": {"kills": 15, "pauses": 15},
+    "postgres": {"kills": 12, "pauses": 12, "restarts": 2, "terminations": 15},
+    "dynamodb": {"kills": 8, "pauses": 6, "troubles": 3},
 }
 
 
