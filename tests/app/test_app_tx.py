@@ -308,8 +308,9 @@ def test_an_app_in_memory_has_no_file_to_share(connect: Callable[..., sqlite3.Co
 
 
 def test_a_store_without_tables_says_what_to_call_and_leaves_the_transaction_usable(
-    app: Treadle, connect: Callable[..., sqlite3.Connection]
+    app: Treadle, path: Path, connect: Callable[..., sqlite3.Connection]
 ) -> None:
+    path.unlink()
     connection = connect()
     connection.execute("create table users (name text)")
     task = app.register("tick", lambda: None)

@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from crew import POISONED
-from nursery import Death, Nursery, Standstill
+from nursery import Death, Nursery
 from places import Outage, Store
 
 from treadle import Treadle
@@ -25,13 +25,12 @@ AWAY = 1.5  # leases for which a server stays away at most; half of the time it 
 TERMINATION_PAUSE = (0.05, 0.4)  # seconds between two cuts of a connection
 CALM = 3  # looks in a row that find nothing left
 GLANCE = 0.02
-PATIENCE = 2.0  # seconds past the lease in which a job must be claimed again
 NEVER_TAKEN = "never taken over"
 UNEXPLAINED = 20  # deaths of other causes after which a run is given up
 
 
 class Aim(NamedTuple):
-    """How much is wanted; `lease` in seconds, `deadline` on the monotonic clock."""
+    """How much is wanted; `lease` and `bound`, by which a recovery may be late, in seconds; `deadline` is monotonic."""
 
     kills: int
     pauses: int
@@ -40,6 +39,7 @@ class Aim(NamedTuple):
     terminations: int
     workers: int
     lease: float
+    bound: float
     deadline: float
 
     @property
@@ -80,7 +80,7 @@ class Frozen:
     taken: list[Job] = field(default_factory=list)
     resume_at: float = float("inf")
     nap_ends: float = float("inf")
-    excused: float = 0.0  # seconds in which nobody could take its jobs over, for the server was away or all stood still
+    excused: float = 0.0  # seconds in which nobody could take its jobs over, for the server was away
 
     @property
     def seconds(self) -> float:
@@ -97,7 +97,6 @@ class Faults:
         self.pauses_by_why: Counter[str] = Counter()
         self.deaths: list[Death] = []
         self.outages: list[Outage] = []  # while jobs were running
-        self.standstills: list[Standstill] = []
         self.terminations: Counter[str] = Counter()  # connections cut, by what they were doing
         self.harm = ""  # what the store did besides, in words
         self.strange: set[str] = set()  # what was seen of running jobs that must never be
@@ -173,13 +172,6 @@ class Faults:
             self._unexplained += death.code > 0 and death.code != POISONED
             if not death.ours:
                 self._inspect(death)
-        for standstill in self._nursery.standstills():
-            self.standstills.append(standstill)
-            self._excuse(standstill.end - standstill.begin)
-
-    def _excuse(self, seconds: float) -> None:
-        for frozen in self._frozen.values():  # as checker.Quiet has it
-            frozen.excused += seconds + self._aim.lease / 2
 
     def _find_running(self) -> list[Job]:
         return self._app.find(state="running", limit=500).jobs
@@ -215,7 +207,8 @@ class Faults:
         if len(self.outages) < self._aim.outages and time.monotonic() > self._outage_at and self._victims():
             away = self._aim.lease * max(0.0, self._random.uniform(-AWAY, AWAY))
             self.outages.append(self._store.outage(len(self.outages), away))
-            self._excuse(self.outages[-1].up - self.outages[-1].down)
+            for frozen in self._frozen.values():  # as checker.Quiet has it
+                frozen.excused += self.outages[-1].up - self.outages[-1].down + self._aim.lease / 2
             self._beat_at = time.monotonic()  # no sign of life could come from a server that was away
             self._outage_at = time.monotonic() + self._random.uniform(*OUTAGE_PAUSE)
 
@@ -274,7 +267,7 @@ class Faults:
                     frozen.resume_at = max(now, frozen.since + self._aim.lease + GLANCE) + extra
             if now >= min(frozen.resume_at, frozen.nap_ends):
                 self._resume(frozen, "woke about when the lease ended")
-            elif frozen.seconds - frozen.excused > self._aim.lease + PATIENCE + 1.0:
+            elif frozen.seconds - frozen.excused > self._aim.lease + self._aim.bound + 1.0:
                 self._resume(frozen, NEVER_TAKEN)
 
     def _resume(self, frozen: Frozen, otherwise: str) -> None:

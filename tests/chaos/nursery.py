@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 GLANCE = 0.01  # seconds between two looks at the children
-STILL = 0.25  # seconds by which such a look may come late; more, and the machine stood still
 YOUNG = 0.5  # seconds: a process that dies younger by itself is not replaced at once
 KILLED = -signal.SIGKILL
 
@@ -29,13 +28,6 @@ class Death(NamedTuple):
     at: float
     code: int
     ours: bool  # whether the run killed it
-
-
-class Standstill(NamedTuple):
-    """A time in which not even a process that only sleeps was let run: nor, then, anybody else."""
-
-    begin: float
-    end: float
 
 
 class Nursery:
@@ -59,10 +51,6 @@ class Nursery:
     def deaths(self) -> list[Death]:
         """Who has died since the last call."""
         return self._ask("deaths")
-
-    def standstills(self) -> list[Standstill]:
-        """When the machine has stood still since the last call."""
-        return self._ask("standstills")
 
     def kill(self, name: str) -> Death | None:
         """SIGKILL; its death, once it is dead, or None if it was gone before."""
@@ -107,7 +95,6 @@ class _Nurse:
         self._born: dict[str, float] = {}
         self._stopped: dict[str, float] = {}  # name -> when it goes on by itself
         self._deaths: list[Death] = []
-        self._standstills: list[Standstill] = []
 
     def serve(self, line: Connection) -> None:
         os.setsid()  # Ctrl-C is for the run, which then closes the line
@@ -115,11 +102,7 @@ class _Nurse:
         retired = False
         while not retired:
             self._look_around(line)
-            begin = time.time()
-            asked = line.poll(GLANCE)
-            if time.time() - begin > GLANCE + STILL:
-                self._standstills.append(Standstill(begin, time.time()))
-            if asked:
+            if line.poll(GLANCE):
                 try:
                     act, *arguments = line.recv()
                 except (EOFError, OSError):  # the run is over, or gone
@@ -134,10 +117,6 @@ class _Nurse:
 
     def deaths(self) -> list[Death]:
         told, self._deaths = self._deaths, []
-        return told
-
-    def standstills(self) -> list[Standstill]:
-        told, self._standstills = self._standstills, []
         return told
 
     def kill(self, name: str) -> Death | None:

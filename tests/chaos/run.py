@@ -27,7 +27,7 @@ import figures
 import notes
 from checker import Trail, gather, trail, violations
 from crew import Crew
-from faults import PATIENCE, Aim, Faults
+from faults import Aim, Faults
 from nursery import Nursery
 from places import STORES, Store
 
@@ -71,6 +71,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--latency", type=int, default=0, help="milliseconds more for each answer of a DynamoDB")
     parser.add_argument("--workers", type=int, default=8, help="worker processes")
     parser.add_argument("--lease", type=float, default=1.0, help="seconds")
+    parser.add_argument("--bound", type=float, default=2.0, help="seconds past its lease until a job is claimed again")
     parser.add_argument("--seed", type=int, default=randrange(10**6), help="of the harness; the machine adds its own")
     parser.add_argument("--minutes", type=float, help="give up the faults after this time")
     parser.add_argument("--keep", action="store_true", help="keep the store and the notes of a clean run too")
@@ -102,6 +103,7 @@ class Run:
             options.terminations,
             options.workers,
             options.lease,
+            options.bound,
             deadline,
         )
 
@@ -114,7 +116,7 @@ class Run:
         crew = Crew(self._store.url, folder, options.lease, options.seed)
         crew.prepare()
         roles = {f"w{number}": crew.work for number in range(options.workers)} | {"p": crew.produce}
-        nursery = Nursery(roles, folder, longest_stop=options.lease * 2 + PATIENCE + 5)
+        nursery = Nursery(roles, folder, longest_stop=options.lease * 2 + options.bound + 5)
         app = Treadle(self._store.url("harness"))  # opened after the nursery was forked
         faults = Faults(app, nursery, self._store, self._aim, Random(options.seed))
         try:
@@ -148,7 +150,7 @@ class Run:
         told = [
             *figures.of_faults(faults, self._aim),
             figures.of_jobs(trails, found),
-            figures.of_recovery(trails, faults, options.lease),
+            figures.of_recovery(trails, faults, options.lease, options.bound),
             figures.of_leases(trails, faults, options.lease),
             figures.of_zombies(found, self._folder, faults.pauses),
             figures.of_poison(trails, faults.crashes),

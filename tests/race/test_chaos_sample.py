@@ -13,6 +13,7 @@ SAMPLES = {
     "postgres": {"kills": 12, "pauses": 12, "restarts": 2, "terminations": 15},
     "dynamodb": {"kills": 8, "pauses": 6, "troubles": 3},
 }
+BESIDE_OTHERS = 15.0  # seconds that a recovery may take here; 2, when a run has the machine to itself
 
 
 @pytest.mark.slow
@@ -22,7 +23,7 @@ def test_jobs_survive_kills_and_pauses_of_the_processes_that_hold_them_and_a_ser
 ) -> None:
     # A process of its own: the harness forks, and pytest may have threads.
     faults = [word for name, number in SAMPLES[engine].items() for word in (f"--{name}", str(number))]
-    command = [sys.executable, RUN, "--engine", engine, *faults, "--minutes", "3"]
+    command = [sys.executable, RUN, "--engine", engine, *faults, "--minutes", "3", "--bound", str(BESIDE_OTHERS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     lines = done.stdout.splitlines()
     with capsys.disabled():

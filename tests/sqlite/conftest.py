@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import stores
 from treadle.engines.sqlite import file
 
 FORK = multiprocessing.get_context("fork")
@@ -27,6 +28,13 @@ LONG = 120.0  # seconds after which a neighbour counts as hung
 def engine_kind(request: pytest.FixtureRequest) -> str:
     """Only this engine, whatever else the conformance suite runs on."""
     return request.param
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> Iterator[str]:
+    """A file that is not there yet."""
+    with stores.fresh_store("sqlite", tmp_path) as url:
+        yield url
 
 
 @pytest.fixture
