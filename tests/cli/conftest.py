@@ -94,8 +94,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def forget(folder: Path) -> None:
     """Let the modules of the project be imported anew, as a new process would."""
     for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None)
-        if file and Path(file).is_relative_to(folder):
+        if (getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
             del sys.modules[name]
 
 
