@@ -29,13 +29,14 @@ QUICK = {"lease": 3.0, "grace": 0.5, "poll": 0.05, "concurrency": 3}
 
 def until(condition: Callable[[], T], what: str | Callable[[], str], within: float = PATIENCE) -> T:
     """Wait for a condition; its value, or an AssertionError saying what did not happen."""
-    deadline = time.monotonic() + within
+    deadline, pause = time.monotonic() + within, 0.005
     while True:
         value = condition()
         if value:
             return value
         assert time.monotonic() < deadline, f"not within {within:g} s: {what() if callable(what) else what}"
-        time.sleep(0.005)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.025)  # to ask a store two hundred times a second keeps the others from it
 
 
 def ended(app: Treadle, *jobs: Job, within: float = PATIENCE) -> list[Job]:
