@@ -12,7 +12,7 @@ import provision
 from making import a_job, claim, current, enqueued
 from treadle import lifecycle
 from treadle.engines.base import Retention, Ruling, Saved, Where
-from treadle.engines.postgres import schema
+from treadle.engines.postgres import records, schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.rows import on_end_from, on_end_text
 from treadle.errors import EngineError
@@ -272,6 +272,28 @@ def test_no_line_is_sealed_while_an_open_transaction_holds_one_of_them(
     assert (engine.records(Seal), engine.unsealed(limit=10)) == ([], lines)
     stranger.rollback()
     assert engine.seal(seal, lines)
+
+
+def test_a_sealer_that_finds_the_oldest_line_taken_takes_none_of_the_others(
+    engine: PostgresEngine, clock: FakeClock, session: Session
+) -> None:
+    """All sealers begin with the oldest: so one of them is done, however the rest of what they saw may differ."""
+    older_ids = [new_id() for _ in range(3)]
+    for job_id in (new_id(), *older_ids):
+        engine.save(Pause(), before=None, line=Event(job_id, 1, clock.now(), What.FAILED, "w1", "", "acme"))
+        engine.drop(Pause())
+        clock.advance(seconds=1)
+    lines = engine.unsealed(limit=10)
+    held, sealer, stranger = session(), session(), session()
+    held.execute(f"select 1 from {engine.schema}.events where job = %s for update", [lines[0].job_id])
+
+    def query(statement: str, values: Any) -> list[tuple[Any, ...]]:
+        return sealer.execute(statement.replace("@.", f"{engine.schema}."), values).fetchall()
+
+    seal = Seal("acme", 1, 4, clock.now(), clock.now(), "d", "", "h", clock.now())
+    assert not records.seal(query, seal, lines)
+    free = f"select job::text from {engine.schema}.events for update skip locked"
+    assert {job for (job,) in stranger.execute(free)} == set(older_ids)
 
 
 # ------------------------------------------------------------------------------------------------- follow-ups

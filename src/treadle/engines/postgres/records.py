@@ -140,14 +140,15 @@ _UNSEALED = f"""
 select {_EVENT} from @.events where seal is null order by seal, tenant collate "C", at, job, revision limit %s
 """
 
-# All in one: a seal whose number is free, over lines of which none is sealed or just being sealed. The first line is
-# locked before the others: of two sealers that each skip what the other has locked, neither might get them all.
+# All in one: a seal whose number is free, over lines of which none is sealed or just being sealed. Every sealer begins
+# with the oldest line, so that is locked before the others: of two that each skip what the other has locked, neither
+# might get them all.
 _SEAL = f"""
 with c as materialized (
     select * from json_to_recordset(%s) as c(job uuid, revision int, at timestamptz)
 ),
 door as materialized (
-    select 1 from (select * from c order by job, revision, at limit 1) f
+    select 1 from (select * from c order by at, job, revision limit 1) f
     join @.events e on e.job = f.job and e.revision = f.revision and e.at = f.at
     where e.seal is null for update of e skip locked
 ),
