@@ -453,9 +453,13 @@ class Worker:
         attempts = [attempt for attempt in attempts if attempt.told is not Told.LOST]
         for attempt in given_up:
             self._on_loop(self._slots.launch, attempt)  # which frees its slot
+        # Until the last suspect's end is written, the next one could take it along, and it would pay for that.
+        suspect_ended = any(held.ended and held.started_at and held.job.suspect for held in tuple(self._held.values()))
+        waiting = [attempt for attempt in attempts if attempt.job.suspect and suspect_ended]
+        attempts = [attempt for attempt in attempts if attempt not in waiting]
+        self._starting.extend([*attempts, *waiting])  # they stay there until the store has answered
         if not attempts:
             return
-        self._starting.extend(attempts)  # they stay there until the store has answered
         started_at, sent = self._engine.now(), time.monotonic()
         holds = [Hold(attempt.job.id, attempt.job.lease_token or "", started_at) for attempt in attempts]
         for attempt, held in zip(attempts, self._engine.extend(holds, lease=self.plan.lease), strict=True):

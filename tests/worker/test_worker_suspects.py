@@ -2,13 +2,16 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from workbench import Crowd, Process, any_engine, ended, until, working
 
 from making import claim
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle, lifecycle
+from treadle.engines.base import Turn
+from treadle.model import Change
 
 ONCE = Retry(max_attempts=1)
 
@@ -67,6 +70,30 @@ def test_suspects_run_one_at_a_time(app: Treadle) -> None:
         done = ended(app, *jobs)
     assert {job.state for job in done} == {State.SUCCEEDED}
     assert crowd.most == 1
+
+
+@any_engine
+def test_a_suspect_starts_when_the_end_of_the_one_before_is_written(
+    app: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take the process down, and with it an end that is known to this process alone."""
+    turn, begun, seen = app.engine.turn, threading.Event(), []
+
+    def slow_turn(changes: Sequence[Change], *claim: Any, **options: Any) -> Turn:
+        if any(change.after.state.final for change in changes):
+            begun.wait(0.5)  # the other one's start, should it not wait
+        return turn(changes, *claim, **options)
+
+    def work(ctx: Context) -> None:
+        if seen:
+            begun.set()
+        seen.append({app.get(job.id).state for job in jobs if job.id != ctx.job.id})
+
+    jobs = crashed_before(app, app.register("work", work), 2)
+    monkeypatch.setattr(app.engine, "turn", slow_turn)
+    with working(app, concurrency=2):
+        ended(app, *jobs)
+    assert seen == [{State.RUNNING}, {State.SUCCEEDED}]
 
 
 @any_engine
