@@ -90,7 +90,7 @@ def empty_store(kind: str, folder: Path) -> Iterator[str]:
     On PostgreSQL it is a schema that an earlier test used and left as it was; of SQLite, a copy of a migrated file.
     """
     if kind == "sqlite":
-        shutil.copy(_migrated_file(), folder / "treadle.db")
+        shutil.copy(migrated_file(), folder / "treadle.db")
     if not kind.startswith("postgres"):
         with fresh_store(kind, folder) as url:
             yield url
@@ -129,7 +129,8 @@ def _cleaner(server: str) -> psycopg.Connection:
 
 
 @cache
-def _migrated_file() -> Path:
+def migrated_file() -> Path:
+    """A file of SQLite with its tables and no job, to be copied."""
     path = Path(tempfile.mkdtemp(prefix="treadle-store-")) / "treadle.db"
     engine = connect(f"sqlite:///{path}")
     engine.migrate()

@@ -454,8 +454,7 @@ class Worker:
         for attempt in given_up:
             self._on_loop(self._slots.launch, attempt)  # which frees its slot
         # Until the last suspect's end is written, the next one could take it along, and it would pay for that.
-        suspect_ended = any(held.ended and held.started_at and held.job.suspect for held in tuple(self._held.values()))
-        waiting = [attempt for attempt in attempts if attempt.job.suspect and suspect_ended]
+        waiting = [attempt for attempt in attempts if attempt.job.suspect and self._suspect_unwritten()]
         attempts = [attempt for attempt in attempts if attempt not in waiting]
         self._starting.extend([*attempts, *waiting])  # they stay there until the store has answered
         if not attempts:
@@ -473,6 +472,10 @@ class Worker:
                 case Renewal.LOST:
                     self._tell(attempt, Told.LOST)
             self._on_loop(self._slots.launch, attempt)
+
+    def _suspect_unwritten(self) -> bool:
+        """Whether a suspect has ended, and the store does not know yet."""
+        return any(held.ended and held.started_at and held.job.suspect for held in tuple(self._held.values()))
 
     def _stumble(self, error: Exception, failures: int) -> None:
         """A turn failed: wait a little longer each time, with jitter, and take the same turn again."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import stores
 from treadle import Treadle
 from treadle.cli.commands import run
 from treadle.testing import run_until_idle
@@ -111,16 +112,6 @@ def call(project: Path, capsys: pytest.CaptureFixture[str]) -> Call:
     return call
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database file with its tables and no job, to be copied."""
-    path = tmp_path_factory.mktemp("store") / "treadle.db"
-    app = Treadle(f"sqlite:///{path}")
-    app.migrate()
-    app.close()
-    return path
-
-
 @pytest.fixture
 def treadle(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
     """`call`, with the app of tasks.py in TREADLE_APP."""
@@ -129,9 +120,9 @@ def treadle(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
 
 
 @pytest.fixture
-def ready(treadle: Call, project: Path, empty_store: Path) -> Call:
+def ready(treadle: Call, project: Path) -> Call:
     """`treadle`, with a store that has its tables and no job."""
-    shutil.copy(empty_store, project / "treadle.db")
+    shutil.copy(stores.migrated_file(), project / "treadle.db")
     return treadle
 
 

@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -34,7 +34,8 @@ def test_plain_and_async_handlers_run_side_by_side(app: Treadle) -> None:
     assert two.result == "2 in run-w1"
     for job in (one, two, three):
         assert (job.attempt, job.failures, job.error, job.worker, job.lease_until) == (1, 0, None, "w1", None)
-        assert job.created_at <= job.claimed_at <= job.started_at <= job.finished_at
+        # Of a server's time a worker knows by its answers: a start that it stamps may come out late by one of them.
+        assert job.created_at <= job.claimed_at <= job.started_at <= job.finished_at + timedelta(seconds=1)
 
 
 @pytest.mark.covers("002-D6.a", "002-D4.a", "000-AC-15.c")
