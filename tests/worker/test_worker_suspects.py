@@ -12,6 +12,7 @@ from making import claim
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle, lifecycle
 from treadle.engines.base import Turn
 from treadle.model import Change
+from treadle.worker import Worker
 
 ONCE = Retry(max_attempts=1)
 
@@ -77,21 +78,28 @@ def test_a_suspect_starts_when_the_end_of_the_one_before_is_written(
     app: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may take the process down, and with it an end that is known to this process alone."""
-    turn, begun, seen = app.engine.turn, threading.Event(), []
+    turn, claiming, begun, seen = app.engine.turn, threading.Event(), threading.Event(), []
+    workers: list[Worker] = []
 
     def slow_turn(changes: Sequence[Change], *claim: Any, **options: Any) -> Turn:
+        if len(seen) == 1 and not changes and not claiming.is_set():
+            claiming.set()  # so that the first ends, and the second is to start, before anything can be written
+            until(lambda: workers and (workers[0]._starting or not workers[0]._slots.crowded), "the second")
         if any(change.after.state.final for change in changes):
-            begun.wait(0.5)  # the other one's start, should it not wait
+            begun.wait(0.5)  # the second's start, should it not wait
         return turn(changes, *claim, **options)
 
     def work(ctx: Context) -> None:
-        if seen:
-            begun.set()
         seen.append({app.get(job.id).state for job in jobs if job.id != ctx.job.id})
+        if len(seen) == 1:
+            assert claiming.wait(30)
+        else:
+            begun.set()
 
     jobs = crashed_before(app, app.register("work", work), 2)
     monkeypatch.setattr(app.engine, "turn", slow_turn)
-    with working(app, concurrency=2):
+    with working(app, concurrency=4) as worker:
+        workers.append(worker)
         ended(app, *jobs)
     assert seen[1] == {State.SUCCEEDED}
 
