@@ -45,13 +45,13 @@ CHECKS = {
     "pytest": (*PYTEST, "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"),
 }
 SCRIPTS = {
-    "requirements": "tests/requirements.py",
-    "mutants": "tests/mutants/run.py",
-    "chaos": "tests/chaos/run.py",
-    "walk": "tests/conformance/walk.py",
-    "faults": "tests/dynamodb/faulty.py",
-    "ticks": "tests/ticks.py",
-    "timekeepers": "tests/race/timekeeping.py",
+    "requirements": "tests.support.requirements",
+    "mutants": "tests.mutants.run",
+    "chaos": "tests.chaos.run",
+    "walk": "tests.engines.conformance.walk",
+    "faults": "tests.engines.dynamodb.faulty",
+    "ticks": "tests.schedules.ticks",
+    "timekeepers": "tests.race.timekeeping",
 }
 
 
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
         return check_everything()
     if command in SCRIPTS:
         install()
-        hand_over(PYTHON, SCRIPTS[command], *rest)
+        hand_over(PYTHON, "-m", SCRIPTS[command], *rest)
     print(__doc__, file=sys.stderr)
     return 2
 

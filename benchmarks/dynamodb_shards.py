@@ -1,6 +1,6 @@
 """How many jobs a second a DynamoDB table carries, by its number of shards, in the fault layer's model of partitions.
 
-python benchmarks/dynamodb_shards.py shards.svg
+python -m benchmarks.dynamodb_shards shards.svg
 
 One machine cannot drive 256 shards, so the units that each partition is charged for a life of some jobs are measured,
 and the rate is computed at which the hottest one reaches what AWS gives it: 1,000 write and 3,000 read units a second.
@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import NamedTuple, cast
 from uuid import uuid4
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
-
-import dynamo_servers
-from faults_dynamodb import FaultLayer
-from making import a_job
+from tests.support import dynamo_servers
+from tests.support.faults_dynamodb import FaultLayer
+from tests.support.making import a_job
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Ruling

@@ -1,20 +1,16 @@
 """How many no-op jobs a second one worker drains from PostgreSQL, beside bare SQL doing the same in the same run.
 
-python benchmarks/postgres_drain.py            a server of its own, synchronous_commit=on, fsync=off
+python -m benchmarks.postgres_drain            a server of its own, synchronous_commit=on, fsync=off
 """
 
 import json
 import statistics
-import sys
 import threading
 import time
-from pathlib import Path
 
 import psycopg
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
-
-import provision
+from tests.support import provision
 from treadle import State, Treadle
 
 JOBS, ROUNDS, BATCH = 20_000, 3, 500

@@ -1,6 +1,6 @@
 """What schedules, gate, seals and the rest cost a queue that uses none of them: CPU a job, against an older commit.
 
-python benchmarks/price_of_policies.py [OLD_COMMIT] [--engine postgres] [--rounds 9]
+python -m benchmarks.price_of_policies [OLD_COMMIT] [--engine postgres] [--rounds 9]
 
 The old commit is checked out beside, and both drain the same no-op jobs in turns (old, new, new, old, ...), each in a
 process of its own on a fresh store. Counted is the CPU time of the worker and, on PostgreSQL, of the whole server. The
@@ -16,9 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent.parent / "tests"))
-
-import provision
+from tests.support import provision
 
 HERE = Path(__file__).resolve().parent.parent
 OLD = "e9dbfc2"  # the last one before schedules and pauses

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import stores
+from tests.support import stores
+from treadle import Treadle
 from treadle.engines import connect
 from treadle.engines.base import Engine
 from treadle.testing import FakeClock
 
-pytest_plugins = ["covers"]
+pytest_plugins = ["tests.support.covers"]
 
 ENGINES = stores.KINDS
 
@@ -33,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # Of conformance, on the servers for a second opinion: all of it, and what else they are asked, with --all-servers.
-SAMPLE = ("test_no_job_is_lost.py", "test_final_is_final.py", "test_audit.py")
+SAMPLE = ("conformance/test_no_job_is_lost.py", "conformance/test_final_is_final.py", "conformance/test_audit.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -42,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Files with slow tests come first, then those with many: xdist hands out whole files, and none shall be left over.
     """
     if not config.getoption("--all-servers"):
-        left = {item for item in items if _asks_again(item) and item.path.name not in SAMPLE}
+        left = {item for item in items if _asks_again(item) and "/".join(item.path.parts[-2:]) not in SAMPLE}
         items[:] = [item for item in items if item not in left]
         config.hook.pytest_deselected(items=list(left))
     weights: dict[Path, tuple[bool, int]] = {}
@@ -70,7 +71,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not config.getoption("--all-servers"):
         names = ", ".join(stores.SLOW)
         terminalreporter.write_line(
-            f"not run: most of what {names} are asked; run python3 dev.py test tests/conformance --all-servers"
+            f"not run: most of what {names} are asked; run python3 dev.py test tests/engines/conformance --all-servers"
         )
 
 
@@ -108,3 +109,22 @@ def make_engine(store_url: str, clock: FakeClock) -> Iterator[Callable[..., Engi
 @pytest.fixture
 def engine(make_engine: Callable[..., Engine]) -> Engine:
     return make_engine()
+
+
+@pytest.fixture
+def make_app(store_url: str, clock: FakeClock) -> Iterator[Callable[..., Treadle]]:
+    """Opens apps on the same store, as other processes would."""
+    opened: list[Treadle] = []
+
+    def open_app(**settings: object) -> Treadle:
+        opened.append(Treadle(store_url, **{"clock": clock, **settings}))
+        return opened[-1]
+
+    yield open_app
+    for app in opened:
+        app.close()
+
+
+@pytest.fixture
+def app(make_app: Callable[..., Treadle]) -> Treadle:
+    return make_app()

@@ -6,9 +6,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from seed_profiles import TENANT_SYSTEM
 
-from making import race
+from tests.support.making import race
+from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
 from treadle.audit import AT_ONCE
 from treadle.engines.base import Engine

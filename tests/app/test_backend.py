@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from scheduling import postgres_only, sqlite_only
-from seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 
-from making import claim, start
+from tests.support import processes
+from tests.support.making import claim, start
+from tests.support.scheduling import postgres_only, sqlite_only
+from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import ConfigError, Job, Reason, Retry, State, Treadle
 from treadle.testing import FakeClock, run_until_idle
 from treadle.worker import Worker
 
-ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0  # seconds after which what should happen will not
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ def server(make_app: Callable[..., Treadle]) -> Treadle:
 
 @pytest.mark.covers("002-D2.a")
 def test_the_decision_for_our_own_cron_is_on_record_with_the_candidates_and_the_reason() -> None:
-    [record] = (ROOT / "docs" / "decisions").glob("0009-*.md")
+    [record] = (processes.ROOT / "docs" / "decisions").glob("0009-*.md")
     text = " ".join(record.read_text("utf-8").split())
     assert all(name in text for name in ("cronsim", "croniter"))  # the candidates
     assert "`cron.py` reads them itself" in text
@@ -70,10 +70,10 @@ def test_the_decision_for_our_own_cron_is_on_record_with_the_candidates_and_the_
 
 @pytest.mark.covers("002-D2.b")
 def test_no_scheduler_is_borrowed_only_the_next_time_is_computed() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    project = tomllib.loads((processes.ROOT / "pyproject.toml").read_text("utf-8"))
     needed = {re.match(r"[\w-]+", line)[0].lower() for line in project["project"]["dependencies"]}
     assert needed == {"pydantic", "pydantic-settings", "rich", "typer", "tzdata"}
-    source = (ROOT / "src" / "treadle" / "cron.py").read_text("utf-8")
+    source = (processes.ROOT / "src" / "treadle" / "cron.py").read_text("utf-8")
     imported = set(re.findall(r"^(?:from|import) ([\w]+)", source, re.MULTILINE))
     assert imported <= set(sys.stdlib_module_names) | {"treadle"}
     assert not {"threading", "asyncio", "sched", "time"} & imported  # it waits for nothing and starts nothing
@@ -82,10 +82,10 @@ def test_no_scheduler_is_borrowed_only_the_next_time_is_computed() -> None:
 @pytest.mark.covers("002-D3.d")
 def test_the_documentation_promises_handlers_at_least_once_and_asks_for_idempotent_ones() -> None:
     for page in ("README.md", "docs/promises.md"):
-        text = " ".join((ROOT / page).read_text("utf-8").split())
+        text = " ".join((processes.ROOT / page).read_text("utf-8").split())
         assert re.search(r"handlers? runs? at least once", text, re.IGNORECASE), page
         assert not re.search(r"handlers? runs? exactly once", text, re.IGNORECASE), page
-    assert "idempoten" in (ROOT / "docs/promises.md").read_text("utf-8")
+    assert "idempoten" in (processes.ROOT / "docs/promises.md").read_text("utf-8")
 
 
 @sqlite_only
@@ -96,20 +96,21 @@ def test_no_schedule_is_finer_than_a_second_and_one_database_is_enough(app: Trea
         app.schedules.create("n", "t", every=0.5)
     app.schedules.create("n", "t", cron="* * * * *")
     assert {tick.at.second for tick in app.schedules.preview("n", 50)} == {0}
-    assert "the least is a second" in (ROOT / "docs/schedules.md").read_text("utf-8")
+    assert "the least is a second" in (processes.ROOT / "docs/schedules.md").read_text("utf-8")
     assert app.settings.listen_url is None  # one URL is all there is to say
 
 
 @pytest.mark.covers("002-D3.a")
 def test_the_backend_closes_enqueueing_to_the_users_of_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "backend.py").write_text(
-        f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from seed_profiles import BACKEND\nfrom treadle import Treadle\n"
+        "from tests.support.seed_profiles import BACKEND\nfrom treadle import Treadle\n"
         "app = Treadle('sqlite:///backend.db', profile=BACKEND)\n"
         "@app.task\ndef stale_session_cleanup() -> None: ...\n"
     )
-    command = [sys.executable, "-m", "treadle", "enqueue", "stale_session_cleanup", "{}", "--app", "backend:app"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    command = processes.module("treadle", "enqueue", "stale_session_cleanup", "{}", "--app", "backend:app")
+    done = subprocess.run(
+        command, cwd=tmp_path, env=processes.environment(), capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 1
     assert "enqueue_allow" in done.stderr
     app = Treadle(f"sqlite:///{tmp_path}/backend.db", profile=BACKEND)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-from seed_profiles import TENANT_SYSTEM
 
-from making import claim, race
+from tests.support.making import claim, race
+from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import ConfigError, Context, InvalidJob, Retry, State, Task, Treadle
 from treadle.engines.base import Hold
 from treadle.housekeeping import Housekeeping

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from making import race
+from tests.support.making import race
 from treadle import ConfigError, InvalidJob, InvalidPayload, Retry, State, Task, TreadleError, UnknownTask
 from treadle import Treadle as App
 from treadle.model import Scope

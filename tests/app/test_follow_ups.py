@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 from pydantic import BaseModel
-from seed_profiles import CHAT_SERVER
 
-from making import claim, start
+from tests.support.making import claim, start
+from tests.support.seed_profiles import CHAT_SERVER
 from treadle import Cancelled, Context, GiveUp, InvalidJob, Job, Reason, Retry, Snooze, State, Task, Treadle, lifecycle
 from treadle.engines.base import Ruling
 from treadle.errors import ConfigError

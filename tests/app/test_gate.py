@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from seed_profiles import TENANT_SYSTEM
 
-from making import claim, race, settle
+from tests.support.making import claim, race, settle
+from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import Context, InvalidJob, NotPossible, State, Task, Treadle
 from treadle.errors import TreadleError
 from treadle.lifecycle import Succeeded

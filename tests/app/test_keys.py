@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from making import claim, race, settle
+from tests.support.making import claim, race, settle
 from treadle import InvalidJob, Job, KeyTaken, Retry, State, Task, Treadle, TreadleError, Unique
 from treadle.lifecycle import Succeeded
 from treadle.testing import FakeClock, run_until_idle

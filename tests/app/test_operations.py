@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from making import claim, settle
+from tests.support.making import claim, settle
 from treadle import InvalidJob, Job, JobNotFound, NotPossible, Reason, Retry, State, Task, Treadle
 from treadle.housekeeping import Housekeeping
 from treadle.lifecycle import Failed, Succeeded

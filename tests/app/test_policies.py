@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from making import claim, start
+from tests.support.making import claim, start
 from treadle import InvalidJob, Job, NotPossible, Reason, Retry, State, Task, Treadle
 from treadle.engines.base import Hold, Renewal
 from treadle.model import What

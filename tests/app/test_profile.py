@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from making import a_job, an_error
+from tests.support.making import a_job, an_error
 from treadle import ConfigError, InvalidJob, Job, Profile, Reason, Retry, State, Treadle
 from treadle.model import Progress
 from treadle.profile import DERIVED, LABELS, OURS

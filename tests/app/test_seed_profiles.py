@@ -4,9 +4,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from seed_profiles import BACKEND, CHAT_SERVER, COMPANION, MAIL_ASSISTANT, TENANT_SYSTEM
 
-from making import claim
+from tests.support.making import claim
+from tests.support.seed_profiles import BACKEND, CHAT_SERVER, COMPANION, MAIL_ASSISTANT, TENANT_SYSTEM
 from treadle import Context, GiveUp, Job, Profile, Retry, State, Treadle
 from treadle.testing import FakeClock, run_until_idle
 

@@ -6,9 +6,9 @@ from datetime import datetime
 import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
-from seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 
-from making import claim, current, settle, start
+from tests.support.making import claim, current, settle, start
+from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import Context, InvalidJob, Job, NotPossible, Retry, State, Task, Treadle
 from treadle.lifecycle import Succeeded
 from treadle.testing import FakeClock, run_until_idle

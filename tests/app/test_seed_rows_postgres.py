@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from making import a_job, claim, current, ended, enqueued, race, recover, running, settle, several, start
+from tests.support.making import a_job, claim, current, ended, enqueued, race, recover, running, settle, several, start
 from treadle import EngineError, Job, KeyTaken, Reason, Retry, State, Task, Treadle, Unique, lifecycle
 from treadle.engines.base import Engine, Hold, Renewal, Ruling
 from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded

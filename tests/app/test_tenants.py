@@ -6,9 +6,9 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from scheduling import fire, sqlite_only
 
-from making import claim
+from tests.support.making import claim
+from tests.support.scheduling import fire, sqlite_only
 from treadle import (
     Context,
     InvalidJob,

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-import stores
+from tests.support import stores
 from treadle import Context, Progress, Reason, Retry, Snooze, State, Task, Treadle
 from treadle.testing import FakeClock, assert_enqueued, run_until_idle
 

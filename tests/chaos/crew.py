@@ -23,8 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from notes import Notebook
-
+from tests.chaos.notes import Notebook
 from treadle import Context, EngineUnavailable, GiveUp, NotPossible, Retry, Snooze, Treadle
 from treadle.engines.base import Engine, Held, Hold, Turn
 from treadle.model import Job, new_id

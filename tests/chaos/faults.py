@@ -8,10 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from crew import POISONED
-from nursery import Death, Nursery
-from places import Outage, Store
-
+from tests.chaos.crew import POISONED
+from tests.chaos.nursery import Death, Nursery
+from tests.chaos.places import Outage, Store
 from treadle import Treadle
 from treadle.model import Job
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from checker import ENDS, SUCCESS, Notes, Quiet, Span, Trail, recovery
-from crew import POISONED
-from faults import NEVER_TAKEN, Aim, Crash, Faults, Pause
-from nursery import KILLED, Death
-
+from tests.chaos.checker import ENDS, SUCCESS, Notes, Quiet, Span, Trail, recovery
+from tests.chaos.crew import POISONED
+from tests.chaos.faults import NEVER_TAKEN, Aim, Crash, Faults, Pause
+from tests.chaos.nursery import KILLED, Death
 from treadle import State
 
 GRACE = 1.0  # seconds by which the slowest recovery may pass the bound: this is no real-time machine

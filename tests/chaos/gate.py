@@ -15,9 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
-from nursery import live
-
-from faults_dynamodb import WRITES, FaultLayer, Message, Silence, Upstream
+from tests.chaos.nursery import live
+from tests.support.faults_dynamodb import WRITES, FaultLayer, Message, Silence, Upstream
 
 Absence = Literal["silent", "unavailable", "crowded"]
 NAME = re.compile(rb"(?<=Credential=)([^/]*/[^/]*)/([^/]*)/")

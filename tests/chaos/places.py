@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 import psycopg
-from gate import REGION, Absence, Gate
 
-from dynamo_servers import dynamodb
-from provision import Cluster, StopMode
+from tests.chaos.gate import REGION, Absence, Gate
+from tests.support.dynamo_servers import dynamodb
+from tests.support.provision import Cluster, StopMode
 from treadle import State, Treadle
 from treadle.engines import connect
 from treadle.engines.dynamodb.items import Place, key_place

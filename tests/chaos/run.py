@@ -21,16 +21,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random, randrange
 
-sys.path.append(str(Path(__file__).parent.parent))  # provision.py
-
-import figures
-import notes
-from checker import Trail, gather, trail, violations
-from crew import Crew
-from faults import Aim, Faults
-from nursery import Nursery
-from places import STORES, Store
-
+from tests.chaos import figures, notes
+from tests.chaos.checker import Trail, gather, trail, violations
+from tests.chaos.crew import Crew
+from tests.chaos.faults import Aim, Faults
+from tests.chaos.nursery import Nursery
+from tests.chaos.places import STORES, Store
 from treadle import EngineError, Treadle
 
 REPORT_PERIOD = 10.0

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import stores
+from tests.support import stores
 from treadle import Treadle
 from treadle.cli.commands import run
 from treadle.testing import run_until_idle

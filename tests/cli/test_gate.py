@@ -9,9 +9,9 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from test_cli_worker import until
 
-from making import claim
+from tests.cli.test_worker import until
+from tests.support.making import claim
 from treadle import Treadle
 
 STORE = "sqlite:///treadle.db"

@@ -7,9 +7,9 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from test_cli_worker import until
 
-from making import claim
+from tests.cli.test_worker import until
+from tests.support.making import claim
 from treadle import Treadle
 from treadle.engines.base import WHATEVER
 from treadle.records import Member

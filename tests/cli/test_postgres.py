@@ -14,8 +14,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-import provision
-from provision import Cluster
+from tests.support import provision
+from tests.support.provision import Cluster
 from treadle.engines.postgres import engine
 
 COMMANDS = {

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import dynamo_servers
-import provision
+from tests.support import dynamo_servers, provision
 from treadle.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent

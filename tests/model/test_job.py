@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from making import a_job, an_error, race
+from tests.support.making import a_job, an_error, race
 from treadle import model
 from treadle.errors import InvalidJob
 from treadle.model import Job, Reason, Retry, Scope, State, What, clean, json_text, new_id

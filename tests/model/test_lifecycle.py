@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from making import OUTCOMES, a_job, an_error, every_outcome
+from tests.support.making import OUTCOMES, a_job, an_error, every_outcome
 from treadle import lifecycle
 from treadle.errors import NotPossible
 from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut

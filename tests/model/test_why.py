@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from making import a_job
+from tests.support.making import a_job
 from treadle.model import Reason, State
 from treadle.records import ANY, Gate, Member, Pause
 from treadle.retry import Retry

@@ -28,7 +28,7 @@ SELECT = {
     "postgres": "postgres and not postgres15",
     "dynamodb": "dynamodb and not ministack",
 }  # by engine: the cases, for pytest -k
-FAILED = re.compile(r"^FAILED \S*?(test_\w+\.py)::([^\s\[]+)", re.MULTILINE)
+FAILED = re.compile(r"^FAILED tests/(\S+?\.py)::([^\s\[]+)", re.MULTILINE)
 
 
 class Mutant(NamedTuple):

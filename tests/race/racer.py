@@ -1,4 +1,4 @@
-"""One process of a race for keys: `python racer.py URL RACER`; what it is told goes to its standard output.
+"""One process of a race for keys: `python -m tests.race.racer URL RACER`; what it is told goes to standard output.
 
 It says `ready`, waits for a line that names the moment of the start, and then asks for one key after the other at the
 same moments as all the others: [round, scope, job it was answered with, whether it made it]. After that it asks for one

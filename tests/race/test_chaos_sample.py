@@ -1,12 +1,11 @@
 """Promises 2 to 6 on real processes: a short run of the chaos harness; `python3 dev.py chaos` runs longer ones."""
 
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-RUN = Path(__file__).parent.parent / "chaos" / "run.py"
+from tests.support import processes
+
 TOLD = ("kills:", "pauses:", "server:", "recovery:", "zombies:")
 SAMPLES = {
     "sqlite": {"kills": 15, "pauses": 15},
@@ -23,8 +22,9 @@ def test_jobs_survive_kills_and_pauses_of_the_processes_that_hold_them_and_a_ser
 ) -> None:
     # A process of its own: the harness forks, and pytest may have threads.
     faults = [word for name, number in SAMPLES[engine].items() for word in (f"--{name}", str(number))]
-    command = [sys.executable, RUN, "--engine", engine, *faults, "--minutes", "3", "--bound", str(BESIDE_OTHERS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    options = ["--engine", engine, *faults, "--minutes", "3", "--bound", str(BESIDE_OTHERS)]
+    command, place = processes.module("tests.chaos.run", *options), processes.environment()
+    done = subprocess.run(command, env=place, capture_output=True, text=True, timeout=280, check=False)
     lines = done.stdout.splitlines()
     with capsys.disabled():
         print()

@@ -2,20 +2,18 @@
 
 import json
 import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from making import a_job
+from tests.support import processes
+from tests.support.making import a_job
 from treadle.engines import connect
 from treadle.engines.base import Where
 from treadle.model import Scope, State
 
-RACER = Path(__file__).parent / "racer.py"
 RACERS = 8
 AHEAD = 0.3  # seconds for all of them to read when the start is
 PATIENCE = 240  # seconds after which it is no slow machine
@@ -27,8 +25,8 @@ def told(store_url):
     engine = connect(store_url)
     engine.migrate()
     engine.close()
-    command = [sys.executable, RACER, store_url]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    command = processes.module("tests.race.racer", store_url)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": processes.environment()}
     racers = [subprocess.Popen([*command, f"r{place}"], **pipes) for place in range(RACERS)]
     try:
         assert [racer.stdout.readline() for racer in racers] == ['["ready"]\n'] * RACERS

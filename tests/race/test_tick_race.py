@@ -1,7 +1,8 @@
 """Promise 9 on real processes; timekeeping.py says how, and runs it longer."""
 
 import pytest
-from timekeeping import race
+
+from tests.race.timekeeping import race
 
 TICKS = {"sqlite": 1000, "postgres": 1000, "dynamodb": 1000}
 

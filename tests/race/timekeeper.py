@@ -1,4 +1,4 @@
-"""One process of a race for ticks: `python timekeeper.py URL NAME` fires whatever is due until it is killed."""
+"""One process of a race for ticks, given URL NAME: it fires whatever is due until it is killed."""
 
 import sys
 import time

@@ -19,14 +19,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-import stores
+from tests.support import processes, stores
 from treadle.engines import connect
 from treadle.engines.base import Engine, Where
 from treadle.records import Misfire, Schedule
 
-PROCESS = Path(__file__).with_name("timekeeper.py")
 KEEPERS = 8
 SCHEDULES = 10
 STEP = 70  # seconds between two ticks
@@ -57,8 +54,8 @@ class Keepers:
         self.running = [self._start(place) for place in range(KEEPERS)]
 
     def _start(self, place: int) -> subprocess.Popen[str]:
-        command = [sys.executable, str(PROCESS), self.url, f"keeper-{place}"]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        command = processes.module("tests.race.timekeeper", self.url, f"keeper-{place}")
+        return subprocess.Popen(command, env=processes.environment(), stdout=subprocess.PIPE, text=True)
 
     def ready(self) -> None:
         for process in self.running:

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from scheduling import fire, hourly, made, postgres_only, register, traces
-from seed_profiles import BACKEND
 
-from making import race
+from tests.support.making import race
+from tests.support.scheduling import fire, hourly, made, postgres_only, register, traces
+from tests.support.seed_profiles import BACKEND
 from treadle import (
     ConfigError,
     InvalidJob,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ticks import Window, walk
+from tests.schedules.ticks import Window, walk
 from treadle.cron import FIRST, MOVED, NICKNAMES, ONCE, SECOND, Cron, Every, next_after, preview, time_zone
 from treadle.errors import ConfigError
 

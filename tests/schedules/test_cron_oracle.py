@@ -1,10 +1,10 @@
-"""A sample of the oracle in tests/ticks.py; `python3 dev.py ticks` asks it about every zone to 2037."""
+"""A sample of the oracle in ticks.py; `python3 dev.py ticks` asks it about every zone to 2037."""
 
 from datetime import timedelta
 
 import pytest
 
-import ticks
+from tests.schedules import ticks
 from treadle import cron
 
 SAMPLE = [

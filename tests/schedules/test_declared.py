@@ -4,9 +4,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from scheduling import fire, made, register, sqlite_only
 
-from making import race
+from tests.support.making import race
+from tests.support.scheduling import fire, made, register, sqlite_only
 from treadle import (
     ConfigError,
     Task,

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import psycopg
 import pytest
-from scheduling import fire, hourly, made, postgres_only, register
-from seed_profiles import BACKEND, CHAT_SERVER
 
-from making import claim, race, several, start
+from tests.support.making import claim, race, several, start
+from tests.support.scheduling import fire, hourly, made, postgres_only, register
+from tests.support.seed_profiles import BACKEND, CHAT_SERVER
 from treadle import (
     ConfigError,
     Retry,

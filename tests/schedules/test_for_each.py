@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 
 import pytest
-from scheduling import fire, sqlite_only
-from seed_profiles import MAIL_ASSISTANT
 
+from tests.support.scheduling import fire, sqlite_only
+from tests.support.seed_profiles import MAIL_ASSISTANT
 from treadle import ConfigError, Context, InvalidJob, Job, Reason, Retry, State, Task, Treadle
 from treadle.context import Told
 from treadle.errors import TreadleError

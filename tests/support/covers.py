@@ -1,7 +1,7 @@
 """A pytest plugin: @pytest.mark.covers("001-R20", "002-Q5.b") names what a test proves, checked and reported.
 
-Loaded by `pytest_plugins = ["covers"]`; `--covers-report=PATH` writes the JSON that requirements.py reads (with
-the equals sign: pytest takes a separate PATH that exists for a place to collect from).
+Loaded by `pytest_plugins = ["tests.support.covers"]`; `--covers-report=PATH` writes the JSON that requirements.py
+reads (with the equals sign: pytest takes a separate PATH that exists for a place to collect from).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from requirements import Line, Requirement, complaint, load
+from tests.support.requirements import Line, Requirement, complaint, load
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,7 +54,7 @@ class Report:
         told: dict[str, Any] = dict(report.user_properties)
         if "covers" not in told:
             return
-        new = Line(covers=told["covers"], outcome="unfinished", engine=told["covers-engine"])
+        new = Line(covers=told["tests.support.covers"], outcome="unfinished", engine=told["covers-engine"])
         line = self.lines.setdefault(report.nodeid, new)
         if report.failed:
             line["outcome"] = "failed"

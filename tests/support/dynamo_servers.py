@@ -30,10 +30,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from server import Server, ServerTrouble
+from tests.support.server import Server, ServerTrouble
 
 DEFAULT = "dynoxide"
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
 WAY_OUT = "Or set TREADLE_TEST_DYNAMODB_URL to a DynamoDB-compatible server of your own."
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from server import PATIENCE, Server, ServerTrouble, is_root, listens, wait_until
+from tests.support.server import PATIENCE, Server, ServerTrouble, is_root, listens, wait_until
 
 DEFAULT = "18"
 DEBIAN = Path("/usr/lib/postgresql")

@@ -12,8 +12,7 @@ from uuid import uuid4
 
 import psycopg
 
-import dynamo_servers
-import provision
+from tests.support import dynamo_servers, provision
 from treadle.engines import connect
 from treadle.engines.dynamodb import table
 from treadle.engines.dynamodb.client import Client

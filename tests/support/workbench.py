@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.support import processes
 from treadle import Job, State, Treadle
 from treadle.engines.base import Engine
 from treadle.errors import EngineUnavailable
@@ -23,7 +23,6 @@ any_engine = pytest.mark.parametrize("engine_kind", ["sqlite"])
 """Marks a test of what a worker does by itself, with handlers, slots and threads: the quickest engine is enough."""
 
 PATIENCE = 30.0  # seconds after which what should happen will not: the machine may be busy, the test is not
-PROCESS = Path(__file__).with_name("worker_process.py")
 QUICK = {"lease": 3.0, "grace": 0.5, "poll": 0.05, "concurrency": 3}
 
 
@@ -92,8 +91,9 @@ class Process:
     def __init__(self, url: str, folder: Path, **options: Any) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        arguments = [sys.executable, str(PROCESS), url, str(folder), json.dumps({**QUICK, **options})]
-        self.process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+        words = url, folder, json.dumps({**QUICK, **options})
+        command, place = processes.module("tests.support.worker_process", *words), processes.environment()
+        self.process = subprocess.Popen(command, env=place, stderr=subprocess.PIPE, text=True)
 
     def marked(self, mark: str) -> Path:
         """The mark, once it is there."""

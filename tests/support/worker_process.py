@@ -1,4 +1,4 @@
-"""A worker in a process of its own: worker_process.py URL FOLDER OPTIONS. Its handlers leave marks in the folder."""
+"""A worker in a process of its own, given URL FOLDER OPTIONS; its handlers leave marks in the folder."""
 
 import asyncio
 import json

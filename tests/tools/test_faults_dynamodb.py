@@ -14,9 +14,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
 
-from dynamo_servers import kinds, shared_dynamodb
-from faults_dynamodb import Exchange, FaultLayer, Partition
-from making import race
+from tests.support.dynamo_servers import kinds, shared_dynamodb
+from tests.support.faults_dynamodb import Exchange, FaultLayer, Partition
+from tests.support.making import race
 
 SESSION = boto3.session.Session(aws_access_key_id="treadle", aws_secret_access_key="treadle", region_name="us-east-1")
 ONCE = Config(retries={"total_max_attempts": 1}, read_timeout=20, max_pool_connections=20)

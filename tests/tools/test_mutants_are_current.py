@@ -1,14 +1,8 @@
 """The lists of mutants must keep up with the source, or `dev.py mutants` would prove nothing."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-RUN = Path(__file__).resolve().parent.parent / "mutants" / "run.py"
-spec = importlib.util.spec_from_file_location("mutants_run", RUN)
-run = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(run)
+from tests.mutants import run
 
 
 @pytest.mark.parametrize("mutant", run.mutants(), ids=lambda mutant: mutant.name)

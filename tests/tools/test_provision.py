@@ -1,6 +1,5 @@
 """The servers the other tests stand on: they start, survive what they should and leave nothing behind."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-import provision
-from provision import (
+from tests.support import processes, provision
+from tests.support.provision import (
     Cluster,
     PgBouncer,
     ServerTrouble,
@@ -97,11 +96,11 @@ def test_a_server_outlives_the_thread_that_started_it(cluster: Cluster) -> None:
 
 def test_a_server_dies_with_a_killed_test_run_and_its_folder_goes_too() -> None:
     script = (
-        "import provision, time; c = provision.Cluster(); c.start(); print(c.pid, c.folder, flush=True); time.sleep(60)"
+        "from tests.support import provision; import time; c = provision.Cluster(); c.start(); "
+        "print(c.pid, c.folder, flush=True); time.sleep(60)"
     )
-    place = {"PYTHONPATH": str(Path(provision.__file__).parent)}
     with subprocess.Popen(
-        [sys.executable, "-c", script], env=os.environ | place, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script], env=processes.environment(), stdout=subprocess.PIPE, text=True
     ) as run:
         pid, folder = run.stdout.readline().split()
         assert alive(int(pid))

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from psycopg.rows import scalar_row
 
-from making import race
-from provision import drop_database, fresh_database, shared_postgres
-from proxy import GSS, TLS, Drops, Proxy, Talk
+from tests.support.making import race
+from tests.support.provision import drop_database, fresh_database, shared_postgres
+from tests.support.proxy import GSS, TLS, Drops, Proxy, Talk
 
 Connect = Callable[..., psycopg.Connection[object]]
 INSERT = "insert into kept values (%s)"

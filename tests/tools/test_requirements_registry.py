@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from requirements import Line, Requirement, account, complaint, load, prove
+from tests.support.requirements import Line, Requirement, account, complaint, load, prove
 
 ENGINES = {None, "sqlite", "postgres", "dynamodb"}
 
@@ -91,9 +91,9 @@ def test_a_clause_is_not_closed_by_a_test_on_another_engine():
 
 def test_a_test_without_an_engine_counts_for_one_only_from_its_folder():
     row = requirement(engine="postgres")
-    assert closed(row, {"tests/unit/test_x.py::test_x": line("001-R20")}) == []
-    assert closed(row, {"tests/unit/test_x.py::test_x[/postgres/]": line("001-R20")}) == []
-    assert closed(row, {"tests/postgres/test_x.py::test_x": line("001-R20")}) == ["a"]
+    assert closed(row, {"tests/model/test_x.py::test_x": line("001-R20")}) == []
+    assert closed(row, {"tests/model/test_x.py::test_x[/postgres/]": line("001-R20")}) == []
+    assert closed(row, {"tests/engines/postgres/test_x.py::test_x": line("001-R20")}) == ["a"]
     assert closed(row, {"postgres/test_x.py::test_x": line("001-R20")}) == ["a"]
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from libraries import LIBRARIES, Library, Shop, onlooker, sqlite_shop
 
-import stores
+from tests.support import stores
+from tests.transactions.libraries import LIBRARIES, Library, Shop, onlooker, sqlite_shop
 from treadle import Task, Treadle
 from treadle.engines import connect
 from treadle.engines.base import Engine

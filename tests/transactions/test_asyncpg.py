@@ -8,8 +8,8 @@ from typing import Any
 
 import asyncpg
 import pytest
-from libraries import Shop
 
+from tests.transactions.libraries import Shop
 from treadle import ConfigError, EngineError, EngineUnavailable, State, Task, Treadle
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.db import Error, connection, connections, transaction
 from django.test.utils import override_settings
-from libraries import Shop, django_at
 
+from tests.transactions.libraries import Shop, django_at
 from treadle import ConfigError, EngineError, EngineUnavailable, State, Task, Treadle
 
 ON_POSTGRES = pytest.mark.parametrize("engine_kind", ["postgres"])

@@ -3,8 +3,8 @@
 from contextlib import suppress
 
 import pytest
-from libraries import EVERY_TYPE, Library, Shop
 
+from tests.transactions.libraries import EVERY_TYPE, Library, Shop
 from treadle import EngineError, KeyTaken, State, Task, Treadle, Unique
 from treadle.testing import run_until_idle
 

@@ -3,15 +3,15 @@
 import asyncio
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tx_process
-from libraries import LIBRARIES, Shop, sqlite_shop
 
+from tests.support import processes
+from tests.transactions import tx_process
+from tests.transactions.libraries import LIBRARIES, Shop, sqlite_shop
 from treadle import State, Treadle
 
 PATIENCE = 60.0  # seconds after which what should happen will not
@@ -51,8 +51,8 @@ def test_a_kill_between_settlement_and_commit_leaves_neither_and_the_job_is_reco
 
     apps = {url: Treadle(url) for url in shops}
     jobs = [(apps[url], apps[url].enqueue(name, checked=False)) for url, names in shops.items() for name in names]
-    command = [sys.executable, tx_process.__file__, str(tmp_path), json.dumps(shops)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as worker:
+    command = processes.module(tx_process.__name__, tmp_path, json.dumps(shops))
+    with subprocess.Popen(command, env=processes.environment(), stdin=subprocess.PIPE) as worker:
         try:
             asyncio.run(settle_and_hang())
         finally:

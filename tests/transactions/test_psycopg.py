@@ -8,13 +8,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from libraries import Library, Shop, played
 from psycopg.adapt import Loader
 from psycopg.rows import dict_row, namedtuple_row, scalar_row
 
-import provision
 import treadle.submitting
 import treadle.tx
+from tests.support import provision
+from tests.transactions.libraries import Library, Shop, played
 from treadle import (
     ConfigError,
     Context,

@@ -10,9 +10,9 @@ import psycopg
 import psycopg_pool
 import pytest
 import sqlalchemy
-from libraries import EVERY_TYPE, Library, Shop, sqlalchemy_url
 from sqlalchemy.orm import sessionmaker
 
+from tests.transactions.libraries import EVERY_TYPE, Library, Shop, sqlalchemy_url
 from treadle import ConfigError, Context, State, Task, Treadle
 
 

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from libraries import Library, Shop
 
+from tests.transactions.libraries import Library, Shop
 from treadle import Context, EngineError, InvalidJob, Job, LeaseLost, Reason, Retry, State, Treadle, lifecycle
 
 AT_ONCE = Retry(max_attempts=3, base=0, cap=0, jitter=0)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from libraries import Shop, sqlalchemy_url
 from psycopg.types.datetime import TimestamptzLoader
 from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
@@ -21,6 +20,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import NullPool
 
+from tests.transactions.libraries import Shop, sqlalchemy_url
 from treadle import ConfigError, EngineError, EngineUnavailable, State, Task, Treadle
 
 ON_POSTGRES = pytest.mark.parametrize("engine_kind", ["postgres"])

@@ -39,6 +39,12 @@ def connect(path: Path) -> Iterator[Callable[..., sqlite3.Connection]]:
 
 
 @pytest.fixture
+def app(make_app: Callable[..., Treadle]) -> Treadle:
+    """On a store alone; the application's table is made by each test."""
+    return make_app()
+
+
+@pytest.fixture
 def welcome(app: Treadle) -> Task:
     @app.task
     def welcome(user: str) -> str:

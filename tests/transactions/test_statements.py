@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from making import a_job
+from tests.support.making import a_job
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Script

@@ -1,4 +1,4 @@
-"""Workers in a process of its own: tx_process.py FOLDER '{"URL": ["LIBRARY", ...], ...}', with a task for each library.
+"""Workers in a process of its own, given FOLDER '{"URL": ["LIBRARY", ...], ...}', with a task for each library.
 
 At its first attempt a handler writes a row, settles, leaves a mark in the folder and never commits; later ones commit.
 """
@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from libraries import LIBRARIES, Library, Shop
-
+from tests.transactions.libraries import LIBRARIES, Library, Shop
 from treadle import Context, Treadle
 
 

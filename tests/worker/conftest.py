@@ -1,17 +1,14 @@
 """Apps on a store of their own, by the real clock, and workers in processes that do not outlive their test."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from workbench import Process
 
+from tests.support.workbench import Process
 from treadle import Treadle
 from treadle.engines.postgres import listener
-
-sys.path.append(str(Path(__file__).parent.parent / "app"))  # seed_profiles.py
 
 
 @pytest.fixture(autouse=True)

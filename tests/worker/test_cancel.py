@@ -4,8 +4,8 @@ import asyncio
 import threading
 
 import pytest
-from workbench import ended, until, working
 
+from tests.support.workbench import ended, until, working
 from treadle import Context, Job, Reason, Retry, RetryLater, Snooze, State, Treadle
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from workbench import Process, ended, in_state, working
 
+from tests.support.workbench import Process, ended, in_state, working
 from treadle import Context, State, Treadle
 
 LEASE = 1.0

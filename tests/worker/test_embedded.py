@@ -7,8 +7,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
-from workbench import ended, until, working
 
+from tests.support.workbench import ended, until, working
 from treadle import Context, Retry, State, Treadle
 
 

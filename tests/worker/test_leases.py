@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from workbench import any_engine, ended, until, watched, working
 
+from tests.support.workbench import any_engine, ended, until, watched, working
 from treadle import Context, EngineUnavailable, Job, LeaseLost, State, Treadle, lifecycle
 from treadle.engines.base import Ruling
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from workbench import Watched, ended, until, watched, working
 
+from tests.support.workbench import Watched, ended, until, watched, working
 from treadle import Context, State, Treadle
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from workbench import ended, until, working
 
+from tests.support.workbench import ended, until, working
 from treadle import Cancelled, Context, GiveUp, Job, Progress, Reason, Retry, RetryLater, Snooze, State, Treadle
 
 AT_ONCE = Retry(max_attempts=2, base=0, cap=0, jitter=0)

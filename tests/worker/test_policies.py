@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from workbench import Crowd, any_engine, ended, in_state, until, watched, working
 
 import treadle.upkeep
-from making import claim
+from tests.support.making import claim
+from tests.support.workbench import Crowd, any_engine, ended, in_state, until, watched, working
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle
 from treadle.engines.base import Held, Hold, Renewal
 from treadle.worker import Worker

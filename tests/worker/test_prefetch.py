@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from workbench import all_in, until, working
 
+from tests.support.workbench import all_in, until, working
 from treadle import State, Treadle
 
 

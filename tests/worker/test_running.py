@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from workbench import Crowd, all_in, any_engine, ended, until, watched, working
 
-import stores
+from tests.support import stores
+from tests.support.workbench import Crowd, all_in, any_engine, ended, until, watched, working
 from treadle import Context, EngineError, Reason, Retry, State, Treadle
 
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from workbench import any_engine, ended, until, working
 
+from tests.support.workbench import any_engine, ended, until, working
 from treadle import Context, Job, State, Treadle
 from treadle.housekeeping import Housekeeping
 from treadle.records import Misfire, Schedule

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from seed_profiles import BACKEND, CHAT_SERVER
-from test_worker_policies import Looks
-from workbench import Crowd, ended, until, watched, working
 
-from making import claim
+from tests.support.making import claim
+from tests.support.seed_profiles import BACKEND, CHAT_SERVER
+from tests.support.workbench import Crowd, ended, until, watched, working
+from tests.worker.test_policies import Looks
 from treadle import Context, State, Treadle
 
 AS_SET = {"lease": None, "poll": None, "concurrency": None}  # by the profile, not by the workbench

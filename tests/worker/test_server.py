@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from workbench import all_in, ended, until, working
 
-import provision
-from provision import Cluster
+from tests.support import provision
+from tests.support.provision import Cluster
+from tests.support.workbench import all_in, ended, until, working
 from treadle import Context, State, Treadle
 from treadle import worker as worker_module
 from treadle.engines.postgres import engine

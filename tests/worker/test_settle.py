@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from workbench import ended, until, watched, working
 
-import stores
+from tests.support import stores
+from tests.support.workbench import ended, until, watched, working
 from treadle import Context, InvalidJob, LeaseLost, Reason, Retry, State, Treadle, lifecycle
 
 AT_ONCE = Retry(max_attempts=3, base=0, cap=0, jitter=0)
@@ -20,7 +20,7 @@ AT_ONCE = Retry(max_attempts=3, base=0, cap=0, jitter=0)
 
 @pytest.fixture(params=stores.SQL)
 def engine_kind(request: pytest.FixtureRequest) -> str:
-    """What a list of items does on DynamoDB is in tests/dynamodb."""
+    """What a list of items does on DynamoDB is in tests/engines/dynamodb."""
     return request.param
 
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from workbench import Process, any_engine, ended, in_state, until, working
 
+from tests.support.workbench import Process, any_engine, ended, in_state, until, working
 from treadle import Context, Retry, State, Treadle
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from workbench import Crowd, Process, any_engine, ended, until, working
 
-from making import claim
+from tests.support.making import claim
+from tests.support.workbench import Crowd, Process, any_engine, ended, until, working
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle, lifecycle
 from treadle.engines.base import Turn
 from treadle.model import Change

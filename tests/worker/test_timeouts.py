@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from workbench import Crowd, ended, in_state, until, working
 
+from tests.support.workbench import Crowd, ended, in_state, until, working
 from treadle import Context, Job, LeaseLost, Reason, Retry, State, Treadle
 
 TWICE = Retry(max_attempts=2, base=0, cap=0, jitter=0)

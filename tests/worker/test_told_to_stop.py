@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from workbench import all_in, any_engine, ended, in_state, until, working
 
-from making import claim
+from tests.support.making import claim
+from tests.support.workbench import all_in, any_engine, ended, in_state, until, working
 from treadle import Cancelled, Context, Job, Reason, Retry, State, Treadle
 from treadle import clock as clocks
 from treadle.clock import SystemClock

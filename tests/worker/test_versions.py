@@ -5,8 +5,8 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from workbench import all_in, ended, until, working
 
+from tests.support.workbench import all_in, ended, until, working
 from treadle import Job, Reason, Retry, State, Treadle
 
 

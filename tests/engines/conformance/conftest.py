@@ -2,7 +2,7 @@
 
 import pytest
 
-import stores
+from tests.support import stores
 
 THERE = tuple(kind for kind in stores.SECOND if kind not in stores.missing())
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from making import (
+from tests.support.making import (
     LEASE,
     a_job,
     an_error,

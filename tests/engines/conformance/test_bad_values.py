@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, write
+from tests.support.making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, write
 from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
 from treadle.errors import InvalidJob

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from making import a_job, claim, enqueued
+from tests.support.making import a_job, claim, enqueued
 from treadle import lifecycle
 from treadle.engines.base import Claim, Where
 from treadle.lifecycle import Succeeded

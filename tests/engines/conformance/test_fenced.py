@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from making import (
+from tests.support.making import (
     LEASE,
     OUTCOMES,
     a_job,

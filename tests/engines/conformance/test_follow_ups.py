@@ -7,8 +7,8 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-import stores
-from making import (
+from tests.support import stores
+from tests.support.making import (
     LEASE,
     OUTCOMES,
     a_job,

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from making import (
+from tests.support.making import (
     LEASE,
     a_job,
     an_error,

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from making import a_job, an_error, claim, claimed, current, ended, enqueued, running, settle, write
+from tests.support.making import a_job, an_error, claim, claimed, current, ended, enqueued, running, settle, write
 from treadle import lifecycle
 from treadle.engines.base import Retention, Where
 from treadle.lifecycle import Refused, Succeeded

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from making import (
+from tests.support.making import (
     OUTCOMES,
     a_job,
     an_error,

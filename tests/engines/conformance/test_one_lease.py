@@ -5,7 +5,20 @@ from datetime import timedelta
 
 import pytest
 
-from making import LEASE, a_job, claim, claimed, crashed, current, enqueued, race, running, settle, several, traces
+from tests.support.making import (
+    LEASE,
+    a_job,
+    claim,
+    claimed,
+    crashed,
+    current,
+    enqueued,
+    race,
+    running,
+    settle,
+    several,
+    traces,
+)
 from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
 from treadle.lifecycle import Failed, Released, Snoozed, Succeeded

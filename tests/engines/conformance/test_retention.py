@@ -4,7 +4,19 @@ from datetime import timedelta
 
 import pytest
 
-from making import LEASE, a_job, an_error, claim, claimed, current, ended, enqueued, running, settle, write
+from tests.support.making import (
+    LEASE,
+    a_job,
+    an_error,
+    claim,
+    claimed,
+    current,
+    ended,
+    enqueued,
+    running,
+    settle,
+    write,
+)
 from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Retention, Where
 from treadle.lifecycle import Failed, Refused, Snoozed, Succeeded

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from making import current, ended, enqueued, race, running, settle, several, write
+from tests.support.making import current, ended, enqueued, race, running, settle, several, write
 from treadle import lifecycle
 from treadle.engines.base import WHATEVER, Retention
 from treadle.lifecycle import Stopped

@@ -14,10 +14,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )  # fmt: skip
-from walk import START, Pair
 
-import stores
-from making import an_error
+from tests.engines.conformance.walk import START, Pair
+from tests.support import stores
+from tests.support.making import an_error
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Hold, Retention, Ruling

@@ -3,7 +3,8 @@
 from collections import Counter
 
 import pytest
-from walk import REACHED, table, walk
+
+from tests.engines.conformance.walk import REACHED, table, walk
 
 # A server takes its time: longer walks by command.
 SEEDS = {

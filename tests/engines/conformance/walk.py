@@ -4,7 +4,7 @@ Workers, producers, an operator and a reaper act in random order on copies of jo
 repeat what they sent, and lose answers, while the clock jumps to just before, onto and just past the moments that
 matter. Each store is walked with its own seed, and each seed leaves out some acts and favours others.
 
-python tests/conformance/walk.py --engine sqlite --steps 5000000 --seed 1
+python3 dev.py walk --engine sqlite --steps 5000000 --seed 1
 """
 
 import argparse
@@ -18,9 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from reference import ReferenceEngine, storable, writable
-
-import stores
+from tests.engines.conformance.reference import ReferenceEngine, storable, writable
+from tests.support import stores
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import (

@@ -1,7 +1,6 @@
 """What the tests of DynamoDB alone need: the table seen with boto3, a layer that counts units, nothing of AWS set."""
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,17 +9,14 @@ import boto3
 import pytest
 from botocore.config import Config
 
-import dynamo_servers
-from faults_dynamodb import FaultLayer
+from tests.support import dynamo_servers
+from tests.support.faults_dynamodb import FaultLayer
 from treadle import Treadle
 from treadle.engines import connect
 from treadle.engines.dynamodb import claims, engine
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import Item, Place, Value
 from treadle.testing import FakeClock
-
-for folder in ("worker", "app"):  # workbench.py, seed_profiles.py
-    sys.path.append(str(Path(__file__).parent.parent / folder))
 
 SESSION = boto3.session.Session(aws_access_key_id="treadle", aws_secret_access_key="treadle", region_name="us-east-1")
 

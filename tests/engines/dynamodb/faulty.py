@@ -25,11 +25,8 @@ from pathlib import Path
 from random import Random, randrange
 from typing import Any, NamedTuple, TypeVar
 
-sys.path.append(str(Path(__file__).parent.parent))  # stores.py
-
-import dynamo_servers
-import stores
-from faults_dynamodb import FaultLayer, Order
+from tests.support import dynamo_servers, stores
+from tests.support.faults_dynamodb import FaultLayer, Order
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import WHATEVER, Claim, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where

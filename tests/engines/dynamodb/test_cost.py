@@ -11,8 +11,21 @@ from uuid import uuid4
 
 import pytest
 
-import dynamo_servers
-from making import LEASE, a_job, an_error, claim, claimed, crashed, current, ended, enqueued, recover, running, settle
+from tests.support import dynamo_servers
+from tests.support.making import (
+    LEASE,
+    a_job,
+    an_error,
+    claim,
+    claimed,
+    crashed,
+    current,
+    ended,
+    enqueued,
+    recover,
+    running,
+    settle,
+)
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import WHATEVER, Claim, Hold, Retention, Where

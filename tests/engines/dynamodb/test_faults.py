@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-import faulty
 import pytest
 
-from faults_dynamodb import FaultLayer, Request
-from making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, start, write
+from tests.engines.dynamodb import faulty
+from tests.support.faults_dynamodb import FaultLayer, Request
+from tests.support.making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, start, write
 from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
 from treadle.engines.dynamodb import client

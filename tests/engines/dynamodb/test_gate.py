@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dynamo_servers import shared_dynamodb
-from making import LEASE, a_job, claim, current, enqueued, settle
+from tests.support.dynamo_servers import shared_dynamodb
+from tests.support.making import LEASE, a_job, claim, current, enqueued, settle
 from treadle.engines.base import WHATEVER, Claim, Where
 from treadle.engines.dynamodb import gate
 from treadle.engines.dynamodb.engine import DynamoEngine

@@ -5,7 +5,19 @@ from uuid import uuid4
 
 import pytest
 
-from making import LEASE, a_job, an_error, claim, claimed, current, ended, enqueued, recover, running, settle
+from tests.support.making import (
+    LEASE,
+    a_job,
+    an_error,
+    claim,
+    claimed,
+    current,
+    ended,
+    enqueued,
+    recover,
+    running,
+    settle,
+)
 from treadle import lifecycle
 from treadle.engines.base import Hold, Retention, Ruling, Where
 from treadle.engines.dynamodb import engine as engine_module

@@ -6,7 +6,19 @@ from datetime import timedelta
 
 import pytest
 
-from making import a_job, an_error, claim, claimed, crashed, current, ended, enqueued, running, settle, write
+from tests.support.making import (
+    a_job,
+    an_error,
+    claim,
+    claimed,
+    crashed,
+    current,
+    ended,
+    enqueued,
+    running,
+    settle,
+    write,
+)
 from treadle import lifecycle
 from treadle.engines.base import Hold, Renewal, Retention, Ruling, Where
 from treadle.engines.dynamodb.items import INLINE, PIECE

@@ -7,9 +7,21 @@ from datetime import UTC, datetime, timedelta, timezone
 from uuid import uuid4
 
 import pytest
-from workbench import until, working
 
-from making import a_job, an_error, claim, claimed, crashed, current, ended, enqueued, recover, running, settle
+from tests.support.making import (
+    a_job,
+    an_error,
+    claim,
+    claimed,
+    crashed,
+    current,
+    ended,
+    enqueued,
+    recover,
+    running,
+    settle,
+)
+from tests.support.workbench import until, working
 from treadle import lifecycle
 from treadle.engines.base import Hold, Renewal, Ruling, Where
 from treadle.engines.dynamodb.items import Place, Slot, id_place, key_place, plain

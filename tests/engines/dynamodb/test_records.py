@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from making import a_job, an_error, claimed, current, ended, enqueued, running, settle
+from tests.support.making import a_job, an_error, claimed, current, ended, enqueued, running, settle
 from treadle import lifecycle
 from treadle.engines.base import WHATEVER, Ruling, Where
 from treadle.engines.dynamodb.items import Place

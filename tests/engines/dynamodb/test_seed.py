@@ -8,10 +8,22 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
-from seed_profiles import COMPANION
-from workbench import ended, in_state, until, watched, working
 
-from making import a_job, an_error, claim, current, enqueued, race, recover, running, settle, several, taken_over
+from tests.support.making import (
+    a_job,
+    an_error,
+    claim,
+    current,
+    enqueued,
+    race,
+    recover,
+    running,
+    settle,
+    several,
+    taken_over,
+)
+from tests.support.seed_profiles import COMPANION
+from tests.support.workbench import ended, in_state, until, watched, working
 from treadle import Context, InvalidJob, InvalidPayload, Job, Reason, Retry, State, Treadle, Unique
 from treadle.engines.base import Hold, Renewal, Ruling
 from treadle.engines.dynamodb.items import Place
@@ -19,7 +31,7 @@ from treadle.lifecycle import Failed, Succeeded
 from treadle.model import Scope
 from treadle.testing import FakeClock, run_until_idle
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 AS_SET = {"lease": None, "poll": None, "concurrency": None}  # by the profile, not by the workbench
 
 

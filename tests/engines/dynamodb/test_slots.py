@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from making import a_job, an_error, claim, claimed, crashed, current, enqueued, race, running, settle
+from tests.support.making import a_job, an_error, claim, claimed, crashed, current, enqueued, race, running, settle
 from treadle import EngineUnavailable
 from treadle.engines.dynamodb import claims, client
 from treadle.engines.dynamodb.items import PLAIN, Place, Slot

@@ -8,8 +8,8 @@ from uuid import uuid4
 import boto3
 import pytest
 
-import dynamo_servers
-from making import claim, claimed, enqueued, race, settle
+from tests.support import dynamo_servers
+from tests.support.making import claim, claimed, enqueued, race, settle
 from treadle import EngineError, EngineUnavailable, SchemaError, Treadle
 from treadle.engines.base import Ruling
 from treadle.engines.dynamodb import client, table

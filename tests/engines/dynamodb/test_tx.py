@@ -5,7 +5,7 @@ import sqlite3
 import boto3
 import pytest
 
-import dynamo_servers
+from tests.support import dynamo_servers
 from treadle import Context, KeyTaken, Retry, Treadle, Unique
 from treadle.errors import ConfigError, EngineError, InvalidJob, LeaseLost
 from treadle.model import State

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import botocore.exceptions
 import pytest
 
-import dynamo_servers
+from tests.support import dynamo_servers
 from treadle import ConfigError, EngineError, EngineUnavailable, Treadle
 from treadle.engines import connect
 from treadle.engines.dynamodb import client

@@ -1,21 +1,17 @@
 """What the tests of PostgreSQL alone need: a proxy that does harm, less patience, servers that were not to be had."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-import provision
-import stores
-from proxy import Proxy
+from tests.support import provision, stores
+from tests.support.proxy import Proxy
 from treadle import Treadle
 from treadle.engines import connect
 from treadle.engines.postgres import connections, engine
 from treadle.engines.postgres.engine import PostgresEngine
-
-sys.path.append(str(Path(__file__).parent.parent / "worker"))  # workbench.py
 
 CONNECT = 2  # seconds for a connection in these tests, where treadle waits five
 

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from making import LEASE, a_job, an_error, claim, current, ended, enqueued, running, write
+from tests.support.making import LEASE, a_job, an_error, claim, current, ended, enqueued, running, write
 from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Retention, Ruling, Where
 from treadle.engines.postgres.engine import PostgresEngine

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-import stores
-from making import LEASE, a_job, claim, enqueued
+from tests.support import stores
+from tests.support.making import LEASE, a_job, claim, enqueued
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Hold, Where

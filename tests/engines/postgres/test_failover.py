@@ -11,9 +11,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from workbench import until, working
 
-from provision import Cluster, promote, standby
+from tests.support.provision import Cluster, promote, standby
+from tests.support.workbench import until, working
 from treadle import Context, EngineUnavailable, Job, State, Treadle
 from treadle.model import What, new_id
 

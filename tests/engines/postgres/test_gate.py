@@ -16,9 +16,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from workbench import until
 
-from making import LEASE, a_job, claim, enqueued
+from tests.support.making import LEASE, a_job, claim, enqueued
+from tests.support.workbench import until
 from treadle.engines.base import WHATEVER, Claim, Where
 from treadle.engines.postgres import records, turn
 from treadle.engines.postgres.engine import PostgresEngine

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
-from workbench import until
 
-import stores
-from making import a_job, an_error
+from tests.support import stores
+from tests.support.making import a_job, an_error
+from tests.support.workbench import until
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Hold, Retention, Where, drive

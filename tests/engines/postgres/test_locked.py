@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from making import LEASE, a_job, claim, current, ended, enqueued, running, write
+from tests.support.making import LEASE, a_job, claim, current, ended, enqueued, running, write
 from treadle import lifecycle
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, drive
 from treadle.engines.postgres import schema

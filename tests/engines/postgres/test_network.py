@@ -13,10 +13,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from workbench import QUICK, Crowd, Process, ended, until, working
 
-from making import a_job, claim, current, enqueued, recover, running
-from proxy import Proxy
+from tests.support.making import a_job, claim, current, enqueued, recover, running
+from tests.support.proxy import Proxy
+from tests.support.workbench import QUICK, Crowd, Process, ended, until, working
 from treadle import Context, EngineUnavailable, State, Treadle, lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Retention, Ruling, Turn, Where
 from treadle.engines.postgres.connections import IDLE

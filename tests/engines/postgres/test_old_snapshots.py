@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-import workbench
-from workbench import until
 
-from making import a_job, an_error, claimed, current, enqueued, running, settle
+from tests.support import workbench
+from tests.support.making import a_job, an_error, claimed, current, enqueued, running, settle
+from tests.support.workbench import until
 from treadle import Context, Retry
 from treadle.engines.base import Claim, Ruling, Where, drive
 from treadle.errors import EngineUnavailable

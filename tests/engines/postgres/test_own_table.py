@@ -12,12 +12,12 @@ import psycopg
 import pytest
 from psycopg import errors
 from psycopg.rows import dict_row
-from workbench import ended, in_state, until, working
 
-import provision
-from making import OUTCOMES, claim, claimed, current, every_outcome, settle, start, traces
-from provision import Cluster
-from stores import SECOND, missing
+from tests.support import provision
+from tests.support.making import OUTCOMES, claim, claimed, current, every_outcome, settle, start, traces
+from tests.support.provision import Cluster
+from tests.support.stores import SECOND, missing
+from tests.support.workbench import ended, in_state, until, working
 from treadle import GiveUp, Job, Reason, Retry, State, Treadle, Unique
 from treadle.engines.base import Hold, Renewal, Ruling
 from treadle.lifecycle import Failed, Refused, Snoozed, Succeeded
@@ -27,7 +27,7 @@ from treadle.testing import FakeClock
 Row = dict[str, object]
 Sql = Callable[..., list[tuple[object, ...]]]
 
-DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 SCRIPT = DOCS / "own-table.sql"
 SERVICE, WEB, BOSS = "service_role", "web", "boss"
 STALE = "Job timed out (stale claim)"

@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from workbench import ended, until, working
 
-import provision
-from making import a_job, an_error, claim, current, enqueued, race, recover, running
-from provision import Cluster, PgBouncer
+from tests.support import provision
+from tests.support.making import a_job, an_error, claim, current, enqueued, race, recover, running
+from tests.support.provision import Cluster, PgBouncer
+from tests.support.workbench import ended, until, working
 from treadle import Context, State, Treadle, lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Retention, Ruling, Where
 from treadle.engines.postgres.engine import PostgresEngine

@@ -8,8 +8,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-import provision
-from making import a_job, claim, current, enqueued
+from tests.support import provision
+from tests.support.making import a_job, claim, current, enqueued
 from treadle import lifecycle
 from treadle.engines.base import Retention, Ruling, Saved, Where
 from treadle.engines.postgres import records, schema

@@ -6,10 +6,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
-from workbench import ended, working
 
-import provision
-from provision import Cluster, PgBouncer
+from tests.support import provision
+from tests.support.provision import Cluster, PgBouncer
+from tests.support.workbench import ended, working
 from treadle import InvalidJob, JobNotFound, Treadle
 from treadle.engines.postgres.walls import TABLES
 from treadle.errors import EngineError

@@ -14,11 +14,11 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from workbench import until
 
-import provision
-from making import a_job, claim, claimed, current, ended, enqueued, race, settle
-from provision import Cluster, standby
+from tests.support import provision
+from tests.support.making import a_job, claim, claimed, current, ended, enqueued, race, settle
+from tests.support.provision import Cluster, standby
+from tests.support.workbench import until
 from treadle import Treadle, lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Engine, Finding, Hold, Retention, Ruling, Walls, Where
@@ -893,7 +893,7 @@ def pair() -> Iterator[Pair]:
 def test_the_doctor_is_content_with_a_server_that_keeps_what_it_says(open_engine: OpenEngine, pair: Pair) -> None:
     found = open_engine(pair.primary.url).doctor()
     assert {each.level for each in found} == {"ok"}
-    page = (Path(__file__).parents[2] / "docs" / "postgresql.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "postgresql.md").read_text("utf-8")
     for each in found:
         printed = re.sub(r"PostgreSQL \d+\.\d+.*", "PostgreSQL 18.1", each.text)
         assert f"\n✓ ok       {printed}\n" in page

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 from psycopg import errors
 from psycopg.types.json import Jsonb
-from workbench import until, working
 
-import provision
-from making import a_job, claim, race, settle
+from tests.support import provision
+from tests.support.making import a_job, claim, race, settle
+from tests.support.workbench import until, working
 from treadle import Job, Retry, State, Treadle
 from treadle.engines.postgres import schema
 from treadle.lifecycle import Succeeded
@@ -673,7 +673,7 @@ def test_a_task_that_nobody_knows_waits_for_a_worker_who_does(shop: Shop, sql: S
 
 # ------------------------------------------------------------------------------- the page on PostgreSQL
 
-PAGE = Path(__file__).parents[2] / "docs" / "postgresql.md"
+PAGE = Path(__file__).parents[3] / "docs" / "postgresql.md"
 BLOCKS = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from making import claimed, enqueued, settle
-from provision import Cluster, drop_database, fresh_database
+from tests.support.making import claimed, enqueued, settle
+from tests.support.provision import Cluster, drop_database, fresh_database
 from treadle import ConfigError, EngineError, EngineUnavailable, Treadle
 from treadle.engines import connect
 from treadle.engines.base import Ruling

@@ -6,7 +6,7 @@ import time
 import psycopg
 import pytest
 
-from making import a_job, claim
+from tests.support.making import a_job, claim
 from treadle.engines.postgres import listener
 
 SOON = 5.0  # seconds; the machine may be busy

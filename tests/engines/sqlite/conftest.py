@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import stores
+from tests.support import stores
 from treadle.engines.sqlite import file
 
 FORK = multiprocessing.get_context("fork")

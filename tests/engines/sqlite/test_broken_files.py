@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from making import a_job, claim, current, enqueued, settle
+from tests.support.making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Engine, Ruling, Where
 from treadle.errors import EngineError, EngineUnavailable

@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from making import a_job, an_error, claim, enqueued
+from tests.support.making import a_job, an_error, claim, enqueued
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, Where

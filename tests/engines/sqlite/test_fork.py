@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from making import claim, current, enqueued, settle
+from tests.support.making import claim, current, enqueued, settle
 from treadle.engines import connect
 from treadle.engines.base import Engine, Ruling, Where
 from treadle.lifecycle import Succeeded

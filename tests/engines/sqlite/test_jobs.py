@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from making import a_job, an_error, claim, current, enqueued, settle
+from tests.support.making import a_job, an_error, claim, current, enqueued, settle
 from treadle import lifecycle
 from treadle.engines.base import Engine, Ruling, Where
 from treadle.lifecycle import Failed, Succeeded

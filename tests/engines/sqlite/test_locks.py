@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from making import a_job, claim, current, enqueued, settle
+from tests.support.making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
 from treadle.errors import EngineUnavailable

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from making import a_job, current, enqueued, running
+from tests.support.making import a_job, current, enqueued, running
 from treadle.engines.base import Engine, Hold, Renewal
 
 FORKERS = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from making import a_job, claim, current, enqueued
+from tests.support.making import a_job, claim, current, enqueued
 from treadle.engines import connect
 from treadle.engines.base import Engine, Where
 from treadle.engines.rows import COLUMNS

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from making import a_job, an_error, claim, current, enqueued, settle
+from tests.support.making import a_job, an_error, claim, current, enqueued, settle
 from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Engine, Ruling, Script, Where

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from making import claim, enqueued, settle
+from tests.support.making import claim, enqueued, settle
 from treadle.engines import connect
 from treadle.engines.base import Engine
 from treadle.lifecycle import Released
