@@ -177,3 +177,39 @@ def watched(app: Treadle) -> Watched:
 
 def all_in(app: Treadle, state: State) -> list[Job]:
     return app.find(state=state, limit=500).jobs
+
+
+class Noted:
+    """An engine that notes when a claim is sent and how often leases were looked over; else the engine's own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.claiming = threading.Event()
+        self.answering = threading.Event()  # cleared, the store lets those who claim wait
+        self.answering.set()
+        self.looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def turn(self, changes: Any, claim: Any = None, **named: Any) -> Any:
+        if claim is not None:
+            self.claiming.set()
+            assert self.answering.wait(60)
+        return self._engine.turn(changes, claim, **named)
+
+    def expired(self, **named: Any) -> Any:
+        found = self._engine.expired(**named)
+        self.looks += 1
+        return found
+
+    def looked_over(self, times: int) -> None:
+        """Wait until the leases were looked over so many times more."""
+        goal = self.looks + times
+        until(lambda: self.looks >= goal, f"{times} more looks at the leases")
+
+
+def noted(app: Treadle) -> Noted:
+    """The app's engine, noted from now on."""
+    app.engine = engine = Noted(app.engine)  # type: ignore[misc, assignment]
+    return engine

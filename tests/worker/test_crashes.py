@@ -1,12 +1,14 @@
 """A worker dies or freezes in the middle of a job: others go on, find the job, and its late words are refused."""
 
 import signal
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 
-from tests.support.workbench import Process, ended, in_state, working
+from tests.support.making import claim
+from tests.support.workbench import Process, ended, in_state, noted, working
 from treadle import Context, State, Treadle
 
 LEASE = 1.0
@@ -70,3 +72,17 @@ def test_a_frozen_worker_that_wakes_up_cannot_settle_a_job_that_went_on_without_
     frozen.signal(signal.SIGTERM)
     assert frozen.exit_code() == 0  # by now it has said all it had to say
     assert second.get(job.id) == job
+
+
+def test_a_crashed_job_is_recovered_in_time_by_a_worker_that_polls_seldom(app: Treadle) -> None:
+    job = app.register("work", lambda: None).enqueue()
+    engine = noted(app)
+    with working(app, poll=15, lease=1, queues=["elsewhere"]):
+        engine.looked_over(1)
+        [held] = claim(app.engine, lease=1.0, worker="dead")
+        assert held.id == job.id
+        began = time.monotonic()
+        back = in_state(app, job, state=State.PENDING)
+        took = time.monotonic() - began
+    assert back.crashes == 1
+    assert took < 6  # lease and look are 2 s together, and a poll is 15

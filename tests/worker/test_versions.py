@@ -152,3 +152,12 @@ def test_a_retry_keeps_the_version_so_old_code_does_not_get_at_it_later(
         tick(old_code)
     assert (job.state, job.attempt, job.failures, job.worker) == (State.FAILED, 3, 3, "new")
     assert {event.actor for event in new.events(job.id)} == {"new"}
+
+
+def test_four_hundred_jobs_of_an_unknown_task_all_end_failed(make_app: Callable[..., Treadle]) -> None:
+    app, other = make_app(unknown_tasks="fail"), make_app()
+    app.register("known", lambda: None)
+    other.register("gone", lambda: None).enqueue_many([()] * 400)
+    with working(app, concurrency=400, lease=10):
+        until(lambda: app.count()[State.FAILED] == 400, lambda: f"400 failed, but {app.count()}")
+    assert {(job.state, job.reason) for job in app.find(limit=500).jobs} == {(State.FAILED, Reason.UNKNOWN_TASK)}

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from tests.support import provision, stores
@@ -85,6 +86,14 @@ def make_app(proxy: Proxy) -> Iterator[Callable[..., Treadle]]:
     proxy.refuse(False)
     for app in opened:
         app.close()
+
+
+@pytest.fixture
+def connection(store_url: str) -> Iterator[psycopg.Connection]:
+    """The application's own connection, with a transaction that stays open."""
+    with psycopg.connect(store_url.partition("?")[0]) as connection:
+        yield connection
+        connection.rollback()
 
 
 @pytest.fixture

@@ -1,29 +1,16 @@
-"""What a review under crash and race has shown once, so that it stays mended."""
+"""An enqueue whose snapshot is older than its job: the job may have run and ended meanwhile, and never runs twice."""
 
-import asyncio
 import threading
-import time
-from datetime import timedelta
 
 import psycopg
 import pytest
 
-from tests.support import workbench
-from tests.support.making import a_job, an_error, claimed, current, enqueued, running, settle
+from tests.support.making import a_job, claimed, enqueued, settle
 from tests.support.workbench import until
-from treadle import Context, Retry
-from treadle.engines.base import Claim, Ruling, Where, drive
+from treadle.engines.base import Where, drive
 from treadle.errors import EngineUnavailable
-from treadle.lifecycle import Failed, Succeeded
-from treadle.model import Scope, State, new_id
-
-
-@pytest.fixture
-def connection(store_url):
-    """The application's own connection, with a transaction that stays open."""
-    with psycopg.connect(store_url.partition("?")[0]) as connection:
-        yield connection
-        connection.rollback()
+from treadle.lifecycle import Succeeded
+from treadle.model import Scope, State
 
 
 def steps(script, connection):
@@ -112,111 +99,3 @@ def _rows(connection, sql, text):
     cursor = psycopg.RawCursor(connection)
     cursor.execute(sql, [text])
     return cursor.fetchall() if cursor.description else []
-
-
-def test_a_key_in_somebodys_open_transaction_makes_a_retry_busy_and_holds_nobody_up(near, connection):
-    job = running(near, key="k", key_scope=Scope.PENDING, retry=Retry(max_attempts=3))
-    other = a_job(near.now(), key="k", key_scope=Scope.PENDING)
-    drive(near.enqueue_script([other]), lambda sql, text: _rows(connection, sql, text))
-
-    began = time.monotonic()
-    verdict = settle(near, job, Failed(an_error(near.now())))
-
-    assert verdict.ruling is Ruling.BUSY
-    assert time.monotonic() - began < 5
-    connection.rollback()
-    assert settle(near, job, Failed(an_error(near.now()))).ruling is Ruling.APPLIED
-
-
-def test_a_claim_is_not_repeated_while_its_first_sending_is_under_way(near, far, proxy, connection):
-    for _ in range(4):
-        enqueued(near, key=new_id(), key_scope=Scope.PENDING)
-    connection.execute(f"lock table {near.schema}.keys in access exclusive mode")  # claims wait at their end
-    wish = Claim(token=new_id(), worker="w1", limit=2, lease=30.0)
-    answers = []
-
-    def take():
-        while not answers:
-            try:
-                answers.append(far.turn([], wish).jobs)
-            except EngineUnavailable:
-                time.sleep(0.05)
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'treadle'"
-    until(lambda: near._read(waiting)[0][0], "a claim that waits")
-    proxy.reset()  # its answer is lost, but not the claim
-    time.sleep(0.5)
-    connection.rollback()
-    thread.join(30)
-
-    assert len(answers[0]) == 2
-    assert near.count(Where())[State.RUNNING] == 2
-
-
-def test_looking_for_past_leases_hears_the_servers_time(near, monkeypatch):
-    near.now()
-    monkeypatch.setattr(near, "_known", (near.now() - timedelta(hours=1), near._known[1]))
-
-    near.expired(limit=1)
-
-    with psycopg.connect(near.server._conninfo) as connection:
-        [[now]] = connection.execute("select clock_timestamp()").fetchall()
-    assert abs(near.now() - now) < timedelta(seconds=5)
-
-
-def test_a_connection_that_became_read_only_is_not_used_again(near, store_url):
-    enqueued(near)
-    [connection] = near.server._idle
-    connection.execute("set default_transaction_read_only = on")
-
-    job = enqueued(near)  # the second try has a connection of its own
-
-    assert current(near, job) == job
-
-
-def test_a_worker_whose_row_is_locked_asks_less_and_less_often(store_url, make_app, connection):
-    app = make_app(store_url)
-
-    @app.task
-    def quick() -> None:
-        go.wait(10)
-
-    go = threading.Event()
-    watched = workbench.watched(app)
-    job = quick.enqueue()
-    with workbench.working(app, lease=30.0, poll=5.0):
-        workbench.in_state(app, job, state=State.RUNNING)
-        connection.execute(f"select 1 from {app.engine.schema}.jobs where id = %s for update", [job.id])
-        go.set()
-        before = len(watched.turns)
-        time.sleep(2.0)
-        asked = len(watched.turns) - before
-        connection.rollback()
-        workbench.ended(app, job)
-
-    assert asked < 30
-
-
-def test_a_handler_that_settled_its_job_is_not_stopped_for_it(store_url, make_app):
-    app = make_app(store_url)
-    ended = []
-
-    @app.task
-    async def slow(ctx: Context) -> None:
-        async with await psycopg.AsyncConnection.connect(store_url.partition("?")[0]) as connection:
-            await ctx.asettle(connection)
-        try:
-            await asyncio.sleep(1.5)
-            ended.append("by itself")
-        except asyncio.CancelledError:
-            ended.append("stopped")
-            raise
-
-    job = slow.enqueue()
-    with workbench.working(app, lease=1.0):
-        until(lambda: ended, "its end")
-
-    assert ended == ["by itself"]
-    assert app.get(job.id).state is State.SUCCEEDED

@@ -1,6 +1,8 @@
 """Forked children: a prefork server, a process pool, a daemon. Each opens connections of its own."""
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,65 @@ from treadle.model import Job, State
 from treadle.testing import FakeClock
 
 Fork = Callable[[Callable[[], Any]], Any]
+
+FORKERS = """
+import faulthandler, os, sys, threading
+from treadle import Treadle
+
+app = Treadle(sys.argv[1])
+task = app.register("work", lambda: None)
+app.migrate()
+over = threading.Event()
+errors = []
+
+def use():
+    while not over.is_set():
+        task.enqueue()
+
+def look():
+    while not over.is_set():
+        app.count()
+
+def fork():
+    for _ in range(30):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+
+def safely(work):
+    def run():
+        try:
+            work()
+        except BaseException as error:
+            errors.append(repr(error))
+    return run
+
+def within(seconds, *threads):
+    for thread in threads:
+        thread.join(seconds)
+    if any(thread.is_alive() for thread in threads):
+        faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+        os._exit(3)
+
+def threads(*works):
+    started = [threading.Thread(target=safely(work), daemon=True) for work in works]
+    for thread in started:
+        thread.start()
+    return started
+
+users = threads(use, look)
+within(40, *threads(fork, fork))
+over.set()
+within(10, *users)
+within(10, *threads(task.enqueue))
+if errors:
+    sys.exit("; ".join(errors))
+app.close()
+print("usable")
+sys.stdout.flush()
+os._exit(0)
+"""
 
 
 def test_an_engine_used_before_a_fork_works_in_the_child_and_in_the_parent(engine: Engine, neighbour: Fork) -> None:
@@ -157,3 +218,12 @@ def test_children_forked_beside_a_busy_writer_all_work_and_the_file_stays_whole(
         writer.join()
     assert plain().execute("pragma integrity_check").fetchall() == [("ok",)]
     assert engine.get([job.id for job in made + written]) == made + written
+
+
+def test_threads_that_fork_at_once_leave_an_engine_in_use_usable(store_url: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKERS, store_url]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"the forking process hangs: {error.stderr}")
+    assert (done.returncode, done.stdout) == (0, "usable\n"), done.stderr

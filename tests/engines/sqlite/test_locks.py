@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.making import a_job, claim, current, enqueued, settle
+from tests.support.making import a_job, claim, current, enqueued, running, settle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
 from treadle.errors import EngineUnavailable
@@ -324,3 +324,45 @@ def drive(connection: sqlite3.Connection, script: Any) -> None:
             statement = script.send(connection.execute(statement[0], statement[1:]).fetchall())
     except StopIteration:
         pass
+
+
+def test_a_transaction_that_an_interrupt_left_open_does_not_wedge_the_engine(
+    engine: Engine, plain: Callable[[], sqlite3.Connection]
+) -> None:
+    before = enqueued(engine)
+    engine.file._writer.execute("begin immediate")  # and the interrupt came here, before anything could undo it
+    [receipt] = engine.enqueue([a_job(engine.now())])
+    assert receipt.created
+    assert current(engine, before) == before
+    assert current(engine, receipt.job) == receipt.job
+    assert not engine.file._writer.in_transaction
+    stranger = plain()
+    stranger.execute("begin immediate")
+    stranger.execute("rollback")
+
+
+def test_a_slow_read_does_not_hold_up_the_renewal_of_a_lease(
+    engine: Engine, stopwatch: Callable[[], Callable[[], float]]
+) -> None:
+    job = running(engine)
+    reading, enough = threading.Event(), threading.Event()
+
+    def slow(connection: sqlite3.Connection) -> bool:
+        reading.set()
+        return enough.wait(20)
+
+    answers: list[bool] = []
+    reader = threading.Thread(target=lambda: answers.append(engine.file.look(slow)))
+    reader.start()
+    try:
+        assert reading.wait(30)
+        took = stopwatch()
+        [held] = engine.extend([Hold(job.id, job.lease_token)], lease=30)
+        spent = took()
+        assert not answers  # the read still goes on
+    finally:
+        enough.set()
+        reader.join()
+    assert held.renewal is Renewal.RENEWED
+    assert spent < 1
+    assert answers == [True]
