@@ -22,12 +22,11 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))
 import dynamo_servers
 from faults_dynamodb import FaultLayer
 from making import a_job
-from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Ruling
 from treadle.engines.dynamodb.engine import DynamoEngine
-from treadle.lifecycle import Succeeded
-from treadle.model import Change, new_id
+from treadle.model import Change, lifecycle, new_id
+from treadle.model.lifecycle import Succeeded
 
 SHARDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SPREAD = 256  # of the id items, so that they are not what limits

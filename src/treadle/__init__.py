@@ -24,11 +24,11 @@ from treadle.errors import (
 )  # fmt: skip
 from treadle.handle import Spent, Trail
 from treadle.model import Event, Job, JobError, Progress, Reason, Scope, State, What
+from treadle.model.records import Member, Misfire, Overlap, Pause, Schedule
+from treadle.model.retry import Retry
+from treadle.model.why import Obstacle
 from treadle.profile import Profile
-from treadle.records import Member, Misfire, Overlap, Pause, Schedule
-from treadle.retry import Retry
 from treadle.task import Task, Unique
-from treadle.why import Obstacle
 
 __version__ = "0.1.0"
 

@@ -6,16 +6,16 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from treadle.clock import Clock, Duration
 from treadle.context import Context
 from treadle.engines import connect
 from treadle.engines.base import Engine, Finding, Half, Receipt, Walls
 from treadle.errors import InvalidJob
 from treadle.handle import Handle, note
 from treadle.model import FollowUp, Job, check_name
+from treadle.model.clock import Clock, Duration
+from treadle.model.records import Member, Schedule
+from treadle.model.retry import Retry
 from treadle.profile import Profile, checked
-from treadle.records import Member, Schedule
-from treadle.retry import Retry
 from treadle.submitting import submission, told
 from treadle.task import OnConflict, Task, Unique
 from treadle.tasks import Tasks

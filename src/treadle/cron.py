@@ -19,9 +19,9 @@ from itertools import islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from treadle.clock import Duration
-from treadle.clock import seconds as in_seconds
 from treadle.errors import ConfigError
+from treadle.model.clock import Duration
+from treadle.model.clock import seconds as in_seconds
 
 YEARS = range(1970, 3000)  # of the time asked about; the rarest date, a weekday's 29 February, comes within 40 years
 LONGEST_EXPRESSION = 500  # characters

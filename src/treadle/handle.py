@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treadle import lifecycle, looking
-from treadle.audit import Verified, in_order, verify
-from treadle.clock import Duration, seconds
+from treadle import looking
 from treadle.engines.base import Engine, Page, Where
 from treadle.errors import InvalidJob, JobNotFound, NotPossible
-from treadle.model import MESSAGE_CAP, Change, Event, Job, State, What, check_name, clean
+from treadle.model import MESSAGE_CAP, Change, Event, Job, State, What, check_name, clean, lifecycle
+from treadle.model.clock import Duration, seconds
+from treadle.model.records import ANY, Gate, Member, Pause, Seal
+from treadle.model.seals import Verified, in_order, verify
+from treadle.model.why import Obstacle, why
 from treadle.operating import Act, operate, put, remove
 from treadle.profile import LABELS, Profile
-from treadle.records import ANY, Gate, Member, Pause, Seal
-from treadle.why import Obstacle, why
 
 if TYPE_CHECKING:
     from treadle.settings import Settings

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from itertools import groupby
 
-from treadle.audit import AT_ONCE, sealing
 from treadle.engines.base import Engine
 from treadle.errors import EngineError
 from treadle.model import Event, What
+from treadle.model.records import ANY, Member, Pause, Seal
+from treadle.model.seals import AT_ONCE, sealing
+from treadle.model.why import BUDGET
 from treadle.operating import Act, put, remove
 from treadle.plan import Plan
-from treadle.records import ANY, Member, Pause, Seal
-from treadle.why import BUDGET
 
 log = logging.getLogger("treadle.upkeep")
 

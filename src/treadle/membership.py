@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from treadle.engines.base import WHATEVER, Engine
+from treadle.model.records import Member, silence
 from treadle.plan import Plan
-from treadle.records import Member, silence
 
 
 class Membership:

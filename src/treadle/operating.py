@@ -13,7 +13,7 @@ from treadle.engines.base import Engine, Ruling
 from treadle.errors import NotPossible
 from treadle.looking import get
 from treadle.model import MESSAGE_CAP, Change, Event, Job, What, check_name, clean
-from treadle.records import Pause, Schedule, subject
+from treadle.model.records import Pause, Schedule, subject
 from treadle.tx import waits
 
 Kept = TypeVar("Kept", Schedule, Pause)

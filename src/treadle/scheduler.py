@@ -11,9 +11,9 @@ from datetime import datetime
 from treadle.engines.base import Engine, Receipt
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Job, What, checked, new_id
+from treadle.model.records import Schedule
 from treadle.operating import Act, put
 from treadle.plan import Plan
-from treadle.records import Schedule
 from treadle.schedule import LATE, firing, job_of
 from treadle.timetable import reconcile
 

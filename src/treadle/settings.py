@@ -19,10 +19,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from treadle.clock import seconds
 from treadle.engines.base import Retention
 from treadle.errors import ConfigError
 from treadle.model import State
+from treadle.model.clock import seconds
 
 TOML = Path("treadle.toml")
 

@@ -18,8 +18,8 @@ from treadle.errors import UnknownTask
 from treadle.executors import Call, error_from, timed_out
 from treadle.executors.loop import LoopExecutor
 from treadle.executors.threads import ThreadExecutor
-from treadle.lifecycle import Outcome, Refused, Released, Snoozed
 from treadle.model import Reason
+from treadle.model.lifecycle import Outcome, Refused, Released, Snoozed
 from treadle.plan import Plan
 from treadle.task import Task
 from treadle.tx import asettle_in, settle_in

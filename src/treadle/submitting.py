@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from treadle import lifecycle
 from treadle.engines.base import Engine, Receipt, Ruling, Verdict
 from treadle.errors import EngineUnavailable, InvalidJob, KeyTaken
-from treadle.model import Change, Job, State
+from treadle.model import Change, Job, State, lifecycle
 from treadle.task import OnConflict
 from treadle.tx import Steps, waits
 

@@ -4,10 +4,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from treadle.clock import seconds
 from treadle.errors import ConfigError, TreadleError, UnknownTask
 from treadle.model import FollowUp, OnEnd, check_name
-from treadle.records import Schedule
+from treadle.model.clock import seconds
+from treadle.model.records import Schedule
 from treadle.task import Enqueuer, Options, Task, Unique, name_of
 
 OPTIONS = ("queue", "lane", "priority", "retry", "timeout", "unique", "version", "on_succeeded", "on_failed", "audit")

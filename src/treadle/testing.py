@@ -17,12 +17,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from treadle import lifecycle
 from treadle.app import Treadle
 from treadle.context import Attempt, Context
 from treadle.engines.base import Claim, Ruling
 from treadle.executors import Call, arguments_of, ended_by, succeeded, uncommitted
-from treadle.model import Job, State, new_id
+from treadle.model import Job, State, lifecycle, new_id
 from treadle.plan import Plan
 from treadle.scheduler import Scheduler
 from treadle.tx import asettle_in, committed, settle_in

@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from treadle import lifecycle
 from treadle.engines.base import Engine, Ruling
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.housekeeping import Housekeeping
-from treadle.model import Change, Job, State
+from treadle.model import Change, Job, State, lifecycle
 from treadle.plan import SWEEP, Plan
 from treadle.scheduler import Scheduler
 

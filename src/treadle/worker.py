@@ -17,18 +17,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
-from treadle import lifecycle
 from treadle.context import Attempt, Told
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, Verdict
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.executors import error_from, uncommitted
 from treadle.housekeeping import Housekeeping
 from treadle.keeper import Keeper
-from treadle.lifecycle import Outcome, Refused, Released
 from treadle.membership import Membership
-from treadle.model import Change, Job, Reason, State, new_id
+from treadle.model import Change, Job, Reason, State, lifecycle, new_id
+from treadle.model.lifecycle import Outcome, Refused, Released
+from treadle.model.records import Member, Schedule, silence
 from treadle.plan import Plan
-from treadle.records import Member, Schedule, silence
 from treadle.scheduler import Scheduler
 from treadle.slots import Slots
 from treadle.task import Task

@@ -4,8 +4,8 @@ import pytest
 
 from treadle import Retry, Task, Treadle
 from treadle.engines.base import Engine
+from treadle.model.records import Schedule
 from treadle.plan import Plan
-from treadle.records import Schedule
 from treadle.scheduler import Scheduler
 
 postgres_only = pytest.mark.parametrize("engine_kind", ["postgres"])

@@ -10,13 +10,13 @@ from seed_profiles import TENANT_SYSTEM
 
 from making import race
 from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
-from treadle.audit import AT_ONCE
 from treadle.engines.base import Engine
 from treadle.errors import TreadleError
 from treadle.housekeeping import RIPE, Housekeeping
 from treadle.model import Event, What
+from treadle.model.records import Seal
+from treadle.model.seals import AT_ONCE
 from treadle.plan import Plan
-from treadle.records import Seal
 from treadle.testing import FakeClock, run_until_idle
 
 ONCE = Retry(max_attempts=1)

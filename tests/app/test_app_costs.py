@@ -11,8 +11,8 @@ from treadle import ConfigError, Context, InvalidJob, Retry, State, Task, Treadl
 from treadle.engines.base import Hold
 from treadle.housekeeping import Housekeeping
 from treadle.model import What
+from treadle.model.records import ANY
 from treadle.plan import Plan
-from treadle.records import ANY
 from treadle.testing import FakeClock, run_until_idle
 
 CENT = 10_000

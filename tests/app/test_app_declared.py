@@ -14,8 +14,8 @@ from treadle import (
 )
 from treadle.errors import TreadleError
 from treadle.model import What
+from treadle.model.records import Misfire, Overlap
 from treadle.plan import Plan
-from treadle.records import Misfire, Overlap
 from treadle.scheduler import Scheduler
 from treadle.testing import FakeClock
 from treadle.timetable import reconcile

@@ -20,10 +20,10 @@ from treadle import (
 )
 from treadle.engines.base import Engine
 from treadle.errors import EngineUnavailable, TreadleError
-from treadle.lifecycle import Succeeded
 from treadle.model import What
+from treadle.model.lifecycle import Succeeded
+from treadle.model.records import Misfire, Schedule
 from treadle.plan import Plan
-from treadle.records import Misfire, Schedule
 from treadle.scheduler import Scheduler
 from treadle.testing import FakeClock, run_until_idle
 
@@ -311,7 +311,7 @@ def test_with_overlap_queue_one_one_may_wait_while_another_runs(app: Treadle, gr
 
 
 def settled(job: object, clock: FakeClock) -> object:
-    from treadle import lifecycle
+    from treadle.model import lifecycle
 
     return lifecycle.settle(job, Succeeded("1"), clock.now())
 

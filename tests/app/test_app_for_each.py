@@ -10,7 +10,7 @@ from seed_profiles import MAIL_ASSISTANT
 from treadle import ConfigError, Context, InvalidJob, Job, Reason, Retry, State, Task, Treadle
 from treadle.context import Told
 from treadle.errors import TreadleError
-from treadle.records import Misfire
+from treadle.model.records import Misfire
 from treadle.schedule import EXPANSION
 from treadle.testing import FakeClock, run_until_idle
 

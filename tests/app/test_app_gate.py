@@ -12,9 +12,9 @@ from seed_profiles import TENANT_SYSTEM
 from making import claim, race, settle
 from treadle import Context, InvalidJob, NotPossible, State, Task, Treadle
 from treadle.errors import TreadleError
-from treadle.lifecycle import Succeeded
 from treadle.model import What
-from treadle.records import ANY, Pause
+from treadle.model.lifecycle import Succeeded
+from treadle.model.records import ANY, Pause
 from treadle.testing import FakeClock, run_until_idle
 
 JOBS = [(tenant, task) for tenant in ("acme", "globex") for task in ("send", "print")]

@@ -8,8 +8,8 @@ import pytest
 from making import claim, settle
 from treadle import InvalidJob, Job, JobNotFound, NotPossible, Reason, Retry, State, Task, Treadle
 from treadle.housekeeping import Housekeeping
-from treadle.lifecycle import Failed, Succeeded
 from treadle.model import JobError, What, new_id
+from treadle.model.lifecycle import Failed, Succeeded
 from treadle.testing import FakeClock, run_until_idle
 
 
@@ -359,7 +359,7 @@ def test_more_than_one_batch_is_pruned(app: Treadle, greet: Task, clock: FakeClo
 
 
 def settle_change(job: Job, app: Treadle) -> object:
-    from treadle import lifecycle
+    from treadle.model import lifecycle
 
     return lifecycle.settle(job, Succeeded(None), app.engine.now())
 

@@ -24,7 +24,7 @@ from treadle import (
 from treadle.cron import MOVED, ONCE
 from treadle.errors import ScheduleNotFound, TreadleError
 from treadle.model import What
-from treadle.records import Misfire, Overlap, Schedule
+from treadle.model.records import Misfire, Overlap, Schedule
 from treadle.testing import FakeClock, run_until_idle
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

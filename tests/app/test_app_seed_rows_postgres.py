@@ -12,8 +12,8 @@ import pytest
 from making import a_job, claim, current, ended, enqueued, race, recover, running, settle, several, start
 from treadle import EngineError, Job, KeyTaken, Reason, Retry, State, Task, Treadle, Unique, lifecycle
 from treadle.engines.base import Engine, Hold, Renewal, Ruling
-from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 from treadle.model import JobError
+from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 from treadle.testing import FakeClock, run_until_idle
 
 HALF_AN_HOUR = 1800.0

@@ -12,7 +12,7 @@ from test_cli_worker import until
 from making import claim
 from treadle import Treadle
 from treadle.engines.base import WHATEVER
-from treadle.records import Member
+from treadle.model.records import Member
 
 STORE = "sqlite:///treadle.db"
 GREET = ("enqueue", "greet", '{"name": "Ada"}', "--json")

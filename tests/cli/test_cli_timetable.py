@@ -8,7 +8,7 @@ import pytest
 
 from treadle import Treadle
 from treadle.model import new_id
-from treadle.records import Schedule
+from treadle.model.records import Schedule
 
 GREET = ("--task", "greet", "--payload", '{"name": "Ada"}')
 BERLIN = ("--cron", "30 2 * * MON-FRI", "--tz", "Europe/Berlin")

@@ -25,7 +25,7 @@ from treadle.engines.base import (
     Where,
 )
 from treadle.model import Change, Event, Fence, Job, Scope, State, What
-from treadle.records import ANY, Pause, Record, Schedule
+from treadle.model.records import ANY, Pause, Record, Schedule
 
 Key = tuple[str, str, str]  # tenant, task, key
 

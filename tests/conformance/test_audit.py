@@ -17,10 +17,9 @@ from making import (
     traces,
     write,
 )
-from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Ruling
-from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
-from treadle.model import Event, Progress, Reason, Retry, Scope, State, What, new_id
+from treadle.model import Event, Progress, Reason, Retry, Scope, State, What, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 
 
 def story(engine, job):

@@ -5,10 +5,8 @@ from datetime import timedelta
 import pytest
 
 from making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, write
-from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
 from treadle.errors import InvalidJob
-from treadle.lifecycle import Failed, Refused, Snoozed, Succeeded
 from treadle.model import (
     KEY_CAP,
     NAME_CAP,
@@ -22,8 +20,10 @@ from treadle.model import (
     check_json,
     checked,
     json_text,
+    lifecycle,
     new_id,
 )
+from treadle.model.lifecycle import Failed, Refused, Snoozed, Succeeded
 from treadle.testing import FakeClock
 
 HALF = "\ud800"  # half a character, which no database stores

@@ -5,10 +5,9 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, claim, enqueued
-from treadle import lifecycle
 from treadle.engines.base import Claim, Where
-from treadle.lifecycle import Succeeded
-from treadle.model import State, new_id
+from treadle.model import State, lifecycle, new_id
+from treadle.model.lifecycle import Succeeded
 
 CROWD = 1_500
 

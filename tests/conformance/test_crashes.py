@@ -19,10 +19,9 @@ from making import (
     start,
     write,
 )
-from treadle import lifecycle
 from treadle.engines.base import Hold, Ruling, Where
-from treadle.lifecycle import Failed, Released, Snoozed, Succeeded
-from treadle.model import Reason, Retry, State, What
+from treadle.model import Reason, Retry, State, What, lifecycle
+from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 
 THREE = Retry(max_attempts=3, base=0, jitter=0)
 

@@ -26,10 +26,9 @@ from making import (
     traces,
     write,
 )
-from treadle import lifecycle
 from treadle.engines.base import Claim, Held, Hold, Renewal, Ruling
-from treadle.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
-from treadle.model import Progress, Reason, Retry, Scope, State, What, new_id
+from treadle.model import Progress, Reason, Retry, Scope, State, What, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
 
 # ------------------------------------------------------------------------------------------- the zombie
 

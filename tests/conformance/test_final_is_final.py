@@ -21,11 +21,10 @@ from making import (
     traces,
     write,
 )
-from treadle import lifecycle
 from treadle.engines.base import Hold, Renewal, Ruling, Where
 from treadle.errors import NotPossible
-from treadle.lifecycle import Failed, Refused, Succeeded, TimedOut
-from treadle.model import Reason, Retry, State, What
+from treadle.model import Reason, Retry, State, What, lifecycle
+from treadle.model.lifecycle import Failed, Refused, Succeeded, TimedOut
 
 FINAL = [state for state in State if state.final]
 AT_ONCE = Retry(max_attempts=3, base=0, jitter=0)

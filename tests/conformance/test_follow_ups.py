@@ -27,10 +27,9 @@ from making import (
     taken_over,
     write,
 )
-from treadle import lifecycle
 from treadle.engines.base import Claim, Ruling, Where, drive
-from treadle.lifecycle import Failed, Refused, Released, Succeeded
-from treadle.model import FollowUp, OnEnd, Reason, Retry, Scope, State, What, new_id
+from treadle.model import FollowUp, OnEnd, Reason, Retry, Scope, State, What, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Refused, Released, Succeeded
 
 SENT = FollowUp(event="EMAIL_SENT", task="tell", queue="mail", priority=7, version=3)
 DEAD = FollowUp(event="JOB_EXHAUSTED_RETRIES", task="mourn")

@@ -21,11 +21,10 @@ from making import (
     several,
     write,
 )
-from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Ruling, in_order
-from treadle.lifecycle import Failed, Released, Snoozed, Succeeded
-from treadle.model import Retry, State, new_id
-from treadle.records import ANY, Pause
+from treadle.model import Retry, State, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
+from treadle.model.records import ANY, Pause
 
 TENANTS, QUEUES, TASKS = ("acme", "zeta"), ("mail", "web"), ("greet", "render")
 NAMED = {"tenant": "acme", "queue": "mail", "task": "render"}

@@ -24,11 +24,10 @@ from making import (
     traces,
     write,
 )
-from treadle import lifecycle
 from treadle.engines.base import Hold, Retention, Ruling, Where
 from treadle.errors import NotPossible
-from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
-from treadle.model import JobError, Reason, Retry, Scope, State, What
+from treadle.model import JobError, Reason, Retry, Scope, State, What, lifecycle
+from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 
 BACK_TO_WAITING = {
     "failure": Failed(JobError("E", "boom", "", 1, ""), 0.0),

@@ -5,10 +5,9 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claim, claimed, current, ended, enqueued, running, settle, write
-from treadle import lifecycle
 from treadle.engines.base import Retention, Where
-from treadle.lifecycle import Refused, Succeeded
-from treadle.model import Reason, Scope, State, new_id
+from treadle.model import Reason, Scope, State, lifecycle, new_id
+from treadle.model.lifecycle import Refused, Succeeded
 
 FINAL = [state for state in State if state.final]
 WEEK = timedelta(days=7)

@@ -19,10 +19,9 @@ from making import (
     settle,
     write,
 )
-from treadle import lifecycle
 from treadle.engines.base import Hold, Ruling, Where
-from treadle.lifecycle import Succeeded
-from treadle.model import Job, JobError, Progress, Retry, Scope, State, new_id
+from treadle.model import Job, JobError, Progress, Retry, Scope, State, lifecycle, new_id
+from treadle.model.lifecycle import Succeeded
 
 
 @pytest.mark.covers("001-R23.a", "000-AC-26.a", "002-T1.a")

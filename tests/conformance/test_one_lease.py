@@ -6,10 +6,9 @@ from datetime import timedelta
 import pytest
 
 from making import LEASE, a_job, claim, claimed, crashed, current, enqueued, race, running, settle, several, traces
-from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
-from treadle.lifecycle import Failed, Released, Snoozed, Succeeded
-from treadle.model import JobError, Progress, Retry, State, new_id
+from treadle.model import JobError, Progress, Retry, State, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 
 
 @pytest.mark.covers("000-AC-26.b", "002-Q3.a", "002-Q3.b", "000-AC-09.e")

@@ -14,8 +14,8 @@ from making import a_job, claim, current, ended, enqueued, race, several
 from treadle.engines.base import WHATEVER, Saved, Where
 from treadle.errors import EngineError
 from treadle.model import PAYLOAD_CAP, Event, FollowUp, OnEnd, Scope, State, What
-from treadle.records import ANY, Member, Misfire, Overlap, Pause, Schedule, Seal, subject
-from treadle.retry import Retry
+from treadle.model.records import ANY, Member, Misfire, Overlap, Pause, Schedule, Seal, subject
+from treadle.model.retry import Retry
 
 MINUTE = timedelta(minutes=1)
 ROUNDS = 50

@@ -5,10 +5,9 @@ from datetime import timedelta
 import pytest
 
 from making import LEASE, a_job, an_error, claim, claimed, current, ended, enqueued, running, settle, write
-from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Retention, Where
-from treadle.lifecycle import Failed, Refused, Snoozed, Succeeded
-from treadle.model import Reason, Retry, Scope, State, new_id
+from treadle.model import Reason, Retry, Scope, State, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Refused, Snoozed, Succeeded
 
 DAY = timedelta(days=1)
 CROWD = 1_100  # more than an engine looks at in one go

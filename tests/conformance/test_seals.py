@@ -6,11 +6,10 @@ from itertools import product
 import pytest
 
 from making import current, ended, enqueued, race, running, settle, several, write
-from treadle import lifecycle
 from treadle.engines.base import WHATEVER, Retention
-from treadle.lifecycle import Stopped
-from treadle.model import Event, State, What, new_id
-from treadle.records import Pause, Seal
+from treadle.model import Event, State, What, lifecycle, new_id
+from treadle.model.lifecycle import Stopped
+from treadle.model.records import Pause, Seal
 
 ROUNDS = 25
 AT_ONCE = 90  # lines in a seal: what upkeep asks for

@@ -21,7 +21,6 @@ from typing import Any
 from reference import ReferenceEngine, storable, writable
 
 import stores
-from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import (
     WHATEVER,
@@ -53,8 +52,9 @@ from treadle.model import (
     Scope,
     State,
     What,
+    lifecycle,
 )
-from treadle.records import ANY, Pause, Record, Schedule, subject
+from treadle.model.records import ANY, Pause, Record, Schedule, subject
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WORKERS = ("w1", "w2", "w3", "w4")

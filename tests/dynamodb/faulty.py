@@ -30,7 +30,6 @@ sys.path.append(str(Path(__file__).parent.parent))  # stores.py
 import dynamo_servers
 import stores
 from faults_dynamodb import FaultLayer, Order
-from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import WHATEVER, Claim, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
 from treadle.engines.dynamodb import claims, client, engine, filing, storing
@@ -45,8 +44,22 @@ from treadle.engines.dynamodb.items import (
 )
 from treadle.engines.dynamodb.lines import cost_place, ended_place, event_from, expiry_place, marker_place
 from treadle.errors import EngineUnavailable
-from treadle.model import Change, Event, Fence, Job, JobError, Progress, Reason, Retry, Scope, State, What, new_id
-from treadle.records import Pause
+from treadle.model import (
+    Change,
+    Event,
+    Fence,
+    Job,
+    JobError,
+    Progress,
+    Reason,
+    Retry,
+    Scope,
+    State,
+    What,
+    lifecycle,
+    new_id,
+)
+from treadle.model.records import Pause
 
 T = TypeVar("T")
 

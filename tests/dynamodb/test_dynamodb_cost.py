@@ -13,13 +13,12 @@ import pytest
 
 import dynamo_servers
 from making import LEASE, a_job, an_error, claim, claimed, crashed, current, ended, enqueued, recover, running, settle
-from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import WHATEVER, Claim, Hold, Retention, Where
 from treadle.engines.dynamodb import gate
-from treadle.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
-from treadle.model import Event, Job, Progress, Reason, Scope, State, What, new_id
-from treadle.records import Member, Pause, Schedule, Seal, subject
+from treadle.model import Event, Job, Progress, Reason, Scope, State, What, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
+from treadle.model.records import Member, Pause, Schedule, Seal, subject
 
 DAY = timedelta(days=1)
 KEPT = Retention({State.SUCCEEDED: DAY, State.FAILED: DAY, State.CANCELLED: DAY})

@@ -14,15 +14,14 @@ import pytest
 
 from faults_dynamodb import FaultLayer, Request
 from making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, start, write
-from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
 from treadle.engines.dynamodb import client
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import Place, id_place, key_place
 from treadle.engines.dynamodb.lines import ended_place, event_place
 from treadle.errors import EngineUnavailable
-from treadle.lifecycle import Failed, Released, Snoozed, Succeeded
-from treadle.model import Job, Scope, State, What, new_id
+from treadle.model import Job, Scope, State, What, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 from treadle.testing import FakeClock
 
 SLACK = 1.5  # seconds by which a busy machine may be late

@@ -14,9 +14,9 @@ from treadle.engines.base import WHATEVER, Claim, Where
 from treadle.engines.dynamodb import gate
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import GATE, Place, Slot
-from treadle.lifecycle import Released, Succeeded
 from treadle.model import State, new_id
-from treadle.records import Pause
+from treadle.model.lifecycle import Released, Succeeded
+from treadle.model.records import Pause
 
 LONGEST = 0.5  # seconds that a request takes here; the service may take longer
 SCOPES = {

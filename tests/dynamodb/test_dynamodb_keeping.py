@@ -6,15 +6,14 @@ from uuid import uuid4
 import pytest
 
 from making import LEASE, a_job, an_error, claim, claimed, current, ended, enqueued, recover, running, settle
-from treadle import lifecycle
 from treadle.engines.base import Hold, Retention, Ruling, Where
 from treadle.engines.dynamodb import engine as engine_module
 from treadle.engines.dynamodb import pruning
 from treadle.engines.dynamodb.items import id_of
 from treadle.engines.dynamodb.keeping import DEEP, PAGE
-from treadle.lifecycle import Failed, Released, Succeeded
-from treadle.model import Reason, Scope, State, new_id
-from treadle.retry import Retry
+from treadle.model import Reason, Scope, State, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Released, Succeeded
+from treadle.model.retry import Retry
 
 STEP = 0.1  # seconds
 ALL = Retention({state: timedelta(0) for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED)})

@@ -7,12 +7,11 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claim, claimed, crashed, current, ended, enqueued, running, settle, write
-from treadle import lifecycle
 from treadle.engines.base import Hold, Renewal, Retention, Ruling, Where
 from treadle.engines.dynamodb.items import INLINE, PIECE
-from treadle.lifecycle import Failed, Released, Snoozed, Succeeded
-from treadle.model import PAYLOAD_CAP, JobError, Scope, State
-from treadle.retry import Retry
+from treadle.model import PAYLOAD_CAP, JobError, Scope, State, lifecycle
+from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
+from treadle.model.retry import Retry
 
 SIZES = [INLINE, INLINE + 1, 5_000, PIECE, PIECE + 1, 400_000, 400 * 1024, PAYLOAD_CAP]
 HALF_MIB = 512 * 1024

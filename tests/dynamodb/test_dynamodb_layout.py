@@ -10,12 +10,11 @@ import pytest
 from workbench import until, working
 
 from making import a_job, an_error, claim, claimed, crashed, current, ended, enqueued, recover, running, settle
-from treadle import lifecycle
 from treadle.engines.base import Hold, Renewal, Ruling, Where
 from treadle.engines.dynamodb.items import Place, Slot, id_place, key_place, plain
-from treadle.lifecycle import Failed, Released, Snoozed, Stopped, Succeeded
-from treadle.model import KEY_CAP, NAME_CAP, Scope, State
-from treadle.retry import Retry
+from treadle.model import KEY_CAP, NAME_CAP, Scope, State, lifecycle
+from treadle.model.lifecycle import Failed, Released, Snoozed, Stopped, Succeeded
+from treadle.model.retry import Retry
 
 SEED = {
     "PK", "SK", "job_type", "payload", "scheduled_for", "status", "locked_by", "lock_expires_at", "attempts",

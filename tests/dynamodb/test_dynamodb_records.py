@@ -5,13 +5,12 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claimed, current, ended, enqueued, running, settle
-from treadle import lifecycle
 from treadle.engines.base import WHATEVER, Ruling, Where
 from treadle.engines.dynamodb.items import Place
 from treadle.engines.dynamodb.trail import MOST_LINES
-from treadle.lifecycle import Refused, Succeeded
-from treadle.model import Event, FollowUp, OnEnd, Reason, State, What
-from treadle.records import ANY, Member, Pause, Schedule, Seal, subject
+from treadle.model import Event, FollowUp, OnEnd, Reason, State, What, lifecycle
+from treadle.model.lifecycle import Refused, Succeeded
+from treadle.model.records import ANY, Member, Pause, Schedule, Seal, subject
 
 MINUTE = timedelta(minutes=1)
 LATER = "2026-01-01T12:01:00.000000Z"

@@ -15,8 +15,8 @@ from making import a_job, an_error, claim, current, enqueued, race, recover, run
 from treadle import Context, InvalidJob, InvalidPayload, Job, Reason, Retry, State, Treadle, Unique
 from treadle.engines.base import Hold, Renewal, Ruling
 from treadle.engines.dynamodb.items import Place
-from treadle.lifecycle import Failed, Succeeded
 from treadle.model import Scope
+from treadle.model.lifecycle import Failed, Succeeded
 from treadle.testing import FakeClock, run_until_idle
 
 ROOT = Path(__file__).resolve().parents[2]

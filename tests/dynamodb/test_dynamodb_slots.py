@@ -12,8 +12,8 @@ from making import a_job, an_error, claim, claimed, crashed, current, enqueued, 
 from treadle import EngineUnavailable
 from treadle.engines.dynamodb import claims, client
 from treadle.engines.dynamodb.items import PLAIN, Place, Slot
-from treadle.lifecycle import Failed, Succeeded
 from treadle.model import State
+from treadle.model.lifecycle import Failed, Succeeded
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from making import claim, claimed, enqueued, race, settle
 from treadle import EngineError, EngineUnavailable, SchemaError, Treadle
 from treadle.engines.base import Ruling
 from treadle.engines.dynamodb import client, table
-from treadle.lifecycle import Succeeded
 from treadle.model import State
+from treadle.model.lifecycle import Succeeded
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ import psycopg
 import pytest
 
 from making import LEASE, a_job, an_error, claim, current, ended, enqueued, running, write
-from treadle import lifecycle
 from treadle.engines.base import Claim, Hold, Retention, Ruling, Where
 from treadle.engines.postgres.engine import PostgresEngine
-from treadle.lifecycle import Failed, Succeeded
-from treadle.model import Job, Scope, State, new_id
-from treadle.retry import Retry
+from treadle.model import Job, Scope, State, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Succeeded
+from treadle.model.retry import Retry
 from treadle.testing import FakeClock
 
 

@@ -11,7 +11,6 @@ import pytest
 
 import stores
 from making import LEASE, a_job, claim, enqueued
-from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Hold, Where
 from treadle.engines.postgres import keeping, looking, records, scripts, turn
@@ -19,9 +18,9 @@ from treadle.engines.postgres.places import Place, Places
 from treadle.engines.postgres.rows import change_record, packed
 from treadle.engines.postgres.schema import named
 from treadle.engines.retention import Rule
-from treadle.lifecycle import Succeeded
-from treadle.model import State, new_id
-from treadle.records import Seal
+from treadle.model import State, lifecycle, new_id
+from treadle.model.lifecycle import Succeeded
+from treadle.model.records import Seal
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 

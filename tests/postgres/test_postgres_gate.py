@@ -26,7 +26,7 @@ from treadle.engines.postgres.places import Places
 from treadle.engines.postgres.schema import named
 from treadle.errors import EngineUnavailable
 from treadle.model import Job, State, new_id
-from treadle.records import ANY, Pause
+from treadle.model.records import ANY, Pause
 
 Session = Callable[[], psycopg.Connection[Any]]
 Aside = Callable[..., Future[Any]]

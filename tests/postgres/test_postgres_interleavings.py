@@ -18,15 +18,14 @@ from workbench import until
 
 import stores
 from making import a_job, an_error
-from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Hold, Retention, Where, drive
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.connections import Connection, conninfo
 from treadle.engines.postgres.engine import PostgresEngine
-from treadle.lifecycle import Failed, Refused, Succeeded
-from treadle.model import Job, Reason, Scope, State, new_id
-from treadle.retry import Retry
+from treadle.model import Job, Reason, Scope, State, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Refused, Succeeded
+from treadle.model.retry import Retry
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LEASE = 30.0

@@ -10,12 +10,11 @@ import psycopg
 import pytest
 
 from making import LEASE, a_job, claim, current, ended, enqueued, running, write
-from treadle import lifecycle
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, drive
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
-from treadle.lifecycle import Succeeded
-from treadle.model import Change, Job, Scope, State, new_id
+from treadle.model import Change, Job, Scope, State, lifecycle, new_id
+from treadle.model.lifecycle import Succeeded
 from treadle.testing import FakeClock
 
 Locked = Callable[..., AbstractContextManager[None]]

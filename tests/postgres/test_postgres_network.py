@@ -21,9 +21,9 @@ from treadle import Context, EngineUnavailable, State, Treadle, lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Retention, Ruling, Turn, Where
 from treadle.engines.postgres.connections import IDLE
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
-from treadle.lifecycle import Succeeded
 from treadle.model import Job, Scope, new_id
-from treadle.records import Pause
+from treadle.model.lifecycle import Succeeded
+from treadle.model.records import Pause
 
 CONNECT = 2  # seconds, as the far engine's URL says (conftest.py)
 

@@ -20,8 +20,8 @@ from provision import Cluster
 from stores import SECOND, missing
 from treadle import GiveUp, Job, Reason, Retry, State, Treadle, Unique
 from treadle.engines.base import Hold, Renewal, Ruling
-from treadle.lifecycle import Failed, Refused, Snoozed, Succeeded
 from treadle.model import JobError
+from treadle.model.lifecycle import Failed, Refused, Snoozed, Succeeded
 from treadle.testing import FakeClock
 
 Row = dict[str, object]

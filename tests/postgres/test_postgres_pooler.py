@@ -14,9 +14,9 @@ from provision import Cluster, PgBouncer
 from treadle import Context, State, Treadle, lifecycle
 from treadle.engines.base import Claim, Hold, Renewal, Retention, Ruling, Where
 from treadle.engines.postgres.engine import PostgresEngine
-from treadle.lifecycle import Failed, Succeeded
 from treadle.model import Scope, new_id
-from treadle.retry import Retry
+from treadle.model.lifecycle import Failed, Succeeded
+from treadle.model.retry import Retry
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,14 @@ import pytest
 
 import provision
 from making import a_job, claim, current, enqueued
-from treadle import lifecycle
 from treadle.engines.base import Retention, Ruling, Saved, Where
 from treadle.engines.postgres import records, schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.rows import on_end_from, on_end_text
 from treadle.errors import EngineError
-from treadle.lifecycle import Succeeded
-from treadle.model import Event, FollowUp, Job, OnEnd, Scope, State, What, new_id
-from treadle.records import Pause, Schedule, Seal, subject
+from treadle.model import Event, FollowUp, Job, OnEnd, Scope, State, What, lifecycle, new_id
+from treadle.model.lifecycle import Succeeded
+from treadle.model.records import Pause, Schedule, Seal, subject
 from treadle.testing import FakeClock
 
 Sql = Callable[..., list[tuple[Any, ...]]]

@@ -14,8 +14,8 @@ from making import a_job, an_error, claimed, current, enqueued, running, settle
 from treadle import Context, Retry
 from treadle.engines.base import Claim, Ruling, Where, drive
 from treadle.errors import EngineUnavailable
-from treadle.lifecycle import Failed, Succeeded
 from treadle.model import Scope, State, new_id
+from treadle.model.lifecycle import Failed, Succeeded
 
 
 @pytest.fixture

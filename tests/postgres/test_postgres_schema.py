@@ -26,9 +26,9 @@ from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.postgres.schema import Migration
 from treadle.errors import ConfigError, EngineError, SchemaError
-from treadle.lifecycle import Succeeded
 from treadle.model import State, new_id
-from treadle.records import Pause, Seal
+from treadle.model.lifecycle import Succeeded
+from treadle.model.records import Pause, Seal
 from treadle.testing import FakeClock
 
 OpenEngine = Callable[..., PostgresEngine]

@@ -18,8 +18,8 @@ import provision
 from making import a_job, claim, race, settle
 from treadle import Job, Retry, State, Treadle
 from treadle.engines.postgres import schema
-from treadle.lifecycle import Succeeded
 from treadle.model import new_id
+from treadle.model.lifecycle import Succeeded
 
 Sql = Callable[..., list[tuple[object, ...]]]
 Session = Callable[[], psycopg.Connection]

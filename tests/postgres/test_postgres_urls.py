@@ -20,7 +20,7 @@ from treadle.engines import connect
 from treadle.engines.base import Ruling
 from treadle.engines.postgres import connections, engine
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
-from treadle.lifecycle import Succeeded
+from treadle.model.lifecycle import Succeeded
 
 OpenEngine = Callable[..., PostgresEngine]
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import stores
 from treadle.engines import connect
 from treadle.engines.base import Engine, Where
-from treadle.records import Misfire, Schedule
+from treadle.model.records import Misfire, Schedule
 
 PROCESS = Path(__file__).with_name("timekeeper.py")
 KEEPERS = 8

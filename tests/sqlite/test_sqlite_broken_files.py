@@ -17,8 +17,8 @@ from making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Engine, Ruling, Where
 from treadle.errors import EngineError, EngineUnavailable
-from treadle.lifecycle import Succeeded
 from treadle.model import State
+from treadle.model.lifecycle import Succeeded
 from treadle.testing import FakeClock
 
 PAGE = 4096

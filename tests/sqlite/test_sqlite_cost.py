@@ -8,15 +8,14 @@ from itertools import islice
 import pytest
 
 from making import a_job, an_error, claim, enqueued
-from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
 from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite.rows import JOB, row_from
-from treadle.lifecycle import Failed, Snoozed, Succeeded
-from treadle.model import Job, Scope, State, new_id
-from treadle.records import ANY, Pause, Schedule
-from treadle.retry import Retry
+from treadle.model import Job, Scope, State, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Snoozed, Succeeded
+from treadle.model.records import ANY, Pause, Schedule
+from treadle.model.retry import Retry
 from treadle.testing import FakeClock
 
 MANY = 20_000

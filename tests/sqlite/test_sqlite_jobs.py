@@ -5,11 +5,10 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claim, current, enqueued, settle
-from treadle import lifecycle
 from treadle.engines.base import Engine, Ruling, Where
-from treadle.lifecycle import Failed, Succeeded
-from treadle.model import Scope, State
-from treadle.retry import Retry
+from treadle.model import Scope, State, lifecycle
+from treadle.model.lifecycle import Failed, Succeeded
+from treadle.model.retry import Retry
 from treadle.testing import FakeClock
 
 PAYLOAD = '{"text":"grüße, 世界 🧵 \\"quoted\\"","n":[1,2.5,-3,1e300,null,true],"deep":{"a":{"b":[]}}}'

@@ -18,8 +18,8 @@ from making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
 from treadle.errors import EngineUnavailable
-from treadle.lifecycle import Succeeded
 from treadle.model import Job, State
+from treadle.model.lifecycle import Succeeded
 from treadle.testing import FakeClock
 
 Locked = Callable[[], AbstractContextManager[sqlite3.Connection]]

@@ -9,13 +9,12 @@ from typing import TypeVar
 import pytest
 
 from making import a_job, an_error, claim, current, enqueued, settle
-from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Engine, Ruling, Script, Where
 from treadle.errors import EngineError
-from treadle.lifecycle import Failed, Succeeded
-from treadle.model import Scope, State, What
-from treadle.retry import Retry
+from treadle.model import Scope, State, What, lifecycle
+from treadle.model.lifecycle import Failed, Succeeded
+from treadle.model.retry import Retry
 from treadle.testing import FakeClock
 
 T = TypeVar("T")

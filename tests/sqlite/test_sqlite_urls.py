@@ -12,8 +12,8 @@ from making import claim, current, enqueued, settle
 from treadle.engines import connect
 from treadle.engines.base import Engine, Ruling, Where
 from treadle.errors import ConfigError, TreadleError
-from treadle.lifecycle import Succeeded
 from treadle.model import Job, State
+from treadle.model.lifecycle import Succeeded
 from treadle.testing import FakeClock
 
 FULL, NORMAL = 2, 1

@@ -11,7 +11,7 @@ import pytest
 from making import claim, enqueued, settle
 from treadle.engines import connect
 from treadle.engines.base import Engine
-from treadle.lifecycle import Released
+from treadle.model.lifecycle import Released
 from treadle.testing import FakeClock
 
 AGES = 60.0

@@ -7,13 +7,12 @@ from types import ModuleType
 import pytest
 
 from making import a_job
-from treadle import lifecycle
 from treadle.engines import connect
 from treadle.engines.base import Script
 from treadle.engines.postgres import scripts as postgres
 from treadle.engines.sqlite import scripts as sqlite
-from treadle.lifecycle import Succeeded
-from treadle.model import Change, Job, Scope, State
+from treadle.model import Change, Job, Scope, State, lifecycle
+from treadle.model.lifecycle import Succeeded
 from treadle.tx.joined import POSTGRES, SQLITE, formatted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

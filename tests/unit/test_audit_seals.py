@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.audit import AT_ONCE, digest, hash_of, sealing, verify
 from treadle.model import Event, What
-from treadle.records import Seal
+from treadle.model.records import Seal
+from treadle.model.seals import AT_ONCE, digest, hash_of, sealing, verify
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 KEPT = timedelta(days=90)

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from making import OUTCOMES, a_job, an_error, every_outcome
-from treadle import lifecycle
 from treadle.errors import NotPossible
-from treadle.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
-from treadle.model import Fence, FollowUp, Job, OnEnd, Progress, Reason, Retry, Scope, State, What, new_id
+from treadle.model import Fence, FollowUp, Job, OnEnd, Progress, Reason, Retry, Scope, State, What, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
 from treadle.testing import FakeClock
 
 NOW = FakeClock().now()

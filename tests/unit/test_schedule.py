@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from treadle.cron import MOVED, ONCE
 from treadle.errors import ConfigError, InvalidJob, TreadleError
 from treadle.model import FollowUp, OnEnd, Scope, State, checked
-from treadle.records import Misfire, Overlap, Schedule
-from treadle.retry import Retry
+from treadle.model.records import Misfire, Overlap, Schedule
+from treadle.model.retry import Retry
 from treadle.schedule import (
     EXPANSION,
     LATE,

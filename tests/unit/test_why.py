@@ -6,9 +6,9 @@ import pytest
 
 from making import a_job
 from treadle.model import Reason, State
-from treadle.records import ANY, Gate, Member, Pause
-from treadle.retry import Retry
-from treadle.why import BUDGET, why
+from treadle.model.records import ANY, Gate, Member, Pause
+from treadle.model.retry import Retry
+from treadle.model.why import BUDGET, why
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

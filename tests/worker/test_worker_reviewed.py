@@ -14,14 +14,14 @@ from workbench import all_in, any_engine, ended, in_state, until, working
 
 from making import claim
 from treadle import Cancelled, Context, Job, Reason, Retry, State, Treadle
-from treadle import clock as clocks
-from treadle.clock import SystemClock
 from treadle.context import Attempt, Told
 from treadle.context import Context as HandlerContext
 from treadle.engines.base import Engine
 from treadle.executors import Call
 from treadle.executors import loop as on_loop
-from treadle.lifecycle import Stopped
+from treadle.model import clock as clocks
+from treadle.model.clock import SystemClock
+from treadle.model.lifecycle import Stopped
 
 ONCE = Retry(max_attempts=1)
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from treadle.audit import Verified
 from treadle.cli import options
 from treadle.cli.describe import as_dict, event_as_dict
 from treadle.cli.discovery import find_ready_store
@@ -16,6 +15,7 @@ from treadle.cli.terminal import clock, coloured, document, preview, safe, say, 
 from treadle.errors import ConfigError, InvalidJob, NotPossible
 from treadle.handle import Trail
 from treadle.model import Event, What
+from treadle.model.seals import Verified
 
 COLUMNS = ("at", "what", "by", "tenant", "job", "note")
 NARROW_COLUMNS = ("at", "what", "by", "note")

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from treadle.model import Event, Job
+from treadle.model.records import ANY, Pause, Schedule
 from treadle.profile import Profile
-from treadle.records import ANY, Pause, Schedule
 
 
 def standing(job: Job, now: datetime, profile: Profile) -> str:

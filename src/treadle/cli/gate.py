@@ -15,9 +15,9 @@ from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, actor
 from treadle.cli.reading import moment_from
 from treadle.cli.terminal import age, clock, document, preview, safe, say, table, width
-from treadle.clock import seconds
 from treadle.errors import ConfigError, InvalidJob
-from treadle.records import ANY, Pause
+from treadle.model.clock import seconds
+from treadle.model.records import ANY, Pause
 
 COLUMNS = ("paused", "by", "since", "until", "reason")  # in a narrow terminal the reason goes below
 

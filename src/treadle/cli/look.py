@@ -13,7 +13,7 @@ from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, Id, job_id
 from treadle.cli.terminal import age, coloured, document, safe, say, table, width
 from treadle.errors import InvalidJob
-from treadle.records import Member
+from treadle.model.records import Member
 
 WORKERS = ("name", "host", "queues", "tasks", "slots", "since", "seen")
 NARROW_WORKERS = ("name", "queues", "tasks", "slots", "since", "seen")  # a name has the host in it, unless it was given

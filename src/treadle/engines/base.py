@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from treadle import model
 from treadle.model import Change, Fence, Job, Progress, State
-from treadle.records import Record, Schedule, Seal
+from treadle.model.records import Record, Schedule, Seal
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)

@@ -7,7 +7,7 @@ from typing import Any
 
 from treadle.engines.base import Hold
 from treadle.model import Change, Fence, FollowUp, Job, JobError, OnEnd, Progress, Reason, Scope, State, holds_nul
-from treadle.retry import Retry
+from treadle.model.retry import Retry
 
 COLUMNS = (
     "id", "task", "payload", "created_at", "due_at", "tenant", "queue", "lane", "task_version", "priority",

@@ -10,7 +10,7 @@ from typing import Any
 
 from treadle.context import Attempt
 from treadle.executors import Call, Done, arguments_of, ended_by, succeeded
-from treadle.lifecycle import Outcome
+from treadle.model.lifecycle import Outcome
 
 _EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 

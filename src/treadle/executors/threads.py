@@ -9,7 +9,7 @@ from datetime import datetime
 from queue import Empty, SimpleQueue
 
 from treadle.executors import Call, Done, arguments_of, ended_by, succeeded
-from treadle.lifecycle import Outcome
+from treadle.model.lifecycle import Outcome
 
 IDLE = 30.0  # seconds a thread without work is kept
 

@@ -25,7 +25,7 @@ from treadle.engines.dynamodb.pools import AT_ONCE, Memory, Pools
 from treadle.engines.dynamodb.slots import Range, Slots
 from treadle.engines.dynamodb.writes import Table
 from treadle.model import UUID, Job, State
-from treadle.records import ANY
+from treadle.model.records import ANY
 
 PAGE = 25
 ROUNDS = 20  # looks of one claim that keeps meeting what it may not take

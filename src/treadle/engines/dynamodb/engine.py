@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
-from treadle.clock import SystemClock
 from treadle.engines.base import (
     Claim,
     Finding,
@@ -51,7 +50,8 @@ from treadle.engines.dynamodb.writes import Part, Table
 from treadle.engines.hints import Hints
 from treadle.errors import EngineError, EngineUnavailable, NotPossible, SchemaError
 from treadle.model import Change, Event, Job, State
-from treadle.records import Record, Schedule, Seal
+from treadle.model.clock import SystemClock
+from treadle.model.records import Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
 

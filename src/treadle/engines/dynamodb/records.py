@@ -23,7 +23,7 @@ from treadle.engines.dynamodb.writes import ABSENT, Part, Table, Test, delete, p
 from treadle.engines.records import TABLES, table_of
 from treadle.errors import EngineError
 from treadle.model import Event, Job
-from treadle.records import Pause, Record, Schedule, subject
+from treadle.model.records import Pause, Record, Schedule, subject
 
 R = TypeVar("R", bound=Record)
 

@@ -6,7 +6,7 @@ from typing import Any
 from treadle.engines.dynamodb.items import Item, Place, Value, part_of, text_item, text_of, time_of, value_of
 from treadle.engines.records import TABLES, table_of, value_from
 from treadle.engines.records import record_from as read_record
-from treadle.records import Record, Schedule
+from treadle.model.records import Record, Schedule
 
 _FLOATS = frozenset(
     name for kind in TABLES for name, said in kind.__annotations__.items() if said in (float, float | None)

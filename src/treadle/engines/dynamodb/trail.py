@@ -12,7 +12,7 @@ from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.rows import record_item, record_place
 from treadle.engines.dynamodb.writes import ABSENT, Table, delete, put, there, update
 from treadle.model import Event
-from treadle.records import Seal
+from treadle.model.records import Seal
 
 MOST_LINES = BATCH - 2  # that one seal takes: a transaction has place for so many, the seal and the list of its lines
 

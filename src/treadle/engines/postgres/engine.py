@@ -48,7 +48,7 @@ from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.rows import Row
 from treadle.errors import EngineError, SchemaError
 from treadle.model import UUID, Change, Event, Job, State
-from treadle.records import Pause, Record, Schedule, Seal
+from treadle.model.records import Pause, Record, Schedule, Seal
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)

@@ -16,7 +16,7 @@ from treadle.engines.records import record_from as read_record
 from treadle.engines.rows import Row
 from treadle.errors import EngineUnavailable
 from treadle.model import Event
-from treadle.records import KEYS, Record, Schedule, Seal
+from treadle.model.records import KEYS, Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
 

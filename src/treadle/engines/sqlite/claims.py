@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from treadle.engines.base import Claim
 from treadle.engines.sqlite.rows import micros
-from treadle.records import ANY, Gate
+from treadle.model.records import ANY, Gate
 
 SPARE = 1000  # jobs that one look may meet and not take
 

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from treadle.clock import SystemClock
 from treadle.engines.base import (
     LISTED,
     WHATEVER,
@@ -52,7 +51,8 @@ from treadle.engines.sqlite.file import (
 from treadle.engines.sqlite.rows import JOB, event_from, job_from, micros
 from treadle.errors import EngineError, NotPossible, SchemaError
 from treadle.model import UUID, Change, Event, Job, Scope, State, What
-from treadle.records import Record, Schedule, Seal
+from treadle.model.clock import SystemClock
+from treadle.model.records import Record, Schedule, Seal
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)

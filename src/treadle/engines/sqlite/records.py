@@ -12,7 +12,7 @@ from treadle.engines.records import record_from as read_record
 from treadle.engines.rows import Row
 from treadle.engines.sqlite.rows import event_from, micros, moment
 from treadle.model import Event
-from treadle.records import Gate, Pause, Record, Schedule, Seal
+from treadle.model.records import Gate, Pause, Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
 

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from treadle.model import Event
-from treadle.records import Seal
+from treadle.model.records import Seal
 
 AT_ONCE = 90  # lines in a seal: what every engine can write in one atom
 

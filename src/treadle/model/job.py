@@ -15,7 +15,7 @@ from enum import Enum, StrEnum
 from typing import Any, NamedTuple, Self
 
 from treadle.errors import InvalidJob
-from treadle.retry import Retry
+from treadle.model.retry import Retry
 
 PAYLOAD_CAP = 1024 * 1024  # bytes of JSON; of a result too
 NAME_CAP = 200  # bytes of UTF-8 in a queue, lane, task, tenant or worker

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple, Self
 
 from treadle.model import OnEnd
-from treadle.retry import Retry
+from treadle.model.retry import Retry
 
 ANY = "*"
 """In a pause: whichever tenant, queue or task."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from treadle.errors import NotPossible
 from treadle.model import MESSAGE_CAP, Change, Fence, FollowUp, Job, JobError, Reason, State, What
-from treadle.records import made_id
+from treadle.model.records import made_id
 
 
 class Succeeded(NamedTuple):

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from treadle.model import Job, Reason, State
-from treadle.records import ANY, Member, Pause
+from treadle.model.records import ANY, Member, Pause
 
 BUDGET = "budget"
 """The actor of pauses that a spent budget has made."""
