@@ -1,7 +1,6 @@
 """treadle: one job queue and scheduler for Python, in the database you already have."""
 
 from treadle.app import Treadle
-from treadle.context import Context
 from treadle.engines.base import Finding, Page, Receipt
 from treadle.errors import (
     Cancelled,
@@ -28,7 +27,8 @@ from treadle.model.records import Member, Misfire, Overlap, Pause, Schedule
 from treadle.model.retry import Retry
 from treadle.model.why import Obstacle
 from treadle.profile import Profile
-from treadle.task import Task, Unique
+from treadle.tasks.context import Context
+from treadle.tasks.task import Task, Unique
 
 __version__ = "0.1.0"
 

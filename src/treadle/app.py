@@ -6,7 +6,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from treadle.context import Context
 from treadle.engines import connect
 from treadle.engines.base import Engine, Finding, Half, Receipt, Walls
 from treadle.errors import InvalidJob
@@ -17,8 +16,9 @@ from treadle.model.records import Member, Schedule
 from treadle.model.retry import Retry
 from treadle.profile import Profile, checked
 from treadle.submitting import submission, told
-from treadle.task import OnConflict, Task, Unique
-from treadle.tasks import Tasks
+from treadle.tasks.context import Context
+from treadle.tasks.registry import Tasks
+from treadle.tasks.task import OnConflict, Task, Unique
 from treadle.tenant import Tenant
 from treadle.tx import arun_in, run, run_in
 

@@ -9,11 +9,11 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from treadle.context import Context
 from treadle.errors import ConfigError, GiveUp, InvalidJob, LeaseLost
 from treadle.model import Job, OnEnd
 from treadle.schedule import job_of_row, payload_of_row
-from treadle.task import Enqueuer, OnConflict
+from treadle.tasks.context import Context
+from treadle.tasks.task import Enqueuer, OnConflict
 
 AT_ONCE = 500  # jobs stored in one go
 

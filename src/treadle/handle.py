@@ -22,7 +22,7 @@ from treadle.profile import LABELS, Profile
 
 if TYPE_CHECKING:
     from treadle.settings import Settings
-    from treadle.tasks import Tasks
+    from treadle.tasks.registry import Tasks
     from treadle.timetable import Timetable
 
 TRIES = 20

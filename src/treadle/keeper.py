@@ -5,9 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from treadle.context import Attempt, Told
 from treadle.engines.base import Engine, Hold, Renewal
 from treadle.errors import EngineError
+from treadle.tasks.context import Attempt, Told
 
 log = logging.getLogger("treadle.keeper")
 

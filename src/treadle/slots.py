@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from treadle.context import Attempt, Context, Told
 from treadle.engines.base import Engine
 from treadle.errors import UnknownTask
 from treadle.executors import Call, error_from, timed_out
@@ -21,7 +20,8 @@ from treadle.executors.threads import ThreadExecutor
 from treadle.model import Reason
 from treadle.model.lifecycle import Outcome, Refused, Released, Snoozed
 from treadle.plan import Plan
-from treadle.task import Task
+from treadle.tasks.context import Attempt, Context, Told
+from treadle.tasks.task import Task
 from treadle.tx import asettle_in, settle_in
 
 log = logging.getLogger("treadle.worker")

@@ -8,8 +8,8 @@ from treadle.engines.base import Engine, Receipt
 from treadle.errors import InvalidJob, UnknownTask
 from treadle.handle import Handle
 from treadle.model import FollowUp, Job, check_name
-from treadle.task import OnConflict, Task
-from treadle.tasks import Tasks
+from treadle.tasks.registry import Tasks
+from treadle.tasks.task import OnConflict, Task
 
 if TYPE_CHECKING:
     from treadle.settings import Settings

@@ -19,10 +19,10 @@ from treadle.model.records import Misfire, Overlap, Schedule, subject
 from treadle.model.retry import Retry
 from treadle.operating import Act, put, remove
 from treadle.schedule import check, job_of, next_tick, preview, restarted
-from treadle.task import Task, name_of
+from treadle.tasks.task import Task, name_of
 
 if TYPE_CHECKING:
-    from treadle.tasks import Tasks
+    from treadle.tasks.registry import Tasks
 
 TRIES = 20
 FEW = 3  # where the next tick tries again

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
-from treadle.context import Attempt, Told
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, Verdict
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.executors import error_from, uncommitted
@@ -30,7 +29,8 @@ from treadle.model.records import Member, Schedule, silence
 from treadle.plan import Plan
 from treadle.scheduler import Scheduler
 from treadle.slots import Slots
-from treadle.task import Task
+from treadle.tasks.context import Attempt, Told
+from treadle.tasks.task import Task
 from treadle.tx import committed
 from treadle.upkeep import Upkeep
 

@@ -8,10 +8,10 @@ from scheduling import fire, sqlite_only
 from seed_profiles import MAIL_ASSISTANT
 
 from treadle import ConfigError, Context, InvalidJob, Job, Reason, Retry, State, Task, Treadle
-from treadle.context import Told
 from treadle.errors import TreadleError
 from treadle.model.records import Misfire
 from treadle.schedule import EXPANSION
+from treadle.tasks.context import Told
 from treadle.testing import FakeClock, run_until_idle
 
 ROWS = f"{EXPANSION}users"

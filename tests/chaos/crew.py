@@ -28,7 +28,7 @@ from notes import Notebook
 from treadle import Context, EngineUnavailable, GiveUp, NotPossible, Retry, Snooze, Treadle
 from treadle.engines.base import Engine, Held, Hold, Turn
 from treadle.model import Job, new_id
-from treadle.task import OnConflict
+from treadle.tasks.task import OnConflict
 
 PATIENT = Retry(max_attempts=1000, base=0.05, cap=0.2, jitter=0.05)  # no run is so unlucky as to spend it
 SLOTS = 3

@@ -21,7 +21,7 @@ from treadle.cli import demo_tasks as tasks
 from treadle.cli.demo_crew import Crew
 from treadle.model import Job, Reason, State, What
 from treadle.settings import Settings
-from treadle.task import Task
+from treadle.tasks.task import Task
 
 TICK = 0.1  # seconds between two looks at the store
 PATIENCE = 60.0  # seconds until the demo gives up; on an idle machine it needs about ten

@@ -15,7 +15,7 @@ from treadle.cli.reading import moment_from, payload_from
 from treadle.cli.terminal import age, document, safe, say
 from treadle.errors import InvalidJob, UnknownTask
 from treadle.model import Job, Scope, State, new_id
-from treadle.task import OnConflict
+from treadle.tasks.task import OnConflict
 
 
 def enqueue(

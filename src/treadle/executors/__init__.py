@@ -6,12 +6,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from treadle.context import Attempt, Context, Told
 from treadle.errors import Cancelled, GiveUp, RetryLater, Snooze
 from treadle.model import MESSAGE_CAP, TRACEBACK_CAP, JobError, Reason, clean, json_text
 from treadle.model.clock import seconds
 from treadle.model.lifecycle import Failed, Outcome, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
-from treadle.task import Task
+from treadle.tasks.context import Attempt, Context, Told
+from treadle.tasks.task import Task
 
 
 class Call(NamedTuple):

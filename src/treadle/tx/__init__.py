@@ -10,10 +10,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-from treadle.context import Attempt
 from treadle.engines.base import Engine, Ruling
 from treadle.errors import EngineUnavailable, LeaseLost
 from treadle.model import State, json_text, lifecycle
+from treadle.tasks.context import Attempt
 from treadle.tx.dynamodb import Collected
 from treadle.tx.families import family_of, refuse_colour
 from treadle.tx.joined import Joined, Rows, Step, Steps, inside, meaning

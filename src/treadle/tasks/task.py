@@ -8,13 +8,13 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from treadle.context import Context
 from treadle.engines.base import Receipt
 from treadle.errors import ConfigError, InvalidJob
 from treadle.model import FollowUp, Job, OnEnd, Scope, check_name, check_retry, checked, new_id
 from treadle.model.clock import Duration, seconds
 from treadle.model.retry import Retry
-from treadle.payload import Payload
+from treadle.tasks.context import Context
+from treadle.tasks.payload import Payload
 
 P = ParamSpec("P")
 R = TypeVar("R")

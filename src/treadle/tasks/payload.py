@@ -12,9 +12,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle.context import Context
 from treadle.errors import ConfigError, InvalidJob, InvalidPayload
 from treadle.model import Job, check_finite, json_text
+from treadle.tasks.context import Context
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError

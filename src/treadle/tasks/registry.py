@@ -8,7 +8,7 @@ from treadle.errors import ConfigError, TreadleError, UnknownTask
 from treadle.model import FollowUp, OnEnd, check_name
 from treadle.model.clock import seconds
 from treadle.model.records import Schedule
-from treadle.task import Enqueuer, Options, Task, Unique, name_of
+from treadle.tasks.task import Enqueuer, Options, Task, Unique, name_of
 
 OPTIONS = ("queue", "lane", "priority", "retry", "timeout", "unique", "version", "on_succeeded", "on_failed", "audit")
 SCHEDULING = (
