@@ -21,9 +21,9 @@ from treadle.operating import Act, operate, put, remove
 from treadle.profile import LABELS, Profile
 
 if TYPE_CHECKING:
+    from treadle.schedules.api import Timetable
     from treadle.settings import Settings
     from treadle.tasks.registry import Tasks
-    from treadle.timetable import Timetable
 
 TRIES = 20
 LONGEST = 3660  # days of costs in one look
@@ -176,7 +176,7 @@ class Handle:
     @property
     def schedules(self) -> "Timetable":
         """The schedules: make, list, change, enable, disable, delete, preview, run."""
-        from treadle.timetable import Timetable  # noqa: PLC0415 - calendars are loaded by who uses them
+        from treadle.schedules.api import Timetable  # noqa: PLC0415 - calendars are loaded by who uses them
 
         return Timetable(self.engine, self._tasks, self.bound)
 

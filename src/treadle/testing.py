@@ -22,7 +22,7 @@ from treadle.engines.base import Claim, Ruling
 from treadle.executors import Call, arguments_of, ended_by, succeeded, uncommitted
 from treadle.model import Job, State, lifecycle, new_id
 from treadle.plan import Plan
-from treadle.scheduler import Scheduler
+from treadle.schedules.firing import Scheduler
 from treadle.tasks.context import Attempt, Context
 from treadle.tx import asettle_in, committed, settle_in
 from treadle.upkeep import recover

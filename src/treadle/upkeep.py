@@ -14,7 +14,7 @@ from treadle.errors import EngineError, EngineUnavailable
 from treadle.housekeeping import Housekeeping
 from treadle.model import Change, Job, State, lifecycle
 from treadle.plan import SWEEP, Plan
-from treadle.scheduler import Scheduler
+from treadle.schedules.firing import Scheduler
 
 log = logging.getLogger("treadle.upkeep")
 

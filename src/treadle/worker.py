@@ -27,7 +27,7 @@ from treadle.model import Change, Job, Reason, State, lifecycle, new_id
 from treadle.model.lifecycle import Outcome, Refused, Released
 from treadle.model.records import Member, Schedule, silence
 from treadle.plan import Plan
-from treadle.scheduler import Scheduler
+from treadle.schedules.firing import Scheduler
 from treadle.slots import Slots
 from treadle.tasks.context import Attempt, Told
 from treadle.tasks.task import Task

@@ -6,7 +6,7 @@ from treadle import Retry, Task, Treadle
 from treadle.engines.base import Engine
 from treadle.model.records import Schedule
 from treadle.plan import Plan
-from treadle.scheduler import Scheduler
+from treadle.schedules.firing import Scheduler
 
 postgres_only = pytest.mark.parametrize("engine_kind", ["postgres"])
 sqlite_only = pytest.mark.parametrize("engine_kind", ["sqlite"])  # of what no engine has a part in

@@ -16,9 +16,9 @@ from treadle.errors import TreadleError
 from treadle.model import What
 from treadle.model.records import Misfire, Overlap
 from treadle.plan import Plan
-from treadle.scheduler import Scheduler
+from treadle.schedules.api import reconcile
+from treadle.schedules.firing import Scheduler
 from treadle.testing import FakeClock
-from treadle.timetable import reconcile
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 

@@ -24,7 +24,7 @@ from treadle.model import What
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Misfire, Schedule
 from treadle.plan import Plan
-from treadle.scheduler import Scheduler
+from treadle.schedules.firing import Scheduler
 from treadle.testing import FakeClock, run_until_idle
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -454,7 +454,7 @@ def test_more_schedules_than_fit_one_look_all_fire(app: Treadle, clock: FakeCloc
 def test_a_store_that_takes_its_time_has_its_schedules_fired_all_the_same(
     app: Treadle, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.scheduler.LONGEST", -1.0)  # every look takes too long
+    monkeypatch.setattr("treadle.schedules.firing.LONGEST", -1.0)  # every look takes too long
     for number in range(3):
         row = Schedule(f"n{number}", "greet", clock.now(), cron="0 * * * *", next_at=clock.now() + HOUR)
         app.engine.save(row, before=None)

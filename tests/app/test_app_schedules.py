@@ -21,10 +21,10 @@ from treadle import (
     Treadle,
     UnknownTask,
 )
-from treadle.cron import MOVED, ONCE
 from treadle.errors import ScheduleNotFound, TreadleError
 from treadle.model import What
 from treadle.model.records import Misfire, Overlap, Schedule
+from treadle.schedules.cron import MOVED, ONCE
 from treadle.testing import FakeClock, run_until_idle
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -6,7 +6,7 @@ import time
 from treadle.engines import connect
 from treadle.errors import EngineUnavailable
 from treadle.plan import Plan
-from treadle.scheduler import Scheduler
+from treadle.schedules.firing import Scheduler
 
 
 def main(url: str, name: str) -> None:

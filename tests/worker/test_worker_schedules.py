@@ -12,7 +12,7 @@ from workbench import any_engine, ended, until, working
 from treadle import Context, Job, State, Treadle
 from treadle.housekeeping import Housekeeping
 from treadle.model.records import Misfire, Schedule
-from treadle.schedule import next_tick
+from treadle.schedules.rules import next_tick
 
 PROMPT = 1.0  # seconds after its time, at most, on an idle worker
 

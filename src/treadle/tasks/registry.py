@@ -101,7 +101,7 @@ class Tasks(Mapping[str, Task[..., Any]]):
 
         Without `rows` to add to it, the payload must fit the task as it is.
         """
-        from treadle.schedule import EXPANSION  # noqa: PLC0415 - calendars are loaded by who uses them
+        from treadle.schedules.rules import EXPANSION  # noqa: PLC0415 - calendars are loaded by who uses them
 
         task = self.named(name, checked=checked)
         payload = {} if payload is None else payload
@@ -129,8 +129,8 @@ class Tasks(Mapping[str, Task[..., Any]]):
 
     def for_each(self, rows: Callable[..., Any], name: str | None = None) -> str:
         """Register a function that yields rows, under a name or its own; the name."""
-        from treadle.expansion import expansion  # noqa: PLC0415 - only who has rows needs it
-        from treadle.schedule import EXPANSION  # noqa: PLC0415
+        from treadle.schedules.for_each import expansion  # noqa: PLC0415 - only who has rows needs it
+        from treadle.schedules.rules import EXPANSION  # noqa: PLC0415
 
         name = name or str(getattr(rows, "__name__", ""))
         task = f"{EXPANSION}{name}"
@@ -143,7 +143,7 @@ class Tasks(Mapping[str, Task[..., Any]]):
 
     def declare(self, name: str, task: "str | Task[..., Any]", payload: Any, said: Mapping[str, Any]) -> None:
         """Keep in mind a schedule that code declares; what is wrong with it is an error here and now."""
-        from treadle.timetable import declaration  # noqa: PLC0415
+        from treadle.schedules.api import declaration  # noqa: PLC0415
 
         said = dict(said)
         tenant = said.pop("tenant", None)
@@ -159,7 +159,7 @@ class Tasks(Mapping[str, Task[..., Any]]):
         """The schedules that code declares."""
         if not self._declared:
             return []
-        from treadle.timetable import declaration  # noqa: PLC0415
+        from treadle.schedules.api import declaration  # noqa: PLC0415
 
         found = []
         for (tenant, name), (task, given, said) in self._declared.items():

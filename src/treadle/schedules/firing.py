@@ -14,8 +14,8 @@ from treadle.model import Job, What, checked, new_id
 from treadle.model.records import Schedule
 from treadle.operating import Act, put
 from treadle.plan import Plan
-from treadle.schedule import LATE, firing, job_of
-from treadle.timetable import reconcile
+from treadle.schedules.api import reconcile
+from treadle.schedules.rules import LATE, firing, job_of
 
 log = logging.getLogger("treadle.scheduler")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from treadle.errors import ConfigError, GiveUp, InvalidJob, LeaseLost
 from treadle.model import Job, OnEnd
-from treadle.schedule import job_of_row, payload_of_row
+from treadle.schedules.rules import job_of_row, payload_of_row
 from treadle.tasks.context import Context
 from treadle.tasks.task import Enqueuer, OnConflict
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from treadle.cron import Cron, Every, Tick, next_after, time_zone
 from treadle.errors import ConfigError, InvalidJob
 from treadle.model import Job, OnEnd, Scope, check_name, checked, json_text
 from treadle.model.records import Misfire, Overlap, Schedule, made_id
 from treadle.model.retry import Retry
+from treadle.schedules.cron import Cron, Every, Tick, next_after, time_zone
 
 LATE = 60.0  # seconds: a tick that nobody has made into a job by then was missed
 WRONG = timedelta(days=1)  # a last run further ahead than this was made by a clock that was wrong
