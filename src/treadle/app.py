@@ -20,7 +20,7 @@ from treadle.tasks.context import Context
 from treadle.tasks.registry import Tasks
 from treadle.tasks.task import OnConflict, Task, Unique
 from treadle.tenant import Tenant
-from treadle.tx import arun_in, run, run_in
+from treadle.transactions import arun_in, run, run_in
 
 if TYPE_CHECKING:
     from treadle.settings import Settings

@@ -14,7 +14,7 @@ from treadle.errors import NotPossible
 from treadle.looking import get
 from treadle.model import MESSAGE_CAP, Change, Event, Job, What, check_name, clean
 from treadle.model.records import Pause, Schedule, subject
-from treadle.tx import waits
+from treadle.transactions import waits
 
 Kept = TypeVar("Kept", Schedule, Pause)
 

@@ -22,7 +22,7 @@ from treadle.model.lifecycle import Outcome, Refused, Released, Snoozed
 from treadle.plan import Plan
 from treadle.tasks.context import Attempt, Context, Told
 from treadle.tasks.task import Task
-from treadle.tx import asettle_in, settle_in
+from treadle.transactions import asettle_in, settle_in
 
 log = logging.getLogger("treadle.worker")
 

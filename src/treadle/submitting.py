@@ -6,7 +6,7 @@ from treadle.engines.base import Engine, Receipt, Ruling, Verdict
 from treadle.errors import EngineUnavailable, InvalidJob, KeyTaken
 from treadle.model import Change, Job, State, lifecycle
 from treadle.tasks.task import OnConflict
-from treadle.tx import Steps, waits
+from treadle.transactions import Steps, waits
 
 
 def submission(engine: Engine, jobs: list[Job], conflict: OnConflict, *, own: bool) -> Steps[list[Receipt]]:

@@ -24,7 +24,7 @@ from treadle.model import Job, State, lifecycle, new_id
 from treadle.plan import Plan
 from treadle.schedules.firing import Scheduler
 from treadle.tasks.context import Attempt, Context
-from treadle.tx import asettle_in, committed, settle_in
+from treadle.transactions import asettle_in, committed, settle_in
 from treadle.upkeep import recover
 
 

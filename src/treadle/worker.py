@@ -31,7 +31,7 @@ from treadle.schedules.firing import Scheduler
 from treadle.slots import Slots
 from treadle.tasks.context import Attempt, Told
 from treadle.tasks.task import Task
-from treadle.tx import committed
+from treadle.transactions import committed
 from treadle.upkeep import Upkeep
 
 log = logging.getLogger("treadle.worker")

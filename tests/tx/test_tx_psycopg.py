@@ -14,7 +14,7 @@ from psycopg.rows import dict_row, namedtuple_row, scalar_row
 
 import provision
 import treadle.submitting
-import treadle.tx
+import treadle.transactions
 from treadle import (
     ConfigError,
     Context,

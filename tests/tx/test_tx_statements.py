@@ -13,7 +13,7 @@ from treadle.engines.postgres import scripts as postgres
 from treadle.engines.sqlite import scripts as sqlite
 from treadle.model import Change, Job, Scope, State, lifecycle
 from treadle.model.lifecycle import Succeeded
-from treadle.tx.joined import POSTGRES, SQLITE, formatted
+from treadle.transactions.joined import POSTGRES, SQLITE, formatted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FRAGMENTS = {"FENCE", "JOB", "SETTLED"}  # parts of statements

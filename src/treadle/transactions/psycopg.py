@@ -12,7 +12,7 @@ from psycopg.types.numeric import Float8BinaryLoader, Int4BinaryLoader, Int8Bina
 from psycopg.types.string import TextBinaryLoader
 
 from treadle.errors import ConfigError
-from treadle.tx.joined import POSTGRES, Joined, Rows
+from treadle.transactions.joined import POSTGRES, Joined, Rows
 
 ADVICE = "use `with conn.transaction():`, or a connection without autocommit"
 _LOADERS = {

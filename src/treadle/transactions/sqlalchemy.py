@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.exc import InvalidRequestError, PendingRollbackError
 
 from treadle.errors import ConfigError, EngineError
-from treadle.tx.joined import POSTGRES, SQLITE, Joined, Rows, formatted
+from treadle.transactions.joined import POSTGRES, SQLITE, Joined, Rows, formatted
 
 _STORES = {"postgresql": POSTGRES, "sqlite": SQLITE}
 _NO_STREAM = {"stream_results": False, "yield_per": None}  # a server-side cursor takes no statement that writes

@@ -8,7 +8,7 @@ from django.db import connections  # type: ignore[import-untyped]
 from django.db.utils import ConnectionDoesNotExist  # type: ignore[import-untyped]
 
 from treadle.errors import ConfigError
-from treadle.tx.joined import POSTGRES, SQLITE, Joined, Rows, formatted
+from treadle.transactions.joined import POSTGRES, SQLITE, Joined, Rows, formatted
 
 _STORES = {"postgresql": POSTGRES, "sqlite": SQLITE}
 
@@ -43,7 +43,7 @@ def _named(alias: str) -> Any:
 def _execute(connection: Any, store: str, sql: str, text: str | None) -> Rows:
     with connection.cursor() as cursor:
         if store == POSTGRES and hasattr(cursor, "adapters"):  # psycopg 3
-            from treadle.tx.psycopg import read_times_as_they_are  # noqa: PLC0415 - psycopg 2 has no such thing
+            from treadle.transactions.psycopg import read_times_as_they_are  # noqa: PLC0415 - psycopg 2 has no such thing
 
             read_times_as_they_are(cursor)
         if text is None:

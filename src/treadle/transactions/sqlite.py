@@ -4,7 +4,7 @@ import sqlite3
 from functools import partial
 from typing import Any
 
-from treadle.tx.joined import SQLITE, Joined, Rows
+from treadle.transactions.joined import SQLITE, Joined, Rows
 
 
 def join(connection: sqlite3.Connection) -> Joined:

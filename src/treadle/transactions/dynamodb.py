@@ -6,7 +6,7 @@ from typing import Any
 
 from treadle.engines.base import ITEMS
 from treadle.errors import ConfigError
-from treadle.tx.joined import Rows, Step
+from treadle.transactions.joined import Rows, Step
 
 
 class Collected:

@@ -5,7 +5,7 @@ from typing import Any
 
 from asyncpg import Record  # type: ignore[import-untyped]
 
-from treadle.tx.joined import POSTGRES, Joined, Rows
+from treadle.transactions.joined import POSTGRES, Joined, Rows
 
 
 async def ajoin(connection: Any) -> Joined:

@@ -14,9 +14,9 @@ from treadle.engines.base import Engine, Ruling
 from treadle.errors import EngineUnavailable, LeaseLost
 from treadle.model import State, json_text, lifecycle
 from treadle.tasks.context import Attempt
-from treadle.tx.dynamodb import Collected
-from treadle.tx.families import family_of, refuse_colour
-from treadle.tx.joined import Joined, Rows, Step, Steps, inside, meaning
+from treadle.transactions.dynamodb import Collected
+from treadle.transactions.families import family_of, refuse_colour
+from treadle.transactions.joined import Joined, Rows, Step, Steps, inside, meaning
 
 __all__ = ["Steps", "arun_in", "asettle_in", "committed", "run", "run_in", "settle_in", "waits"]
 
