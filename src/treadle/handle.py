@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle import looking
+from treadle.edits import Act, operate, put, remove
 from treadle.engines.base import Engine, Page, Where
 from treadle.errors import InvalidJob, JobNotFound, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, Job, State, What, check_name, clean, lifecycle
@@ -17,7 +18,6 @@ from treadle.model.clock import Duration, seconds
 from treadle.model.records import ANY, Gate, Member, Pause, Seal
 from treadle.model.seals import Verified, in_order, verify
 from treadle.model.why import Obstacle, why
-from treadle.operating import Act, operate, put, remove
 from treadle.profile import LABELS, Profile
 
 if TYPE_CHECKING:

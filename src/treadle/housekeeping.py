@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from itertools import groupby
 
+from treadle.edits import Act, put, remove
 from treadle.engines.base import Engine
 from treadle.errors import EngineError
 from treadle.model import Event, What
 from treadle.model.records import ANY, Member, Pause, Seal
 from treadle.model.seals import AT_ONCE, sealing
 from treadle.model.why import BUDGET
-from treadle.operating import Act, put, remove
 from treadle.plan import Plan
 
 log = logging.getLogger("treadle.upkeep")

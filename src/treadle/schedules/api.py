@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from treadle.edits import Act, put, remove
 from treadle.engines.base import Engine
 from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
 from treadle.model import Event, Job, What, check_name, new_id
 from treadle.model.clock import seconds
 from treadle.model.records import Misfire, Overlap, Schedule, subject
 from treadle.model.retry import Retry
-from treadle.operating import Act, put, remove
 from treadle.schedules.cron import MOST_TICKS, Tick
 from treadle.schedules.rules import check, job_of, next_tick, preview, restarted
 from treadle.tasks.task import Task, name_of

@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
+from treadle.edits import Act, put
 from treadle.engines.base import Engine, Receipt
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Job, What, checked, new_id
 from treadle.model.records import Schedule
-from treadle.operating import Act, put
 from treadle.plan import Plan
 from treadle.schedules.api import reconcile
 from treadle.schedules.rules import LATE, firing, job_of
