@@ -24,7 +24,7 @@ from treadle.transactions import arun_in, run, run_in
 
 if TYPE_CHECKING:
     from treadle.settings import Settings
-    from treadle.worker import Worker
+    from treadle.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -205,7 +205,7 @@ class Treadle(Handle):
 
         `message` is kept as the error, instead of our own words. A job that is locked is left for the next time.
         """
-        from treadle.upkeep import recover_leases  # noqa: PLC0415 - a process that only enqueues does not need it
+        from treadle.worker.maintenance.recovery import recover_leases  # noqa: PLC0415 - a process that only enqueues does not need it
 
         check_name("actor", actor)
         return recover_leases(self.engine, actor=actor, message=note(message or ""), logger=self.logger)
@@ -215,7 +215,7 @@ class Treadle(Handle):
 
         How many jobs were deleted.
         """
-        from treadle.housekeeping import forget_old_lines  # noqa: PLC0415
+        from treadle.worker.maintenance.housekeeping import forget_old_lines  # noqa: PLC0415
 
         total = 0
         while batch := self.engine.prune(self.settings.keep, limit=1000, to_the_end=True):
@@ -225,7 +225,7 @@ class Treadle(Handle):
 
     def seal_audit(self) -> int:
         """Seal every audit line there is, as workers do by themselves within a minute or two; how many lines it was."""
-        from treadle.housekeeping import seal_lines  # noqa: PLC0415
+        from treadle.worker.maintenance.housekeeping import seal_lines  # noqa: PLC0415
 
         return seal_lines(self.engine)
 
@@ -280,8 +280,8 @@ class Treadle(Handle):
         name: str | None = None,
     ) -> "Worker":
         """A worker for this app's tasks, not started: `async with app.worker():` in a web app's lifespan."""
-        from treadle.plan import plan_from  # noqa: PLC0415 - a process that only enqueues does not need them
-        from treadle.worker import Worker  # noqa: PLC0415
+        from treadle.worker.config import plan_from  # noqa: PLC0415 - a process that only enqueues does not need them
+        from treadle.worker.worker import Worker  # noqa: PLC0415
 
         given = {
             "queues": queues,

@@ -19,13 +19,13 @@ from typing import Any
 
 from treadle.app import Treadle
 from treadle.engines.base import Claim, Ruling
-from treadle.executors import Call, arguments_of, ended_by, succeeded, uncommitted
 from treadle.model import Job, State, lifecycle, new_id
-from treadle.plan import Plan
 from treadle.schedules.firing import Scheduler
 from treadle.tasks.context import Attempt, Context
 from treadle.transactions import asettle_in, committed, settle_in
-from treadle.upkeep import recover
+from treadle.worker.config import Plan
+from treadle.worker.executors import Call, arguments_of, ended_by, succeeded, uncommitted
+from treadle.worker.maintenance.recovery import recover
 
 
 class FakeClock:

@@ -5,8 +5,8 @@ import pytest
 from treadle import Retry, Task, Treadle
 from treadle.engines.base import Engine
 from treadle.model.records import Schedule
-from treadle.plan import Plan
 from treadle.schedules.firing import Scheduler
+from treadle.worker.config import Plan
 
 postgres_only = pytest.mark.parametrize("engine_kind", ["postgres"])
 sqlite_only = pytest.mark.parametrize("engine_kind", ["sqlite"])  # of what no engine has a part in

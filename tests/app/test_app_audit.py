@@ -12,12 +12,12 @@ from making import race
 from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
 from treadle.engines.base import Engine
 from treadle.errors import TreadleError
-from treadle.housekeeping import RIPE, Housekeeping
 from treadle.model import Event, What
 from treadle.model.records import Seal
 from treadle.model.seals import AT_ONCE
-from treadle.plan import Plan
 from treadle.testing import FakeClock, run_until_idle
+from treadle.worker.config import Plan
+from treadle.worker.maintenance.housekeeping import RIPE, Housekeeping
 
 ONCE = Retry(max_attempts=1)
 

@@ -20,7 +20,7 @@ from seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from making import claim, start
 from treadle import ConfigError, Job, Reason, Retry, State, Treadle
 from treadle.testing import FakeClock, run_until_idle
-from treadle.worker import Worker
+from treadle.worker.worker import Worker
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0  # seconds after which what should happen will not

@@ -9,11 +9,11 @@ from seed_profiles import TENANT_SYSTEM
 from making import claim, race
 from treadle import ConfigError, Context, InvalidJob, Retry, State, Task, Treadle
 from treadle.engines.base import Hold
-from treadle.housekeeping import Housekeeping
 from treadle.model import What
 from treadle.model.records import ANY
-from treadle.plan import Plan
 from treadle.testing import FakeClock, run_until_idle
+from treadle.worker.config import Plan
+from treadle.worker.maintenance.housekeeping import Housekeeping
 
 CENT = 10_000
 

@@ -15,10 +15,10 @@ from treadle import (
 from treadle.errors import TreadleError
 from treadle.model import What
 from treadle.model.records import Misfire, Overlap
-from treadle.plan import Plan
 from treadle.schedules.api import reconcile
 from treadle.schedules.firing import Scheduler
 from treadle.testing import FakeClock
+from treadle.worker.config import Plan
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 

@@ -23,9 +23,9 @@ from treadle.errors import EngineUnavailable, TreadleError
 from treadle.model import What
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Misfire, Schedule
-from treadle.plan import Plan
 from treadle.schedules.firing import Scheduler
 from treadle.testing import FakeClock, run_until_idle
+from treadle.worker.config import Plan
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 

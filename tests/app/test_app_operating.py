@@ -7,10 +7,10 @@ import pytest
 
 from making import claim, settle
 from treadle import InvalidJob, Job, JobNotFound, NotPossible, Reason, Retry, State, Task, Treadle
-from treadle.housekeeping import Housekeeping
 from treadle.model import JobError, What, new_id
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.testing import FakeClock, run_until_idle
+from treadle.worker.maintenance.housekeeping import Housekeeping
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import time
 
 from treadle.engines import connect
 from treadle.errors import EngineUnavailable
-from treadle.plan import Plan
 from treadle.schedules.firing import Scheduler
+from treadle.worker.config import Plan
 
 
 def main(url: str, name: str) -> None:

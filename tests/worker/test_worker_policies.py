@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from workbench import Crowd, any_engine, ended, in_state, until, watched, working
 
-import treadle.upkeep
+import treadle.worker.maintenance.recovery
 from making import claim
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle
 from treadle.engines.base import Held, Hold, Renewal
-from treadle.worker import Worker
+from treadle.worker.worker import Worker
 
 # --------------------------------------------------------------------------------------------------- sweep
 

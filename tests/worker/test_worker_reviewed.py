@@ -15,13 +15,13 @@ from workbench import all_in, any_engine, ended, in_state, until, working
 from making import claim
 from treadle import Cancelled, Context, Job, Reason, Retry, State, Treadle
 from treadle.engines.base import Engine
-from treadle.executors import Call
-from treadle.executors import loop as on_loop
 from treadle.model import clock as clocks
 from treadle.model.clock import SystemClock
 from treadle.model.lifecycle import Stopped
 from treadle.tasks.context import Attempt, Told
 from treadle.tasks.context import Context as HandlerContext
+from treadle.worker.executors import Call
+from treadle.worker.executors import loop as on_loop
 
 ONCE = Retry(max_attempts=1)
 

@@ -12,7 +12,7 @@ from making import claim
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle, lifecycle
 from treadle.engines.base import Turn
 from treadle.model import Change
-from treadle.worker import Worker
+from treadle.worker.worker import Worker
 
 ONCE = Retry(max_attempts=1)
 

@@ -15,7 +15,7 @@ import pytest
 from treadle import Job, State, Treadle
 from treadle.engines.base import Engine
 from treadle.errors import EngineUnavailable
-from treadle.worker import Worker
+from treadle.worker.worker import Worker
 
 T = TypeVar("T")
 

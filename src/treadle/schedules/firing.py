@@ -13,9 +13,9 @@ from treadle.engines.base import Engine, Receipt
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Job, What, checked, new_id
 from treadle.model.records import Schedule
-from treadle.plan import Plan
 from treadle.schedules.api import reconcile
 from treadle.schedules.rules import LATE, firing, job_of
+from treadle.worker.config import Plan
 
 log = logging.getLogger("treadle.scheduler")
 

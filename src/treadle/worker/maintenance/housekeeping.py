@@ -17,7 +17,7 @@ from treadle.model import Event, What
 from treadle.model.records import ANY, Member, Pause, Seal
 from treadle.model.seals import AT_ONCE, sealing
 from treadle.model.why import BUDGET
-from treadle.plan import Plan
+from treadle.worker.config import Plan
 
 log = logging.getLogger("treadle.upkeep")
 

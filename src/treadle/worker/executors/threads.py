@@ -8,8 +8,8 @@ from contextvars import copy_context
 from datetime import datetime
 from queue import Empty, SimpleQueue
 
-from treadle.executors import Call, Done, arguments_of, ended_by, succeeded
 from treadle.model.lifecycle import Outcome
+from treadle.worker.executors import Call, Done, arguments_of, ended_by, succeeded
 
 IDLE = 30.0  # seconds a thread without work is kept
 

@@ -11,10 +11,10 @@ from datetime import datetime
 
 from treadle.engines.base import Engine, Ruling
 from treadle.errors import EngineError, EngineUnavailable
-from treadle.housekeeping import Housekeeping
 from treadle.model import Change, Job, State, lifecycle
-from treadle.plan import SWEEP, Plan
 from treadle.schedules.firing import Scheduler
+from treadle.worker.config import SWEEP, Plan
+from treadle.worker.maintenance.housekeeping import Housekeeping
 
 log = logging.getLogger("treadle.upkeep")
 

@@ -14,15 +14,15 @@ from typing import Any
 
 from treadle.engines.base import Engine
 from treadle.errors import UnknownTask
-from treadle.executors import Call, error_from, timed_out
-from treadle.executors.loop import LoopExecutor
-from treadle.executors.threads import ThreadExecutor
 from treadle.model import Reason
 from treadle.model.lifecycle import Outcome, Refused, Released, Snoozed
-from treadle.plan import Plan
 from treadle.tasks.context import Attempt, Context, Told
 from treadle.tasks.task import Task
 from treadle.transactions import asettle_in, settle_in
+from treadle.worker.config import Plan
+from treadle.worker.executors import Call, error_from, timed_out
+from treadle.worker.executors.loop import LoopExecutor
+from treadle.worker.executors.threads import ThreadExecutor
 
 log = logging.getLogger("treadle.worker")
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from treadle.engines.base import WHATEVER, Engine
 from treadle.model.records import Member, silence
-from treadle.plan import Plan
+from treadle.worker.config import Plan
 
 
 class Membership:

@@ -19,20 +19,20 @@ from typing import Any, NamedTuple, Self
 
 from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, Verdict
 from treadle.errors import EngineError, EngineUnavailable
-from treadle.executors import error_from, uncommitted
-from treadle.housekeeping import Housekeeping
-from treadle.keeper import Keeper
-from treadle.membership import Membership
 from treadle.model import Change, Job, Reason, State, lifecycle, new_id
 from treadle.model.lifecycle import Outcome, Refused, Released
 from treadle.model.records import Member, Schedule, silence
-from treadle.plan import Plan
 from treadle.schedules.firing import Scheduler
-from treadle.slots import Slots
 from treadle.tasks.context import Attempt, Told
 from treadle.tasks.task import Task
 from treadle.transactions import committed
-from treadle.upkeep import Upkeep
+from treadle.worker.config import Plan
+from treadle.worker.executors import error_from, uncommitted
+from treadle.worker.heartbeat import Keeper
+from treadle.worker.maintenance.housekeeping import Housekeeping
+from treadle.worker.maintenance.presence import Membership
+from treadle.worker.maintenance.recovery import Upkeep
+from treadle.worker.slots import Slots
 
 log = logging.getLogger("treadle.worker")
 
