@@ -1,6 +1,8 @@
 """treadle: one job queue and scheduler for Python, in the database you already have."""
 
-from treadle.app import Treadle
+from treadle.app.operations import Spent, Trail
+from treadle.app.profile import Profile
+from treadle.app.treadle import Treadle
 from treadle.engines.base import Finding, Page, Receipt
 from treadle.errors import (
     Cancelled,
@@ -21,12 +23,10 @@ from treadle.errors import (
     TreadleError,
     UnknownTask,
 )  # fmt: skip
-from treadle.handle import Spent, Trail
 from treadle.model import Event, Job, JobError, Progress, Reason, Scope, State, What
 from treadle.model.records import Member, Misfire, Overlap, Pause, Schedule
 from treadle.model.retry import Retry
 from treadle.model.why import Obstacle
-from treadle.profile import Profile
 from treadle.tasks.context import Context
 from treadle.tasks.task import Task, Unique
 

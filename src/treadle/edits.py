@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
+from treadle.app.queries import get
 from treadle.engines.base import Engine, Ruling
 from treadle.errors import NotPossible
-from treadle.looking import get
 from treadle.model import MESSAGE_CAP, Change, Event, Job, What, check_name, clean
 from treadle.model.records import Pause, Schedule, subject
 from treadle.transactions import waits

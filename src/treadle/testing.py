@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from treadle.app import Treadle
+from treadle.app.treadle import Treadle
 from treadle.engines.base import Claim, Ruling
 from treadle.model import Job, State, lifecycle, new_id
 from treadle.schedules.firing import Scheduler

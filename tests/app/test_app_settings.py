@@ -8,7 +8,7 @@ import pytest
 
 from treadle import ConfigError, TreadleError
 from treadle import Treadle as App
-from treadle.settings import load
+from treadle.app.settings import load
 
 SOURCES = ("argument", "variable", "treadle.toml", "pyproject.toml")
 

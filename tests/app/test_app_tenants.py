@@ -23,12 +23,12 @@ from treadle import (
     UnknownTask,
     lifecycle,
 )
+from treadle.app.tenant import Tenant
 from treadle.engines.base import Ruling
 from treadle.errors import ScheduleNotFound, TreadleError
 from treadle.model import What, new_id
 from treadle.model.records import Pause, Schedule, made_id, subject
 from treadle.tasks.task import OnConflict
-from treadle.tenant import Tenant
 from treadle.testing import FakeClock, run_until_idle
 
 

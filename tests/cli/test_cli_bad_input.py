@@ -174,7 +174,7 @@ def test_a_broken_settings_file_is_named(call, project):
 
 
 def test_an_unexpected_error_is_one_line_and_debug_shows_its_traceback(ready, monkeypatch):
-    monkeypatch.setattr("treadle.app.Treadle.doctor", lambda self: 1 / 0)
+    monkeypatch.setattr("treadle.app.treadle.Treadle.doctor", lambda self: 1 / 0)
     answer = ready("doctor")
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == "error: unexpected ZeroDivisionError: division by zero; --debug shows the traceback\n"

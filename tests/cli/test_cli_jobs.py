@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from treadle.app.profile import Profile
 from treadle.cli.describe import standing
 from treadle.cli.jobs import _account, _tries
 from treadle.model import Job, Reason, State, new_id
-from treadle.profile import Profile
 
 EVIL = "\x1b]0;owned\x07\x1b[31mred \x9b2J [bold]x[/bold] [/nope] \u202etxt \u2028 \x7f"
 RAW = ("\x1b", "\x07", "\x9b", "\u202e", "\u2028", "\x7f", "\r")

@@ -15,7 +15,7 @@ import pytest
 
 import dynamo_servers
 import provision
-from treadle.settings import Settings
+from treadle.app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -13,7 +13,7 @@ from psycopg.adapt import Loader
 from psycopg.rows import dict_row, namedtuple_row, scalar_row
 
 import provision
-import treadle.submitting
+import treadle.app.enqueue
 import treadle.transactions
 from treadle import (
     ConfigError,

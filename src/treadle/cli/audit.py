@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from treadle.app.operations import Trail
 from treadle.cli import options
 from treadle.cli.describe import as_dict, event_as_dict
 from treadle.cli.discovery import find_ready_store
@@ -13,7 +14,6 @@ from treadle.cli.jobs import NARROW
 from treadle.cli.store import MARKS
 from treadle.cli.terminal import clock, coloured, document, preview, safe, say, table, width
 from treadle.errors import ConfigError, InvalidJob, NotPossible
-from treadle.handle import Trail
 from treadle.model import Event, What
 from treadle.model.seals import Verified
 

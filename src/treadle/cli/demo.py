@@ -16,11 +16,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from treadle.app import Treadle
+from treadle.app.settings import Settings
+from treadle.app.treadle import Treadle
 from treadle.cli import demo_tasks as tasks
 from treadle.cli.demo_crew import Crew
 from treadle.model import Job, Reason, State, What
-from treadle.settings import Settings
 from treadle.tasks.task import Task
 
 TICK = 0.1  # seconds between two looks at the store

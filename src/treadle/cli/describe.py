@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from treadle.app.profile import Profile
 from treadle.model import Event, Job
 from treadle.model.records import ANY, Pause, Schedule
-from treadle.profile import Profile
 
 
 def standing(job: Job, now: datetime, profile: Profile) -> str:

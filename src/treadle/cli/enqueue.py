@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from treadle import Retry, Unique
-from treadle.app import Treadle
+from treadle.app.treadle import Treadle
 from treadle.cli import options
 from treadle.cli.describe import standing
 from treadle.cli.discovery import check_open, find_app, find_store

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from treadle.app import Treadle
+from treadle.app.treadle import Treadle
 from treadle.cli import options
 from treadle.cli.describe import schedule_as_dict
 from treadle.cli.discovery import check_open, find_app, find_ready_store, find_store

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from treadle.app.settings import Settings
 from treadle.cli import options
 from treadle.cli.discovery import find_app, find_ready_store, find_store, ready
 from treadle.cli.terminal import coloured, document, masked, safe, say, span
 from treadle.errors import ConfigError
-from treadle.settings import Settings
 
 MARKS = {"ok": "✓", "warning": "!", "error": "✗"}
 

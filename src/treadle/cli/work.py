@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import treadle
-from treadle.app import Treadle
+from treadle.app.treadle import Treadle
 from treadle.cli import options
 from treadle.cli.discovery import find_app
 from treadle.cli.terminal import coloured, document, masked, safe, say

@@ -13,7 +13,7 @@ from treadle.model import check_name
 from treadle.model.clock import Duration, seconds
 
 if TYPE_CHECKING:
-    from treadle.settings import Settings
+    from treadle.app.settings import Settings
 
 DAY = timedelta(days=1)
 SWEEP = 1.0  # seconds; with the lease it bounds how long a crash goes unseen

@@ -6,24 +6,24 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
+from treadle.app.enqueue import submission, told
+from treadle.app.operations import Handle, note
+from treadle.app.profile import Profile, checked
+from treadle.app.tenant import Tenant
 from treadle.engines import connect
 from treadle.engines.base import Engine, Finding, Half, Receipt, Walls
 from treadle.errors import InvalidJob
-from treadle.handle import Handle, note
 from treadle.model import FollowUp, Job, check_name
 from treadle.model.clock import Clock, Duration
 from treadle.model.records import Member, Schedule
 from treadle.model.retry import Retry
-from treadle.profile import Profile, checked
-from treadle.submitting import submission, told
 from treadle.tasks.context import Context
 from treadle.tasks.registry import Tasks
 from treadle.tasks.task import OnConflict, Task, Unique
-from treadle.tenant import Tenant
 from treadle.transactions import arun_in, run, run_in
 
 if TYPE_CHECKING:
-    from treadle.settings import Settings
+    from treadle.app.settings import Settings
     from treadle.worker.worker import Worker
 
 P = ParamSpec("P")
@@ -72,7 +72,7 @@ class Treadle(Handle):
     @cached_property
     def settings(self) -> "Settings":
         """The settings in force, read once, on first use."""
-        from treadle.settings import load  # noqa: PLC0415 - Pydantic is loaded on first use, not on import
+        from treadle.app.settings import load  # noqa: PLC0415 - Pydantic is loaded on first use, not on import
 
         return load(self.profile.settings, **self._given)
 

@@ -2,10 +2,10 @@
 
 from datetime import datetime
 
+from treadle.app.profile import LABELS, Meaning
 from treadle.engines.base import Engine, Page, Where
 from treadle.errors import JobNotFound
 from treadle.model import Job, State
-from treadle.profile import LABELS, Meaning
 
 PAGE = 500
 

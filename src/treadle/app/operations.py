@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treadle import looking
+from treadle.app import queries as looking
+from treadle.app.profile import LABELS, Profile
 from treadle.edits import Act, operate, put, remove
 from treadle.engines.base import Engine, Page, Where
 from treadle.errors import InvalidJob, JobNotFound, NotPossible
@@ -18,11 +19,10 @@ from treadle.model.clock import Duration, seconds
 from treadle.model.records import ANY, Gate, Member, Pause, Seal
 from treadle.model.seals import Verified, in_order, verify
 from treadle.model.why import Obstacle, why
-from treadle.profile import LABELS, Profile
 
 if TYPE_CHECKING:
+    from treadle.app.settings import Settings
     from treadle.schedules.api import Timetable
-    from treadle.settings import Settings
     from treadle.tasks.registry import Tasks
 
 TRIES = 20

@@ -4,15 +4,15 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
+from treadle.app.operations import Handle
 from treadle.engines.base import Engine, Receipt
 from treadle.errors import InvalidJob, UnknownTask
-from treadle.handle import Handle
 from treadle.model import FollowUp, Job, check_name
 from treadle.tasks.registry import Tasks
 from treadle.tasks.task import OnConflict, Task
 
 if TYPE_CHECKING:
-    from treadle.settings import Settings
+    from treadle.app.settings import Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
