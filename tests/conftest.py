@@ -9,7 +9,7 @@ import pytest
 
 import stores
 from treadle.engines import connect
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.testing import FakeClock
 
 pytest_plugins = ["covers"]

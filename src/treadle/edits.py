@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import NamedTuple, TypeVar
 
 from treadle.app.queries import get
-from treadle.engines.base import Engine, Ruling
+from treadle.engines.contract import Engine, Ruling
 from treadle.errors import NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, Job, What, check_name, clean
 from treadle.model.records import Pause, Schedule, subject

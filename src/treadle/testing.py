@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from treadle.app.treadle import Treadle
-from treadle.engines.base import Claim, Ruling
+from treadle.engines.contract import Claim, Ruling
 from treadle.model import Job, State, lifecycle, new_id
 from treadle.schedules.firing import Scheduler
 from treadle.tasks.context import Attempt, Context

@@ -3,7 +3,7 @@
 import pytest
 
 from treadle import Retry, Task, Treadle
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.model.records import Schedule
 from treadle.schedules.firing import Scheduler
 from treadle.worker.config import Plan

@@ -10,7 +10,7 @@ from seed_profiles import TENANT_SYSTEM
 
 from making import race
 from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.errors import TreadleError
 from treadle.model import Event, What
 from treadle.model.records import Seal

@@ -18,7 +18,7 @@ from treadle import (
     Task,
     Treadle,
 )
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.errors import EngineUnavailable, TreadleError
 from treadle.model import What
 from treadle.model.lifecycle import Succeeded

@@ -27,7 +27,7 @@ from making import (
     taken_over,
     write,
 )
-from treadle.engines.base import Claim, Ruling, Where, drive
+from treadle.engines.contract import Claim, Ruling, Where, drive
 from treadle.model import FollowUp, OnEnd, Reason, Retry, Scope, State, What, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Released, Succeeded
 

@@ -22,7 +22,7 @@ from reference import ReferenceEngine, storable, writable
 
 import stores
 from treadle.engines import connect
-from treadle.engines.base import (
+from treadle.engines.contract import (
     WHATEVER,
     Claim,
     Engine,

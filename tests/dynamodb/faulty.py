@@ -31,7 +31,7 @@ import dynamo_servers
 import stores
 from faults_dynamodb import FaultLayer, Order
 from treadle.engines import connect
-from treadle.engines.base import WHATEVER, Claim, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
+from treadle.engines.contract import WHATEVER, Claim, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
 from treadle.engines.dynamodb import claims, client, engine, filing, storing
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import (

@@ -14,7 +14,7 @@ import pytest
 import dynamo_servers
 from making import LEASE, a_job, an_error, claim, claimed, crashed, current, ended, enqueued, recover, running, settle
 from treadle.engines import connect
-from treadle.engines.base import WHATEVER, Claim, Hold, Retention, Where
+from treadle.engines.contract import WHATEVER, Claim, Hold, Retention, Where
 from treadle.engines.dynamodb import gate
 from treadle.model import Event, Job, Progress, Reason, Scope, State, What, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Succeeded

@@ -14,7 +14,7 @@ import pytest
 
 from faults_dynamodb import FaultLayer, Request
 from making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, start, write
-from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
+from treadle.engines.contract import Claim, Hold, Renewal, Ruling, Where
 from treadle.engines.dynamodb import client
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import Place, id_place, key_place

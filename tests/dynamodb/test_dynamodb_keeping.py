@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from making import LEASE, a_job, an_error, claim, claimed, current, ended, enqueued, recover, running, settle
-from treadle.engines.base import Hold, Retention, Ruling, Where
+from treadle.engines.contract import Hold, Retention, Ruling, Where
 from treadle.engines.dynamodb import engine as engine_module
 from treadle.engines.dynamodb import pruning
 from treadle.engines.dynamodb.items import id_of

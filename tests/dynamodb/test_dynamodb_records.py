@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claimed, current, ended, enqueued, running, settle
-from treadle.engines.base import WHATEVER, Ruling, Where
+from treadle.engines.contract import WHATEVER, Ruling, Where
 from treadle.engines.dynamodb.items import Place
 from treadle.engines.dynamodb.trail import MOST_LINES
 from treadle.model import Event, FollowUp, OnEnd, Reason, State, What, lifecycle

@@ -13,7 +13,7 @@ from workbench import ended, in_state, until, watched, working
 
 from making import a_job, an_error, claim, current, enqueued, race, recover, running, settle, several, taken_over
 from treadle import Context, InvalidJob, InvalidPayload, Job, Reason, Retry, State, Treadle, Unique
-from treadle.engines.base import Hold, Renewal, Ruling
+from treadle.engines.contract import Hold, Renewal, Ruling
 from treadle.engines.dynamodb.items import Place
 from treadle.model import Scope
 from treadle.model.lifecycle import Failed, Succeeded

@@ -11,7 +11,7 @@ import pytest
 import dynamo_servers
 from making import claim, claimed, enqueued, race, settle
 from treadle import EngineError, EngineUnavailable, SchemaError, Treadle
-from treadle.engines.base import Ruling
+from treadle.engines.contract import Ruling
 from treadle.engines.dynamodb import client, table
 from treadle.model import State
 from treadle.model.lifecycle import Succeeded

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from making import LEASE, a_job, an_error, claim, current, ended, enqueued, running, write
-from treadle.engines.base import Claim, Hold, Retention, Ruling, Where
+from treadle.engines.contract import Claim, Hold, Retention, Ruling, Where
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.model import Job, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Succeeded

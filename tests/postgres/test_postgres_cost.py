@@ -12,7 +12,7 @@ import pytest
 import stores
 from making import LEASE, a_job, claim, enqueued
 from treadle.engines import connect
-from treadle.engines.base import Claim, Hold, Where
+from treadle.engines.contract import Claim, Hold, Where
 from treadle.engines.postgres import keeping, looking, records, scripts, turn
 from treadle.engines.postgres.places import Place, Places
 from treadle.engines.postgres.rows import change_record, packed

@@ -19,7 +19,7 @@ from workbench import until
 import stores
 from making import a_job, an_error
 from treadle.engines import connect
-from treadle.engines.base import Claim, Hold, Retention, Where, drive
+from treadle.engines.contract import Claim, Hold, Retention, Where, drive
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.connections import Connection, conninfo
 from treadle.engines.postgres.engine import PostgresEngine

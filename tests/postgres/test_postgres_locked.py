@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from making import LEASE, a_job, claim, current, ended, enqueued, running, write
-from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, drive
+from treadle.engines.contract import Claim, Engine, Hold, Renewal, Retention, Ruling, drive
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.model import Change, Job, Scope, State, lifecycle, new_id

@@ -10,7 +10,7 @@ import pytest
 
 import provision
 from making import a_job, claim, current, enqueued
-from treadle.engines.base import Retention, Ruling, Saved, Where
+from treadle.engines.contract import Retention, Ruling, Saved, Where
 from treadle.engines.postgres import records, schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.rows import on_end_from, on_end_text

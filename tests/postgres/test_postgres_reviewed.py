@@ -12,7 +12,7 @@ from workbench import until
 
 from making import a_job, an_error, claimed, current, enqueued, running, settle
 from treadle import Context, Retry
-from treadle.engines.base import Claim, Ruling, Where, drive
+from treadle.engines.contract import Claim, Ruling, Where, drive
 from treadle.errors import EngineUnavailable
 from treadle.model import Scope, State, new_id
 from treadle.model.lifecycle import Failed, Succeeded

@@ -17,7 +17,7 @@ from making import claimed, enqueued, settle
 from provision import Cluster, drop_database, fresh_database
 from treadle import ConfigError, EngineError, EngineUnavailable, Treadle
 from treadle.engines import connect
-from treadle.engines.base import Ruling
+from treadle.engines.contract import Ruling
 from treadle.engines.postgres import connections, engine
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
 from treadle.model.lifecycle import Succeeded

@@ -9,7 +9,7 @@ import pytest
 
 from making import a_job, an_error, claim, enqueued
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
+from treadle.engines.contract import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
 from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite.rows import JOB, row_from
 from treadle.model import Job, Scope, State, lifecycle, new_id

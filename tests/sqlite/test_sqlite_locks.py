@@ -16,7 +16,7 @@ import pytest
 
 from making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
+from treadle.engines.contract import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
 from treadle.errors import EngineUnavailable
 from treadle.model import Job, State
 from treadle.model.lifecycle import Succeeded

@@ -9,7 +9,7 @@ import pytest
 
 from making import a_job, claim, current, enqueued
 from treadle.engines import connect
-from treadle.engines.base import Engine, Where
+from treadle.engines.contract import Engine, Where
 from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite import file
 from treadle.engines.sqlite.file import Migration

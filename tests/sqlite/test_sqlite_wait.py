@@ -10,7 +10,7 @@ import pytest
 
 from making import claim, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.model.lifecycle import Released
 from treadle.testing import FakeClock
 

@@ -9,7 +9,7 @@ from libraries import LIBRARIES, Library, Shop, onlooker, sqlite_shop
 import stores
 from treadle import Task, Treadle
 from treadle.engines import connect
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 
 
 @pytest.fixture(params=LIBRARIES, ids=lambda library: library.name)

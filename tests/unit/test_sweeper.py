@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from treadle.engines import retention
-from treadle.engines.base import Retention
+from treadle.engines.contract import Retention
 from treadle.engines.retention import LONGEST, Sweeper, Window
 from treadle.model import State
 

@@ -14,7 +14,7 @@ from workbench import all_in, any_engine, ended, in_state, until, working
 
 from making import claim
 from treadle import Cancelled, Context, Job, Reason, Retry, State, Treadle
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.model import clock as clocks
 from treadle.model.clock import SystemClock
 from treadle.model.lifecycle import Stopped

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from treadle import Job, State, Treadle
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.errors import EngineUnavailable
 from treadle.worker.worker import Worker
 

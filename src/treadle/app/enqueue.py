@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from treadle.engines.base import Engine, Receipt, Ruling, Verdict
+from treadle.engines.contract import Engine, Receipt, Ruling, Verdict
 from treadle.errors import EngineUnavailable, InvalidJob, KeyTaken
 from treadle.model import Change, Job, State, lifecycle
 from treadle.tasks.task import OnConflict

@@ -11,7 +11,7 @@ from treadle.app.operations import Handle, note
 from treadle.app.profile import Profile, checked
 from treadle.app.tenant import Tenant
 from treadle.engines import connect
-from treadle.engines.base import Engine, Finding, Half, Receipt, Walls
+from treadle.engines.contract import Engine, Finding, Half, Receipt, Walls
 from treadle.errors import InvalidJob
 from treadle.model import FollowUp, Job, check_name
 from treadle.model.clock import Clock, Duration

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.errors import ConfigError
 
 N = TypeVar("N", int, float)

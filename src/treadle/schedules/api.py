@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from treadle.edits import Act, put, remove
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
 from treadle.model import Event, Job, What, check_name, new_id
 from treadle.model.clock import seconds

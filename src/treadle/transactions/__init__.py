@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-from treadle.engines.base import Engine, Ruling
+from treadle.engines.contract import Engine, Ruling
 from treadle.errors import EngineUnavailable, LeaseLost
 from treadle.model import State, json_text, lifecycle
 from treadle.tasks.context import Attempt

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treadle.engines.base import Retention
+from treadle.engines.contract import Retention
 from treadle.errors import ConfigError
 from treadle.model import check_name
 from treadle.model.clock import Duration, seconds

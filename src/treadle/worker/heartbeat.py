@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from treadle.engines.base import Engine, Hold, Renewal
+from treadle.engines.contract import Engine, Hold, Renewal
 from treadle.errors import EngineError
 from treadle.tasks.context import Attempt, Told
 

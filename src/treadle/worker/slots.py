@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.errors import UnknownTask
 from treadle.model import Reason
 from treadle.model.lifecycle import Outcome, Refused, Released, Snoozed

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
-from treadle.engines.base import Claim, Engine, Hold, Renewal, Ruling, Verdict
+from treadle.engines.contract import Claim, Engine, Hold, Renewal, Ruling, Verdict
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Change, Job, Reason, State, lifecycle, new_id
 from treadle.model.lifecycle import Outcome, Refused, Released

@@ -14,7 +14,7 @@ from heapq import merge
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
-from treadle.engines.base import Claim, in_order
+from treadle.engines.contract import Claim, in_order
 from treadle.engines.dynamodb import writes
 from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed
 from treadle.engines.dynamodb.filing import Filing, Met

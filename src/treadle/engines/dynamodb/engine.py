@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
-from treadle.engines.base import (
+from treadle.engines.contract import (
     Claim,
     Finding,
     Half,
@@ -47,7 +47,7 @@ from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.storing import Storing
 from treadle.engines.dynamodb.trail import Trail
 from treadle.engines.dynamodb.writes import Part, Table
-from treadle.engines.hints import Hints
+from treadle.engines.waiting import Hints
 from treadle.errors import EngineError, EngineUnavailable, NotPossible, SchemaError
 from treadle.model import Change, Event, Job, State
 from treadle.model.clock import SystemClock

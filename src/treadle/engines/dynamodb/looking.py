@@ -7,7 +7,7 @@ from heapq import merge
 from itertools import chain, islice
 from typing import Any
 
-from treadle.engines.base import LISTED, Page, Where
+from treadle.engines.contract import LISTED, Page, Where
 from treadle.engines.dynamodb.client import TRIES, Client
 from treadle.engines.dynamodb.items import (
     PLAIN,

@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from treadle.engines.base import LISTED, Retention
+from treadle.engines.contract import LISTED, Retention
 from treadle.engines.dynamodb.client import Client, Crowded, Failed
 from treadle.engines.dynamodb.items import (
     Item,

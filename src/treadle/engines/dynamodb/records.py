@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from treadle.engines.base import Receipt, Saved, Whatever, arrived
+from treadle.engines.contract import Receipt, Saved, Whatever, arrived
 from treadle.engines.dynamodb.client import ALL, BATCH, TRIES, Client, Crowded, Failed
 from treadle.engines.dynamodb.gate import Keeper, Raised
 from treadle.engines.dynamodb.items import INLINE, Item, Place, joined, piece_places, pieces_of, place_of, text_of

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from treadle.engines.base import Held, Hold, Renewal
+from treadle.engines.contract import Held, Hold, Renewal
 from treadle.engines.dynamodb import writes
 from treadle.engines.dynamodb.client import Client, Crowded, Failed, pauses
 from treadle.engines.dynamodb.items import Item, Place, Value, value_of

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from treadle.engines.base import ITEMS, Receipt, Ruling, Script, Verdict, arrived, fits, judge
+from treadle.engines.contract import ITEMS, Receipt, Ruling, Script, Verdict, arrived, fits, judge
 from treadle.engines.dynamodb.client import BATCH
 from treadle.engines.dynamodb.items import (
     Item,

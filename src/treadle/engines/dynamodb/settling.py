@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
-from treadle.engines.base import Ruling, Verdict, arrived, judge
+from treadle.engines.contract import Ruling, Verdict, arrived, judge
 from treadle.engines.dynamodb import writes
 from treadle.engines.dynamodb.claims import Cursors
 from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from treadle.engines.base import Receipt
+from treadle.engines.contract import Receipt
 from treadle.engines.dynamodb.client import BATCH, BRIEFLY, TRIES, Client, Crowded, Failed
 from treadle.engines.dynamodb.items import Item, holder_of
 from treadle.engines.dynamodb.looking import Reader

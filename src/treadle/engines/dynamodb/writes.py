@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from treadle.engines.base import LISTED, Claim
+from treadle.engines.contract import LISTED, Claim
 from treadle.engines.dynamodb.items import (
     INLINE,
     SPILLED,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from treadle.engines.base import Finding
+from treadle.engines.contract import Finding
 from treadle.engines.rows import Row
 
 OLDEST = 150000  # as server_version_num

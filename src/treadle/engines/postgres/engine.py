@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import psycopg
 
-from treadle.engines.base import (
+from treadle.engines.contract import (
     Claim,
     Finding,
     Half,

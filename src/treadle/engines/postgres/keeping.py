@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from treadle.engines.base import Hold
+from treadle.engines.contract import Hold
 from treadle.engines.postgres.rows import JOB, packed, record, stored, unpack
 from treadle.engines.retention import Place, Rule
 from treadle.engines.rows import renewal_of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from treadle.engines.base import Whatever
+from treadle.engines.contract import Whatever
 from treadle.engines.postgres.rows import event_from, moment
 from treadle.engines.records import JSONS, TABLES, Table, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record

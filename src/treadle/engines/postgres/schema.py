@@ -11,7 +11,7 @@ from importlib import resources
 from typing import NamedTuple
 from uuid import uuid4
 
-from treadle.engines.base import Half
+from treadle.engines.contract import Half
 from treadle.engines.postgres.connections import Connection
 from treadle.errors import ConfigError, SchemaError
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from treadle.engines.base import Receipt, Ruling, Script, Verdict, fits, judge
+from treadle.engines.contract import Receipt, Ruling, Script, Verdict, fits, judge
 from treadle.engines.postgres.rows import (
     CHANGE,
     EDIT,

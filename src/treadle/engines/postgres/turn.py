@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from treadle.engines.base import Claim
+from treadle.engines.contract import Claim
 from treadle.engines.postgres.places import Place
 from treadle.engines.postgres.rows import CHANGE, packed, stored, unpack
 from treadle.engines.postgres.scripts import SETTLED

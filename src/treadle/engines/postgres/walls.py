@@ -8,7 +8,7 @@ it. FORCE holds the tables' owner to it too.
 import re
 from collections.abc import Sequence
 
-from treadle.engines.base import Finding, Walls
+from treadle.engines.contract import Finding, Walls
 from treadle.engines.postgres.connections import Connection
 from treadle.engines.postgres.schema import named
 from treadle.errors import ConfigError

@@ -7,7 +7,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
 
-from treadle.engines.base import Claim
+from treadle.engines.contract import Claim
 from treadle.engines.sqlite.rows import micros
 from treadle.model.records import ANY, Gate
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from treadle.engines.base import (
+from treadle.engines.contract import (
     LISTED,
     WHATEVER,
     Claim,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from treadle.engines.base import Whatever
+from treadle.engines.contract import Whatever
 from treadle.engines.records import TABLES, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.rows import Row

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from treadle.engines.base import Receipt, Ruling, Script, Verdict, arrived, judge
+from treadle.engines.contract import Receipt, Ruling, Script, Verdict, arrived, judge
 from treadle.engines.rows import COLUMNS, EDITED, NEW, Row, fence_of, small
 from treadle.engines.sqlite.rows import JOB, job_from, micros, row_from
 from treadle.model import Change, Fence, Job, What, holds_nul

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 
 from treadle.edits import Act, put, remove
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.errors import EngineError
 from treadle.model import Event, What
 from treadle.model.records import ANY, Member, Pause, Seal

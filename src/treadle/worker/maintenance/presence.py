@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from treadle.engines.base import WHATEVER, Engine
+from treadle.engines.contract import WHATEVER, Engine
 from treadle.model.records import Member, silence
 from treadle.worker.config import Plan
 
