@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from treadle.app.settings import Settings
 from treadle.app.treadle import Treadle
 from treadle.cli import demo_tasks as tasks
-from treadle.cli.demo_crew import Crew
+from treadle.demo.crew import Crew
 from treadle.model import Job, Reason, State, What
 from treadle.tasks.task import Task
 

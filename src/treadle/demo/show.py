@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from treadle.cli import demo_tasks as tasks
-from treadle.cli.demo import Ending, Moment, Report, run
 from treadle.cli.options import Json
 from treadle.cli.terminal import console, document, say, table
+from treadle.demo.demo import Ending, Moment, Report, run
 from treadle.errors import NotPossible
 from treadle.model import State
 
