@@ -14,7 +14,7 @@ import pytest
 
 from treadle.cli.terminal import console
 from treadle.demo.crew import Crew
-from treadle.demo.demo import Ending, Held, Killed, Moment, Report, ending, problems
+from treadle.demo.story import Ending, Held, Killed, Moment, Report, ending, problems
 from treadle.demo.show import Picture
 from treadle.model import Job, Reason, State, new_id
 

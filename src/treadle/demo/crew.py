@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from treadle.cli import demo_tasks as tasks
+from treadle.demo import tasks
 
 
 class Crew:

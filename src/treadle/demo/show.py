@@ -16,10 +16,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from treadle.cli import demo_tasks as tasks
 from treadle.cli.options import Json
 from treadle.cli.terminal import console, document, say, table
-from treadle.demo.demo import Ending, Moment, Report, run
+from treadle.demo import tasks
+from treadle.demo.story import Ending, Moment, Report, run
 from treadle.errors import NotPossible
 from treadle.model import State
 

@@ -1,4 +1,4 @@
-"""The tasks of the demo, and the small worker that runs them: `python -m treadle.cli.demo_tasks URL NAME`."""
+"""The tasks of the demo, and the small worker that runs them: `python -m treadle.demo.tasks URL NAME`."""
 
 import asyncio
 import logging

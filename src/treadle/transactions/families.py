@@ -15,7 +15,7 @@ class Family(NamedTuple):
 
     def module(self) -> Any:
         """Our file for it, which may import the library: the caller has."""
-        return import_module(f"treadle.tx.{self.name}")
+        return import_module(f"treadle.transactions.{self.name}")
 
 
 _FAMILIES = {

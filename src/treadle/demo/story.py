@@ -1,7 +1,7 @@
 """The demo: 300 jobs, three worker processes, one of them killed in the middle, and nothing lost.
 
-The story is told here; demo_tasks.py has the tasks and the workers' main, demo_crew.py starts and ends the workers,
-demo_show.py has what you see.
+The story is told here; tasks.py has the tasks and the workers' main, crew.py starts and ends the workers,
+show.py has what you see.
 """
 
 import shutil
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from treadle.app.settings import Settings
 from treadle.app.treadle import Treadle
-from treadle.cli import demo_tasks as tasks
+from treadle.demo import tasks
 from treadle.demo.crew import Crew
 from treadle.model import Job, Reason, State, What
 from treadle.tasks.task import Task
