@@ -14,8 +14,8 @@ import pytest
 
 from treadle.cli.terminal import console
 from treadle.demo.crew import Crew
-from treadle.demo.story import Ending, Held, Killed, Moment, Report, ending, problems
 from treadle.demo.show import Picture
+from treadle.demo.story import Ending, Held, Killed, Moment, Report, ending, problems
 from treadle.model import Job, Reason, State, new_id
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,6 +1,10 @@
 """Words and rules; pure: no I/O, no thread, no clock read. The nouns can be imported from here."""
 
-from treadle.model.job import (
+from treadle.model.change import Change, Event, Fence, What
+from treadle.model.ids import UUID, new_id
+from treadle.model.job import FollowUp, Job, JobError, OnEnd, Progress, checked
+from treadle.model.keys import Scope
+from treadle.model.limits import (
     ATTEMPTS,
     KEY_CAP,
     MESSAGE_CAP,
@@ -8,51 +12,35 @@ from treadle.model.job import (
     PAYLOAD_CAP,
     PRIORITIES,
     TRACEBACK_CAP,
-    UUID,
-    Change,
-    Event,
-    Fence,
-    FollowUp,
-    Job,
-    JobError,
-    OnEnd,
-    Progress,
-    Reason,
-    Scope,
-    State,
-    What,
-    check_finite,
-    check_json,
     check_name,
     check_retry,
     check_text,
-    checked,
-    clean,
-    holds_nul,
-    json_text,
-    new_id,
 )
+from treadle.model.retry import Retry
+from treadle.model.state import Reason, State
+from treadle.model.text import check_finite, check_json, clean, holds_nul, json_text
 
 __all__ = [
     "ATTEMPTS",
+    "KEY_CAP",
+    "MESSAGE_CAP",
+    "NAME_CAP",
+    "PAYLOAD_CAP",
+    "PRIORITIES",
+    "TRACEBACK_CAP",
+    "UUID",
     "Change",
     "Event",
     "Fence",
     "FollowUp",
     "Job",
     "JobError",
-    "KEY_CAP",
-    "MESSAGE_CAP",
-    "NAME_CAP",
     "OnEnd",
-    "PAYLOAD_CAP",
-    "PRIORITIES",
     "Progress",
     "Reason",
+    "Retry",
     "Scope",
     "State",
-    "TRACEBACK_CAP",
-    "UUID",
     "What",
     "check_finite",
     "check_json",
