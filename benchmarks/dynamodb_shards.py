@@ -23,8 +23,8 @@ import dynamo_servers
 from faults_dynamodb import FaultLayer
 from making import a_job
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Ruling
 from treadle.engines.dynamodb.engine import DynamoEngine
+from treadle.engines.values import Claim, Ruling
 from treadle.model import Change, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from treadle.engines.contract import Claim, Engine, Hold, Ruling, Turn, Verdict, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import Claim, Hold, Ruling, Turn, Verdict, Where
 from treadle.model import Change, Event, Job, JobError, Reason, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Outcome, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
 from treadle.testing import FakeClock

@@ -3,7 +3,7 @@
 from treadle.app.operations import Spent, Trail
 from treadle.app.profile import Profile
 from treadle.app.treadle import Treadle
-from treadle.engines.contract import Finding, Page, Receipt
+from treadle.engines.values import Finding, Page, Receipt
 from treadle.errors import (
     Cancelled,
     ConfigError,

@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import NamedTuple, TypeVar
 
 from treadle.app.queries import get
-from treadle.engines.contract import Engine, Ruling
+from treadle.engines.contract import Engine
+from treadle.engines.values import Ruling
 from treadle.errors import NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, Job, What, check_name, clean
+from treadle.model.backoff import lock_waits
 from treadle.model.records import Pause, Schedule, subject
-from treadle.transactions import waits
 
 Kept = TypeVar("Kept", Schedule, Pause)
 
@@ -37,7 +38,7 @@ class Act(NamedTuple):
 def operate(engine: Engine, job_id: str, decide: Callable[[Job, datetime], Change], *, actor: str) -> Job:
     """Write what `decide` makes of the job and the time; the job afterwards."""
     check_name("actor", actor)
-    for wait in waits():
+    for wait in lock_waits():
         change = decide(get(engine, job_id), engine.now())
         [verdict] = engine.turn([change]).verdicts
         if verdict.ruling is Ruling.APPLIED:

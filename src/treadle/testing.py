@@ -18,14 +18,16 @@ from functools import partial
 from typing import Any
 
 from treadle.app.treadle import Treadle
-from treadle.engines.contract import Claim, Ruling
+from treadle.engines.values import Claim, Ruling
 from treadle.model import Job, State, lifecycle, new_id
 from treadle.schedules.firing import Scheduler
-from treadle.tasks.context import Attempt, Context
-from treadle.transactions import asettle_in, committed, settle_in
+from treadle.tasks.context import Context
+from treadle.worker.attempt import Attempt
 from treadle.worker.config import Plan
-from treadle.worker.executors import Call, arguments_of, ended_by, succeeded, uncommitted
+from treadle.worker.executors import Call
 from treadle.worker.maintenance.recovery import recover
+from treadle.worker.outcomes import arguments_of, ended_by, succeeded, uncommitted
+from treadle.worker.settle import asettle_in, committed, settle_in
 
 
 class FakeClock:

@@ -8,7 +8,7 @@ from seed_profiles import TENANT_SYSTEM
 
 from making import claim, race
 from treadle import ConfigError, Context, InvalidJob, Retry, State, Task, Treadle
-from treadle.engines.contract import Hold
+from treadle.engines.values import Hold
 from treadle.model import What
 from treadle.model.records import ANY
 from treadle.testing import FakeClock, run_until_idle

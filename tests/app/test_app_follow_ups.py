@@ -8,7 +8,7 @@ from seed_profiles import CHAT_SERVER
 
 from making import claim, start
 from treadle import Cancelled, Context, GiveUp, InvalidJob, Job, Reason, Retry, Snooze, State, Task, Treadle, lifecycle
-from treadle.engines.contract import Ruling
+from treadle.engines.values import Ruling
 from treadle.errors import ConfigError
 from treadle.model import What
 from treadle.testing import FakeClock, run_until_idle

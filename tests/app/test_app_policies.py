@@ -6,7 +6,7 @@ import pytest
 
 from making import claim, start
 from treadle import InvalidJob, Job, NotPossible, Reason, Retry, State, Task, Treadle
-from treadle.engines.contract import Hold, Renewal
+from treadle.engines.values import Hold, Renewal
 from treadle.model import What
 from treadle.testing import FakeClock, run_until_idle
 

@@ -24,7 +24,7 @@ from treadle import (
     lifecycle,
 )
 from treadle.app.tenant import Tenant
-from treadle.engines.contract import Ruling
+from treadle.engines.values import Ruling
 from treadle.errors import ScheduleNotFound, TreadleError
 from treadle.model import What, new_id
 from treadle.model.records import Pause, Schedule, made_id, subject

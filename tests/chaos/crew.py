@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 from notes import Notebook
 
 from treadle import Context, EngineUnavailable, GiveUp, NotPossible, Retry, Snooze, Treadle
-from treadle.engines.contract import Engine, Held, Hold, Turn
+from treadle.engines.contract import Engine
+from treadle.engines.values import Held, Hold, Turn
 from treadle.model import Job, new_id
 from treadle.tasks.task import OnConflict
 

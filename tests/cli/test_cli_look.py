@@ -11,7 +11,7 @@ from test_cli_worker import until
 
 from making import claim
 from treadle import Treadle
-from treadle.engines.contract import WHATEVER
+from treadle.engines.values import WHATEVER
 from treadle.model.records import Member
 
 STORE = "sqlite:///treadle.db"

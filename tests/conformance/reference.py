@@ -8,7 +8,7 @@ clock of its own, no speed to speak of. Where the contract leaves something open
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from treadle.engines.contract import (
+from treadle.engines.values import (
     LISTED,
     WHATEVER,
     Claim,

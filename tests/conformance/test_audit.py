@@ -17,7 +17,7 @@ from making import (
     traces,
     write,
 )
-from treadle.engines.contract import Claim, Hold, Ruling
+from treadle.engines.values import Claim, Hold, Ruling
 from treadle.model import Event, Progress, Reason, Retry, Scope, State, What, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 

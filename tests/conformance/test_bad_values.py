@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, write
-from treadle.engines.contract import Claim, Hold, Renewal, Ruling, Where
+from treadle.engines.values import Claim, Hold, Renewal, Ruling, Where
 from treadle.errors import InvalidJob
 from treadle.model import (
     KEY_CAP,

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, claim, enqueued
-from treadle.engines.contract import Claim, Where
+from treadle.engines.values import Claim, Where
 from treadle.model import State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 

@@ -19,7 +19,7 @@ from making import (
     start,
     write,
 )
-from treadle.engines.contract import Hold, Ruling, Where
+from treadle.engines.values import Hold, Ruling, Where
 from treadle.model import Reason, Retry, State, What, lifecycle
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 

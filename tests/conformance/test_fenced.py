@@ -26,7 +26,7 @@ from making import (
     traces,
     write,
 )
-from treadle.engines.contract import Claim, Held, Hold, Renewal, Ruling
+from treadle.engines.values import Claim, Held, Hold, Renewal, Ruling
 from treadle.model import Progress, Reason, Retry, Scope, State, What, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
 

@@ -21,7 +21,7 @@ from making import (
     traces,
     write,
 )
-from treadle.engines.contract import Hold, Renewal, Ruling, Where
+from treadle.engines.values import Hold, Renewal, Ruling, Where
 from treadle.errors import NotPossible
 from treadle.model import Reason, Retry, State, What, lifecycle
 from treadle.model.lifecycle import Failed, Refused, Succeeded, TimedOut

@@ -27,7 +27,8 @@ from making import (
     taken_over,
     write,
 )
-from treadle.engines.contract import Claim, Ruling, Where, drive
+from treadle.engines.scripts import drive
+from treadle.engines.values import Claim, Ruling, Where
 from treadle.model import FollowUp, OnEnd, Reason, Retry, Scope, State, What, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Released, Succeeded
 

@@ -21,7 +21,8 @@ from making import (
     several,
     write,
 )
-from treadle.engines.contract import Claim, Hold, Renewal, Ruling, in_order
+from treadle.engines.fence import in_order
+from treadle.engines.values import Claim, Hold, Renewal, Ruling
 from treadle.model import Retry, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 from treadle.model.records import ANY, Pause

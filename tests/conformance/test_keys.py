@@ -24,7 +24,7 @@ from making import (
     traces,
     write,
 )
-from treadle.engines.contract import Hold, Retention, Ruling, Where
+from treadle.engines.values import Hold, Retention, Ruling, Where
 from treadle.errors import NotPossible
 from treadle.model import JobError, Reason, Retry, Scope, State, What, lifecycle
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claim, claimed, current, ended, enqueued, running, settle, write
-from treadle.engines.contract import Retention, Where
+from treadle.engines.values import Retention, Where
 from treadle.model import Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Refused, Succeeded
 

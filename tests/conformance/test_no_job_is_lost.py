@@ -19,7 +19,7 @@ from making import (
     settle,
     write,
 )
-from treadle.engines.contract import Hold, Ruling, Where
+from treadle.engines.values import Hold, Ruling, Where
 from treadle.model import Job, JobError, Progress, Retry, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from making import LEASE, a_job, claim, claimed, crashed, current, enqueued, race, running, settle, several, traces
-from treadle.engines.contract import Claim, Hold, Renewal, Ruling, Where
+from treadle.engines.values import Claim, Hold, Renewal, Ruling, Where
 from treadle.model import JobError, Progress, Retry, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 

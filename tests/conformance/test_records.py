@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from making import a_job, claim, current, ended, enqueued, race, several
-from treadle.engines.contract import WHATEVER, Saved, Where
+from treadle.engines.values import WHATEVER, Saved, Where
 from treadle.errors import EngineError
 from treadle.model import PAYLOAD_CAP, Event, FollowUp, OnEnd, Scope, State, What
 from treadle.model.records import ANY, Member, Misfire, Overlap, Pause, Schedule, Seal, subject

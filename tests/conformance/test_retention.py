@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from making import LEASE, a_job, an_error, claim, claimed, current, ended, enqueued, running, settle, write
-from treadle.engines.contract import Claim, Hold, Retention, Where
+from treadle.engines.values import Claim, Hold, Retention, Where
 from treadle.model import Reason, Retry, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Snoozed, Succeeded
 

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from making import current, ended, enqueued, race, running, settle, several, write
-from treadle.engines.contract import WHATEVER, Retention
+from treadle.engines.values import WHATEVER, Retention
 from treadle.model import Event, State, What, lifecycle, new_id
 from treadle.model.lifecycle import Stopped
 from treadle.model.records import Pause, Seal

@@ -19,7 +19,7 @@ from walk import START, Pair
 import stores
 from making import an_error
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Hold, Retention, Ruling
+from treadle.engines.values import Claim, Hold, Retention, Ruling
 from treadle.model import Change, Fence, Job, Progress, Reason, Retry, Scope, State, lifecycle
 
 LEASE = 5.0

@@ -22,10 +22,10 @@ from reference import ReferenceEngine, storable, writable
 
 import stores
 from treadle.engines import connect
-from treadle.engines.contract import (
+from treadle.engines.contract import Engine
+from treadle.engines.values import (
     WHATEVER,
     Claim,
-    Engine,
     Held,
     Hold,
     Receipt,

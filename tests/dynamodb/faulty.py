@@ -31,7 +31,6 @@ import dynamo_servers
 import stores
 from faults_dynamodb import FaultLayer, Order
 from treadle.engines import connect
-from treadle.engines.contract import WHATEVER, Claim, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
 from treadle.engines.dynamodb import claims, client, engine, filing, storing
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import (
@@ -43,6 +42,7 @@ from treadle.engines.dynamodb.items import (
     pointed,
 )
 from treadle.engines.dynamodb.lines import cost_place, ended_place, event_from, expiry_place, marker_place
+from treadle.engines.values import WHATEVER, Claim, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
 from treadle.errors import EngineUnavailable
 from treadle.model import (
     Change,

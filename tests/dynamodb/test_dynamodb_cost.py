@@ -14,8 +14,8 @@ import pytest
 import dynamo_servers
 from making import LEASE, a_job, an_error, claim, claimed, crashed, current, ended, enqueued, recover, running, settle
 from treadle.engines import connect
-from treadle.engines.contract import WHATEVER, Claim, Hold, Retention, Where
 from treadle.engines.dynamodb import gate
+from treadle.engines.values import WHATEVER, Claim, Hold, Retention, Where
 from treadle.model import Event, Job, Progress, Reason, Scope, State, What, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
 from treadle.model.records import Member, Pause, Schedule, Seal, subject

@@ -14,11 +14,11 @@ import pytest
 
 from faults_dynamodb import FaultLayer, Request
 from making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, start, write
-from treadle.engines.contract import Claim, Hold, Renewal, Ruling, Where
 from treadle.engines.dynamodb import client
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import Place, id_place, key_place
 from treadle.engines.dynamodb.lines import ended_place, event_place
+from treadle.engines.values import Claim, Hold, Renewal, Ruling, Where
 from treadle.errors import EngineUnavailable
 from treadle.model import Job, Scope, State, What, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded

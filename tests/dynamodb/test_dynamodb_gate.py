@@ -10,10 +10,10 @@ import pytest
 
 from dynamo_servers import shared_dynamodb
 from making import LEASE, a_job, claim, current, enqueued, settle
-from treadle.engines.contract import WHATEVER, Claim, Where
 from treadle.engines.dynamodb import gate
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import GATE, Place, Slot
+from treadle.engines.values import WHATEVER, Claim, Where
 from treadle.model import State, new_id
 from treadle.model.lifecycle import Released, Succeeded
 from treadle.model.records import Pause

@@ -6,11 +6,11 @@ from uuid import uuid4
 import pytest
 
 from making import LEASE, a_job, an_error, claim, claimed, current, ended, enqueued, recover, running, settle
-from treadle.engines.contract import Hold, Retention, Ruling, Where
 from treadle.engines.dynamodb import engine as engine_module
 from treadle.engines.dynamodb import pruning
 from treadle.engines.dynamodb.items import id_of
 from treadle.engines.dynamodb.keeping import DEEP, PAGE
+from treadle.engines.values import Hold, Retention, Ruling, Where
 from treadle.model import Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Released, Succeeded
 from treadle.model.retry import Retry

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claim, claimed, crashed, current, ended, enqueued, running, settle, write
-from treadle.engines.contract import Hold, Renewal, Retention, Ruling, Where
 from treadle.engines.dynamodb.items import INLINE, PIECE
+from treadle.engines.values import Hold, Renewal, Retention, Ruling, Where
 from treadle.model import PAYLOAD_CAP, JobError, Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 from treadle.model.retry import Retry

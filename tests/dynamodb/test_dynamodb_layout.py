@@ -10,8 +10,8 @@ import pytest
 from workbench import until, working
 
 from making import a_job, an_error, claim, claimed, crashed, current, ended, enqueued, recover, running, settle
-from treadle.engines.contract import Hold, Renewal, Ruling, Where
 from treadle.engines.dynamodb.items import Place, Slot, id_place, key_place, plain
+from treadle.engines.values import Hold, Renewal, Ruling, Where
 from treadle.model import KEY_CAP, NAME_CAP, Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Released, Snoozed, Stopped, Succeeded
 from treadle.model.retry import Retry

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claimed, current, ended, enqueued, running, settle
-from treadle.engines.contract import WHATEVER, Ruling, Where
 from treadle.engines.dynamodb.items import Place
 from treadle.engines.dynamodb.trail import MOST_LINES
+from treadle.engines.values import WHATEVER, Ruling, Where
 from treadle.model import Event, FollowUp, OnEnd, Reason, State, What, lifecycle
 from treadle.model.lifecycle import Refused, Succeeded
 from treadle.model.records import ANY, Member, Pause, Schedule, Seal, subject

@@ -13,8 +13,8 @@ from workbench import ended, in_state, until, watched, working
 
 from making import a_job, an_error, claim, current, enqueued, race, recover, running, settle, several, taken_over
 from treadle import Context, InvalidJob, InvalidPayload, Job, Reason, Retry, State, Treadle, Unique
-from treadle.engines.contract import Hold, Renewal, Ruling
 from treadle.engines.dynamodb.items import Place
+from treadle.engines.values import Hold, Renewal, Ruling
 from treadle.model import Scope
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.testing import FakeClock, run_until_idle

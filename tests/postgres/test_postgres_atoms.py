@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from making import LEASE, a_job, an_error, claim, current, ended, enqueued, running, write
-from treadle.engines.contract import Claim, Hold, Retention, Ruling, Where
 from treadle.engines.postgres.engine import PostgresEngine
+from treadle.engines.values import Claim, Hold, Retention, Ruling, Where
 from treadle.model import Job, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.model.retry import Retry

@@ -12,12 +12,12 @@ import pytest
 import stores
 from making import LEASE, a_job, claim, enqueued
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Hold, Where
 from treadle.engines.postgres import keeping, looking, records, scripts, turn
 from treadle.engines.postgres.places import Place, Places
 from treadle.engines.postgres.rows import change_record, packed
 from treadle.engines.postgres.schema import named
 from treadle.engines.retention import Rule
+from treadle.engines.values import Claim, Hold, Where
 from treadle.model import State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Seal

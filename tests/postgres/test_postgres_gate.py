@@ -19,11 +19,11 @@ import pytest
 from workbench import until
 
 from making import LEASE, a_job, claim, enqueued
-from treadle.engines.contract import WHATEVER, Claim, Where
 from treadle.engines.postgres import records, turn
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.postgres.places import Places
 from treadle.engines.postgres.schema import named
+from treadle.engines.values import WHATEVER, Claim, Where
 from treadle.errors import EngineUnavailable
 from treadle.model import Job, State, new_id
 from treadle.model.records import ANY, Pause
@@ -374,7 +374,7 @@ JOBS = 40
 CLAIMER = """
 import json, sys, time
 from treadle.engines import connect
-from treadle.engines.contract import Claim
+from treadle.engines.values import Claim
 from treadle.engines.postgres import turn
 from treadle.model import new_id
 

@@ -19,10 +19,11 @@ from workbench import until
 import stores
 from making import a_job, an_error
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Hold, Retention, Where, drive
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.connections import Connection, conninfo
 from treadle.engines.postgres.engine import PostgresEngine
+from treadle.engines.scripts import drive
+from treadle.engines.values import Claim, Hold, Retention, Where
 from treadle.model import Job, Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Succeeded
 from treadle.model.retry import Retry

@@ -10,9 +10,11 @@ import psycopg
 import pytest
 
 from making import LEASE, a_job, claim, current, ended, enqueued, running, write
-from treadle.engines.contract import Claim, Engine, Hold, Renewal, Retention, Ruling, drive
+from treadle.engines.contract import Engine
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
+from treadle.engines.scripts import drive
+from treadle.engines.values import Claim, Hold, Renewal, Retention, Ruling
 from treadle.model import Change, Job, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 from treadle.testing import FakeClock

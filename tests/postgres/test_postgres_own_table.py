@@ -19,7 +19,7 @@ from making import OUTCOMES, claim, claimed, current, every_outcome, settle, sta
 from provision import Cluster
 from stores import SECOND, missing
 from treadle import GiveUp, Job, Reason, Retry, State, Treadle, Unique
-from treadle.engines.contract import Hold, Renewal, Ruling
+from treadle.engines.values import Hold, Renewal, Ruling
 from treadle.model import JobError
 from treadle.model.lifecycle import Failed, Refused, Snoozed, Succeeded
 from treadle.testing import FakeClock

@@ -10,10 +10,10 @@ import pytest
 
 import provision
 from making import a_job, claim, current, enqueued
-from treadle.engines.contract import Retention, Ruling, Saved, Where
 from treadle.engines.postgres import records, schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.rows import on_end_from, on_end_text
+from treadle.engines.values import Retention, Ruling, Saved, Where
 from treadle.errors import EngineError
 from treadle.model import Event, FollowUp, Job, OnEnd, Scope, State, What, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded

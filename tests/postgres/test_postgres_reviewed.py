@@ -12,7 +12,8 @@ from workbench import until
 
 from making import a_job, an_error, claimed, current, enqueued, running, settle
 from treadle import Context, Retry
-from treadle.engines.contract import Claim, Ruling, Where, drive
+from treadle.engines.scripts import drive
+from treadle.engines.values import Claim, Ruling, Where
 from treadle.errors import EngineUnavailable
 from treadle.model import Scope, State, new_id
 from treadle.model.lifecycle import Failed, Succeeded

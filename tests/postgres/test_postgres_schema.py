@@ -21,10 +21,11 @@ from making import a_job, claim, claimed, current, ended, enqueued, race, settle
 from provision import Cluster, standby
 from treadle import Treadle, lifecycle
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Engine, Finding, Hold, Retention, Ruling, Walls, Where
+from treadle.engines.contract import Engine
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.postgres.schema import Migration
+from treadle.engines.values import Claim, Finding, Hold, Retention, Ruling, Walls, Where
 from treadle.errors import ConfigError, EngineError, SchemaError
 from treadle.model import State, new_id
 from treadle.model.lifecycle import Succeeded

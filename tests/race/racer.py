@@ -13,7 +13,8 @@ from datetime import timedelta
 
 from treadle import EngineUnavailable, lifecycle
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Engine, Ruling
+from treadle.engines.contract import Engine
+from treadle.engines.values import Claim, Ruling
 from treadle.model import Change, Job, Scope, new_id
 from treadle.model.clock import SystemClock
 from treadle.model.lifecycle import Succeeded

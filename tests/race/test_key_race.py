@@ -12,7 +12,7 @@ import pytest
 
 from making import a_job
 from treadle.engines import connect
-from treadle.engines.contract import Where
+from treadle.engines.values import Where
 from treadle.model import Scope, State
 
 RACER = Path(__file__).parent / "racer.py"

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import stores
 from treadle.engines import connect
-from treadle.engines.contract import Engine, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import Where
 from treadle.model.records import Misfire, Schedule
 
 PROCESS = Path(__file__).with_name("timekeeper.py")

@@ -15,7 +15,8 @@ import pytest
 
 from making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Engine, Ruling, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import Claim, Ruling, Where
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import State
 from treadle.model.lifecycle import Succeeded

@@ -9,9 +9,10 @@ import pytest
 
 from making import a_job, an_error, claim, enqueued
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
+from treadle.engines.contract import Engine
 from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite.rows import JOB, row_from
+from treadle.engines.values import Claim, Hold, Renewal, Retention, Ruling, Where
 from treadle.model import Job, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Snoozed, Succeeded
 from treadle.model.records import ANY, Pause, Schedule

@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claim, current, enqueued, settle
-from treadle.engines.contract import Engine, Ruling, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import Ruling, Where
 from treadle.model import Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.model.retry import Retry

@@ -16,7 +16,8 @@ import pytest
 
 from making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import Claim, Hold, Renewal, Retention, Ruling, Where
 from treadle.errors import EngineUnavailable
 from treadle.model import Job, State
 from treadle.model.lifecycle import Succeeded

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from making import a_job, current, enqueued, running
-from treadle.engines.contract import Engine, Hold, Renewal
+from treadle.engines.contract import Engine
+from treadle.engines.values import Hold, Renewal
 
 FORKERS = """
 import faulthandler, os, sys, threading

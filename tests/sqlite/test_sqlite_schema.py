@@ -9,11 +9,12 @@ import pytest
 
 from making import a_job, claim, current, enqueued
 from treadle.engines import connect
-from treadle.engines.contract import Engine, Where
+from treadle.engines.contract import Engine
 from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite import file
 from treadle.engines.sqlite.file import Migration
 from treadle.engines.sqlite.rows import micros, row_from
+from treadle.engines.values import Where
 from treadle.errors import EngineError, SchemaError
 from treadle.model import Event, State, What
 from treadle.testing import FakeClock

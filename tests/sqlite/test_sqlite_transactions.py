@@ -10,7 +10,9 @@ import pytest
 
 from making import a_job, an_error, claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.contract import Engine, Ruling, Script, Where
+from treadle.engines.contract import Engine
+from treadle.engines.scripts import Script
+from treadle.engines.values import Ruling, Where
 from treadle.errors import EngineError
 from treadle.model import Scope, State, What, lifecycle
 from treadle.model.lifecycle import Failed, Succeeded

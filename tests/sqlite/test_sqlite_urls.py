@@ -10,7 +10,8 @@ import pytest
 
 from making import claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.contract import Engine, Ruling, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import Ruling, Where
 from treadle.errors import ConfigError, TreadleError
 from treadle.model import Job, State
 from treadle.model.lifecycle import Succeeded

@@ -8,8 +8,8 @@ import pytest
 
 from making import a_job
 from treadle.engines import connect
-from treadle.engines.contract import Script
 from treadle.engines.postgres import scripts as postgres
+from treadle.engines.scripts import Script
 from treadle.engines.sqlite import scripts as sqlite
 from treadle.model import Change, Job, Scope, State, lifecycle
 from treadle.model.lifecycle import Succeeded

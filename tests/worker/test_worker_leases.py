@@ -11,7 +11,7 @@ import pytest
 from workbench import any_engine, ended, until, watched, working
 
 from treadle import Context, EngineUnavailable, Job, LeaseLost, State, Treadle, lifecycle
-from treadle.engines.contract import Ruling
+from treadle.engines.values import Ruling
 
 
 @pytest.mark.covers("003-S12.a", "002-Q12.a")

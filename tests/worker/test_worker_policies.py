@@ -13,7 +13,7 @@ from workbench import Crowd, any_engine, ended, in_state, until, watched, workin
 import treadle.worker.maintenance.recovery
 from making import claim
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle
-from treadle.engines.contract import Held, Hold, Renewal
+from treadle.engines.values import Held, Hold, Renewal
 from treadle.worker.worker import Worker
 
 # --------------------------------------------------------------------------------------------------- sweep

@@ -18,8 +18,9 @@ from treadle.engines.contract import Engine
 from treadle.model import clock as clocks
 from treadle.model.clock import SystemClock
 from treadle.model.lifecycle import Stopped
-from treadle.tasks.context import Attempt, Told
 from treadle.tasks.context import Context as HandlerContext
+from treadle.tasks.context import Told
+from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call
 from treadle.worker.executors import loop as on_loop
 

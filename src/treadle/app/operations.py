@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from treadle.app import queries as looking
 from treadle.app.profile import LABELS, Profile
 from treadle.edits import Act, operate, put, remove
-from treadle.engines.contract import Engine, Page, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import Page, Where
 from treadle.errors import InvalidJob, JobNotFound, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, Job, State, What, check_name, clean, lifecycle
 from treadle.model.clock import Duration, seconds

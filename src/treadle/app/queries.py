@@ -3,7 +3,8 @@
 from datetime import datetime
 
 from treadle.app.profile import LABELS, Meaning
-from treadle.engines.contract import Engine, Page, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import Page, Where
 from treadle.errors import JobNotFound
 from treadle.model import Job, State
 

@@ -19,7 +19,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from treadle.engines.contract import Retention
+from treadle.engines.values import Retention
 from treadle.errors import ConfigError
 from treadle.model import State
 from treadle.model.clock import seconds

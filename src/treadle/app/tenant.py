@@ -5,7 +5,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from treadle.app.operations import Handle
-from treadle.engines.contract import Engine, Receipt
+from treadle.engines.contract import Engine
+from treadle.engines.values import Receipt
 from treadle.errors import InvalidJob, UnknownTask
 from treadle.model import FollowUp, Job, check_name
 from treadle.tasks.registry import Tasks

@@ -11,7 +11,8 @@ from treadle.app.operations import Handle, note
 from treadle.app.profile import Profile, checked
 from treadle.app.tenant import Tenant
 from treadle.engines import connect
-from treadle.engines.contract import Engine, Finding, Half, Receipt, Walls
+from treadle.engines.contract import Engine
+from treadle.engines.values import Finding, Half, Receipt, Walls
 from treadle.errors import InvalidJob
 from treadle.model import FollowUp, Job, check_name
 from treadle.model.clock import Clock, Duration
@@ -280,7 +281,7 @@ class Treadle(Handle):
         name: str | None = None,
     ) -> "Worker":
         """A worker for this app's tasks, not started: `async with app.worker():` in a web app's lifespan."""
-        from treadle.worker.config import plan_from  # noqa: PLC0415 - a process that only enqueues does not need them
+        from treadle.app.worker_config import plan_from  # noqa: PLC0415 - a process that only enqueues does not need them
         from treadle.worker.worker import Worker  # noqa: PLC0415
 
         given = {

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from treadle.engines.contract import Hold
+from treadle.engines.values import Hold
 from treadle.model import Change, Fence, FollowUp, Job, JobError, OnEnd, Progress, Reason, Scope, State, holds_nul
 from treadle.model.retry import Retry
 

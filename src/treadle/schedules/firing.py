@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from treadle.edits import Act, put
-from treadle.engines.contract import Engine, Receipt
+from treadle.engines.contract import Engine
+from treadle.engines.values import Receipt
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Job, What, checked, new_id
 from treadle.model.records import Schedule

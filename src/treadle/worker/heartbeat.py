@@ -5,9 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from treadle.engines.contract import Engine, Hold, Renewal
+from treadle.engines.contract import Engine
+from treadle.engines.values import Hold, Renewal
 from treadle.errors import EngineError
-from treadle.tasks.context import Attempt, Told
+from treadle.tasks.context import Told
+from treadle.worker.attempt import Attempt
 
 log = logging.getLogger("treadle.keeper")
 

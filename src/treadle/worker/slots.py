@@ -16,13 +16,15 @@ from treadle.engines.contract import Engine
 from treadle.errors import UnknownTask
 from treadle.model import Reason
 from treadle.model.lifecycle import Outcome, Refused, Released, Snoozed
-from treadle.tasks.context import Attempt, Context, Told
+from treadle.tasks.context import Context, Told
 from treadle.tasks.task import Task
-from treadle.transactions import asettle_in, settle_in
+from treadle.worker.attempt import Attempt
 from treadle.worker.config import Plan
-from treadle.worker.executors import Call, error_from, timed_out
+from treadle.worker.executors import Call
 from treadle.worker.executors.loop import LoopExecutor
 from treadle.worker.executors.threads import ThreadExecutor
+from treadle.worker.outcomes import error_from, timed_out
+from treadle.worker.settle import asettle_in, settle_in
 
 log = logging.getLogger("treadle.worker")
 

@@ -17,21 +17,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
-from treadle.engines.contract import Claim, Engine, Hold, Renewal, Ruling, Verdict
+from treadle.engines.contract import Engine
+from treadle.engines.values import Claim, Hold, Renewal, Ruling, Verdict
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Change, Job, Reason, State, lifecycle, new_id
 from treadle.model.lifecycle import Outcome, Refused, Released
 from treadle.model.records import Member, Schedule, silence
 from treadle.schedules.firing import Scheduler
-from treadle.tasks.context import Attempt, Told
+from treadle.tasks.context import Told
 from treadle.tasks.task import Task
-from treadle.transactions import committed
+from treadle.worker.attempt import Attempt
 from treadle.worker.config import Plan
-from treadle.worker.executors import error_from, uncommitted
 from treadle.worker.heartbeat import Keeper
 from treadle.worker.maintenance.housekeeping import Housekeeping
 from treadle.worker.maintenance.presence import Membership
 from treadle.worker.maintenance.recovery import Upkeep
+from treadle.worker.outcomes import error_from, uncommitted
+from treadle.worker.settle import committed
 from treadle.worker.slots import Slots
 
 log = logging.getLogger("treadle.worker")

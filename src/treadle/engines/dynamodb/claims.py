@@ -14,7 +14,6 @@ from heapq import merge
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
-from treadle.engines.contract import Claim, in_order
 from treadle.engines.dynamodb import writes
 from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed
 from treadle.engines.dynamodb.filing import Filing, Met
@@ -24,6 +23,8 @@ from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import AT_ONCE, Memory, Pools
 from treadle.engines.dynamodb.slots import Range, Slots
 from treadle.engines.dynamodb.writes import Table
+from treadle.engines.fence import in_order
+from treadle.engines.values import Claim
 from treadle.model import UUID, Job, State
 from treadle.model.records import ANY
 

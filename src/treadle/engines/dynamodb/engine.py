@@ -12,24 +12,6 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
-from treadle.engines.contract import (
-    Claim,
-    Finding,
-    Half,
-    Held,
-    Hold,
-    Page,
-    Receipt,
-    Retention,
-    Saved,
-    Script,
-    Turn,
-    Verdict,
-    Walls,
-    Whatever,
-    Where,
-    arrived,
-)
 from treadle.engines.dynamodb import claims, table, writes
 from treadle.engines.dynamodb.client import BRIEFLY, Client
 from treadle.engines.dynamodb.costs import Costs
@@ -47,6 +29,24 @@ from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.storing import Storing
 from treadle.engines.dynamodb.trail import Trail
 from treadle.engines.dynamodb.writes import Part, Table
+from treadle.engines.fence import arrived
+from treadle.engines.scripts import Script
+from treadle.engines.values import (
+    Claim,
+    Finding,
+    Half,
+    Held,
+    Hold,
+    Page,
+    Receipt,
+    Retention,
+    Saved,
+    Turn,
+    Verdict,
+    Walls,
+    Whatever,
+    Where,
+)
 from treadle.engines.waiting import Hints
 from treadle.errors import EngineError, EngineUnavailable, NotPossible, SchemaError
 from treadle.model import Change, Event, Job, State

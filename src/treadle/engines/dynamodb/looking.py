@@ -7,7 +7,6 @@ from heapq import merge
 from itertools import chain, islice
 from typing import Any
 
-from treadle.engines.contract import LISTED, Page, Where
 from treadle.engines.dynamodb.client import TRIES, Client
 from treadle.engines.dynamodb.items import (
     PLAIN,
@@ -27,6 +26,7 @@ from treadle.engines.dynamodb.items import (
 from treadle.engines.dynamodb.lines import event_from, lines
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.slots import Slots
+from treadle.engines.values import LISTED, Page, Where
 from treadle.errors import EngineError
 from treadle.model import UUID, Event, Job, State
 

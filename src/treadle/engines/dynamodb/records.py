@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from treadle.engines.contract import Receipt, Saved, Whatever, arrived
 from treadle.engines.dynamodb.client import ALL, BATCH, TRIES, Client, Crowded, Failed
 from treadle.engines.dynamodb.gate import Keeper, Raised
 from treadle.engines.dynamodb.items import INLINE, Item, Place, joined, piece_places, pieces_of, place_of, text_of
@@ -20,7 +19,9 @@ from treadle.engines.dynamodb.rows import (
 )
 from treadle.engines.dynamodb.storing import Storing
 from treadle.engines.dynamodb.writes import ABSENT, Part, Table, Test, delete, put, there, trail
+from treadle.engines.fence import arrived
 from treadle.engines.records import TABLES, table_of
+from treadle.engines.values import Receipt, Saved, Whatever
 from treadle.errors import EngineError
 from treadle.model import Event, Job
 from treadle.model.records import Pause, Record, Schedule, subject

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from treadle.engines.contract import Held, Hold, Renewal
 from treadle.engines.dynamodb import writes
 from treadle.engines.dynamodb.client import Client, Crowded, Failed, pauses
 from treadle.engines.dynamodb.items import Item, Place, Value, value_of
@@ -12,6 +11,7 @@ from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Memory
 from treadle.engines.dynamodb.writes import Table
 from treadle.engines.rows import renewal_of
+from treadle.engines.values import Held, Hold, Renewal
 from treadle.errors import EngineUnavailable
 from treadle.model import State
 

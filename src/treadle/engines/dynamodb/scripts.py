@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from treadle.engines.contract import ITEMS, Receipt, Ruling, Script, Verdict, arrived, fits, judge
 from treadle.engines.dynamodb.client import BATCH
 from treadle.engines.dynamodb.items import (
     Item,
@@ -23,6 +22,9 @@ from treadle.engines.dynamodb.items import (
 )
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.writes import Part, key_of
+from treadle.engines.fence import arrived, fits, judge
+from treadle.engines.scripts import ITEMS, Script
+from treadle.engines.values import Receipt, Ruling, Verdict
 from treadle.errors import ConfigError, EngineError
 from treadle.model import Change, Job
 

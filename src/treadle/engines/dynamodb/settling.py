@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
-from treadle.engines.contract import Ruling, Verdict, arrived, judge
 from treadle.engines.dynamodb import writes
 from treadle.engines.dynamodb.claims import Cursors
 from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed
@@ -13,6 +12,8 @@ from treadle.engines.dynamodb.items import Place, holder_of, id_place
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Memory
 from treadle.engines.dynamodb.writes import Part, Table
+from treadle.engines.fence import arrived, judge
+from treadle.engines.values import Ruling, Verdict
 from treadle.model import Change, Fence, Job, State, What
 
 PLACED_BY = ("due_at", "queue", "lane", "priority", "task_version")

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from treadle.engines.contract import LISTED, Claim
 from treadle.engines.dynamodb.items import (
     INLINE,
     SPILLED,
@@ -24,6 +23,7 @@ from treadle.engines.dynamodb.items import (
     value_of,
 )
 from treadle.engines.dynamodb.lines import cost_place, ended_place, event_item, expiry_place, marker_place
+from treadle.engines.values import LISTED, Claim
 from treadle.model import Change, Event, Fence, Job, Scope, State, What
 
 Part = dict[str, Any]

@@ -12,27 +12,7 @@ from typing import TypeVar
 
 import psycopg
 
-from treadle.engines.contract import (
-    Claim,
-    Finding,
-    Half,
-    Held,
-    Hold,
-    Page,
-    Receipt,
-    Renewal,
-    Retention,
-    Ruling,
-    Saved,
-    Script,
-    Turn,
-    Verdict,
-    Walls,
-    Whatever,
-    Where,
-    drive,
-    in_order,
-)
+from treadle.engines.fence import in_order
 from treadle.engines.postgres import looking, records, schema, scripts
 from treadle.engines.postgres.connections import CALL, DATA_ERRORS, Connection, Connections, conninfo
 from treadle.engines.postgres.doctor import FACTS, examine
@@ -46,6 +26,25 @@ from treadle.engines.postgres.walls import SETTING, stand, walls_sql
 from treadle.engines.postgres.walls import examine as examine_walls
 from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.rows import Row
+from treadle.engines.scripts import Script, drive
+from treadle.engines.values import (
+    Claim,
+    Finding,
+    Half,
+    Held,
+    Hold,
+    Page,
+    Receipt,
+    Renewal,
+    Retention,
+    Ruling,
+    Saved,
+    Turn,
+    Verdict,
+    Walls,
+    Whatever,
+    Where,
+)
 from treadle.errors import EngineError, SchemaError
 from treadle.model import UUID, Change, Event, Job, State
 from treadle.model.records import Pause, Record, Schedule, Seal

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from treadle.engines.contract import LISTED, Page, Where
 from treadle.engines.postgres.rows import JOB, job_from
 from treadle.engines.rows import COLUMNS
+from treadle.engines.values import LISTED, Page, Where
 from treadle.model import UUID, Job, State
 
 EVENTS = """

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from treadle.engines.contract import Whatever
 from treadle.engines.postgres.rows import event_from, moment
 from treadle.engines.records import JSONS, TABLES, Table, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.rows import Row
+from treadle.engines.values import Whatever
 from treadle.errors import EngineUnavailable
 from treadle.model import Event
 from treadle.model.records import KEYS, Record, Schedule, Seal

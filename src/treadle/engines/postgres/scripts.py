@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from treadle.engines.contract import Receipt, Ruling, Script, Verdict, fits, judge
+from treadle.engines.fence import fits, judge
 from treadle.engines.postgres.rows import (
     CHANGE,
     EDIT,
@@ -29,6 +29,8 @@ from treadle.engines.postgres.rows import (
     unpack,
 )
 from treadle.engines.rows import COLUMNS, EDITED, NEW
+from treadle.engines.scripts import Script
+from treadle.engines.values import Receipt, Ruling, Verdict
 from treadle.errors import EngineUnavailable
 from treadle.model import Change, Fence, Job, What
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from treadle.engines.contract import Claim
 from treadle.engines.postgres.places import Place
 from treadle.engines.postgres.rows import CHANGE, packed, stored, unpack
 from treadle.engines.postgres.scripts import SETTLED
 from treadle.engines.rows import Row
+from treadle.engines.values import Claim
 
 SPARE = 1000  # jobs that one statement may put away beside what it claims
 

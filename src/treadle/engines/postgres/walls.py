@@ -8,9 +8,9 @@ it. FORCE holds the tables' owner to it too.
 import re
 from collections.abc import Sequence
 
-from treadle.engines.contract import Finding, Walls
 from treadle.engines.postgres.connections import Connection
 from treadle.engines.postgres.schema import named
+from treadle.engines.values import Finding, Walls
 from treadle.errors import ConfigError
 
 TABLES = ("jobs", "finished", "keys", "events", "schedules", "pauses", "seals")

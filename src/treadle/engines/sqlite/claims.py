@@ -7,8 +7,8 @@ from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
 
-from treadle.engines.contract import Claim
 from treadle.engines.sqlite.rows import micros
+from treadle.engines.values import Claim
 from treadle.model.records import ANY, Gate
 
 SPARE = 1000  # jobs that one look may meet and not take

@@ -11,31 +11,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from treadle.engines.contract import (
-    LISTED,
-    WHATEVER,
-    Claim,
-    Finding,
-    Half,
-    Held,
-    Hold,
-    Page,
-    Receipt,
-    Renewal,
-    Retention,
-    Ruling,
-    Saved,
-    Script,
-    Turn,
-    Verdict,
-    Walls,
-    Whatever,
-    Where,
-    drive,
-    in_order,
-)  # fmt: skip
+from treadle.engines.fence import in_order
 from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.rows import Row, renewal_of
+from treadle.engines.scripts import Script, drive
 from treadle.engines.sqlite import records, scripts
 from treadle.engines.sqlite.claims import pick
 from treadle.engines.sqlite.file import (
@@ -49,6 +28,26 @@ from treadle.engines.sqlite.file import (
     migrations,
 )
 from treadle.engines.sqlite.rows import JOB, event_from, job_from, micros
+from treadle.engines.values import (
+    LISTED,
+    WHATEVER,
+    Claim,
+    Finding,
+    Half,
+    Held,
+    Hold,
+    Page,
+    Receipt,
+    Renewal,
+    Retention,
+    Ruling,
+    Saved,
+    Turn,
+    Verdict,
+    Walls,
+    Whatever,
+    Where,
+)
 from treadle.errors import EngineError, NotPossible, SchemaError
 from treadle.model import UUID, Change, Event, Job, Scope, State, What
 from treadle.model.clock import SystemClock

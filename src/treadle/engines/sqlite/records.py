@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from treadle.engines.contract import Whatever
 from treadle.engines.records import TABLES, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.rows import Row
 from treadle.engines.sqlite.rows import event_from, micros, moment
+from treadle.engines.values import Whatever
 from treadle.model import Event
 from treadle.model.records import Gate, Pause, Record, Schedule, Seal
 

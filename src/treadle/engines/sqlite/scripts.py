@@ -10,9 +10,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from treadle.engines.contract import Receipt, Ruling, Script, Verdict, arrived, judge
+from treadle.engines.fence import arrived, judge
 from treadle.engines.rows import COLUMNS, EDITED, NEW, Row, fence_of, small
+from treadle.engines.scripts import Script
 from treadle.engines.sqlite.rows import JOB, job_from, micros, row_from
+from treadle.engines.values import Receipt, Ruling, Verdict
 from treadle.model import Change, Fence, Job, What, holds_nul
 
 

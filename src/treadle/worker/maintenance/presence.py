@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from treadle.engines.contract import WHATEVER, Engine
+from treadle.engines.contract import Engine
+from treadle.engines.values import WHATEVER
 from treadle.model.records import Member, silence
 from treadle.worker.config import Plan
 

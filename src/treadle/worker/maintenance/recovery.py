@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from treadle.engines.contract import Engine, Ruling
+from treadle.engines.contract import Engine
+from treadle.engines.values import Ruling
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Change, Job, State, lifecycle
 from treadle.schedules.firing import Scheduler
