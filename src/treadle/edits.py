@@ -9,10 +9,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
-from treadle.app.queries import get
 from treadle.engines.contract import Engine
 from treadle.engines.values import Ruling
-from treadle.errors import NotPossible
+from treadle.errors import JobNotFound, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, Job, What, check_name, clean
 from treadle.model.backoff import lock_waits
 from treadle.model.records import Pause, Schedule, subject
@@ -35,19 +34,27 @@ class Act(NamedTuple):
         return Event(subject(record), record.revision, self.at, self.what, self.actor, note, record.tenant)
 
 
+def get_job(engine: Engine, job_id: str) -> Job:
+    """The job of this id, finished ones too; JobNotFound if there is none."""
+    [job] = engine.get([str(job_id).lower()])
+    if job is None:
+        raise JobNotFound(str(job_id))
+    return job
+
+
 def operate(engine: Engine, job_id: str, decide: Callable[[Job, datetime], Change], *, actor: str) -> Job:
     """Write what `decide` makes of the job and the time; the job afterwards."""
     check_name("actor", actor)
     for wait in lock_waits():
-        change = decide(get(engine, job_id), engine.now())
+        change = decide(get_job(engine, job_id), engine.now())
         [verdict] = engine.turn([change]).verdicts
         if verdict.ruling is Ruling.APPLIED:
-            return get(engine, job_id)
+            return get_job(engine, job_id)
         if verdict.ruling is Ruling.REFUSED:
             by = f" by job {verdict.holder}; wait for it, or cancel it first" if verdict.holder else ""
             raise NotPossible(f"job {job_id}: {verdict.why}{by}")
         if verdict.ruling is Ruling.LOST and _in_trail(engine, change.line):
-            return get(engine, job_id)  # by us: the answer was lost and the write repeated
+            return get_job(engine, job_id)  # by us: the answer was lost and the write repeated
         if verdict.ruling is Ruling.BUSY:
             time.sleep(wait)
     raise NotPossible(f"job {job_id} keeps changing, or an open transaction holds it; try again")

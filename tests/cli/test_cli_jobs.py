@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from treadle.app.profile import Profile
-from treadle.cli.describe import standing
+from treadle.app.views import standing
 from treadle.cli.jobs import _account, _tries
 from treadle.model import Job, Reason, State, new_id
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treadle.app import queries as looking
+from treadle.app import queries
 from treadle.app.profile import LABELS, Profile
-from treadle.edits import Act, operate, put, remove
+from treadle.edits import Act, get_job, operate, put, remove
 from treadle.engines.contract import Engine
 from treadle.engines.values import Page, Where
 from treadle.errors import InvalidJob, JobNotFound, NotPossible
@@ -68,7 +68,7 @@ class Handle:
 
     def get(self, job_id: str) -> Job:
         """The job of this id, finished ones too."""
-        job = looking.get(self.engine, job_id)
+        job = get_job(self.engine, job_id)
         if self.bound not in (None, job.tenant):
             raise JobNotFound(str(job_id))
         return job
@@ -90,14 +90,14 @@ class Handle:
         shorter than `limit`, and the jobs of that state are read until one fits; of a word that means several states,
         one state comes after the other.
         """
-        if not 1 <= limit <= looking.PAGE:
-            raise InvalidJob("limit", f"{limit} must be from 1 to {looking.PAGE}; go on with the cursor")
+        if not 1 <= limit <= queries.PAGE:
+            raise InvalidJob("limit", f"{limit} must be from 1 to {queries.PAGE}; go on with the cursor")
         where = Where(None, task, queue, self._of(tenant), key)
         meaning = None if state is None else self.profile.meaning(state)
         try:
             if meaning is None:
                 return self.engine.find(where, limit=limit, cursor=cursor)
-            return looking.find(self.engine, where, meaning, limit=limit, cursor=cursor)
+            return queries.find(self.engine, where, meaning, limit=limit, cursor=cursor)
         except (ValueError, IndexError, OverflowError):
             if cursor is None:
                 raise
@@ -116,7 +116,7 @@ class Handle:
         `state` as in `find`; what a word means only a part of is counted by reading it.
         """
         meaning = LABELS if state is None else self.profile.meaning(state)
-        counts = looking.count(self.engine, Where(None, task, queue, self._of(tenant)), meaning)
+        counts = queries.count(self.engine, Where(None, task, queue, self._of(tenant)), meaning)
         return {state: counts.get(state, 0) for state in State}
 
     def view(self, job: Job) -> dict[str, Any]:

@@ -5,18 +5,9 @@ from datetime import datetime
 from treadle.app.profile import LABELS, Meaning
 from treadle.engines.contract import Engine
 from treadle.engines.values import Page, Where
-from treadle.errors import JobNotFound
-from treadle.model import Job, State
+from treadle.model import State
 
 PAGE = 500
-
-
-def get(engine: Engine, job_id: str) -> Job:
-    """The job of this id, finished ones too."""
-    [job] = engine.get([str(job_id).lower()])
-    if job is None:
-        raise JobNotFound(str(job_id))
-    return job
 
 
 def find(engine: Engine, where: Where, meaning: Meaning, *, limit: int, cursor: str | None) -> Page:

@@ -7,8 +7,8 @@ import typer
 from rich.text import Text
 
 from treadle.app.operations import Trail
+from treadle.app.views import as_dict, event_as_dict
 from treadle.cli import options
-from treadle.cli.describe import as_dict, event_as_dict
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW
 from treadle.cli.store import MARKS

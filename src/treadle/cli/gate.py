@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from treadle.app.views import pause_as_dict
 from treadle.cli import options
-from treadle.cli.describe import pause_as_dict
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, actor
 from treadle.cli.reading import moment_from

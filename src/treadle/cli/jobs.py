@@ -14,8 +14,8 @@ from rich.text import Text
 
 from treadle.app.profile import Profile
 from treadle.app.treadle import Treadle
+from treadle.app.views import event_as_dict, short_standing, standing
 from treadle.cli import options
-from treadle.cli.describe import event_as_dict, short_standing, standing
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, table, width
 from treadle.errors import ConfigError

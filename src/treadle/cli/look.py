@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from treadle.app.views import as_dict, standing
 from treadle.cli import options
-from treadle.cli.describe import as_dict, standing
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, Id, job_id
 from treadle.cli.terminal import age, coloured, document, safe, say, table, width

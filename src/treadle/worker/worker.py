@@ -76,7 +76,7 @@ class Worker:
             engine,
             plan,
             holds=self._holds,
-            scheduler=Scheduler(engine, plan, declared, logger),
+            scheduler=Scheduler(engine, plan.name, declared, interval=plan.tick, enabled=plan.schedules, logger=logger),
             housekeeping=Housekeeping(engine, plan, tasks, self._membership.beat, logger),
             logger=logger,
         )
