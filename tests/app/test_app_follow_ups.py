@@ -7,10 +7,10 @@ from pydantic import BaseModel
 from seed_profiles import CHAT_SERVER
 
 from making import claim, start
-from treadle import Cancelled, Context, GiveUp, InvalidJob, Job, Reason, Retry, Snooze, State, Task, Treadle, lifecycle
+from treadle import Cancelled, Context, GiveUp, InvalidJob, Job, Reason, Retry, Snooze, State, Task, Treadle
 from treadle.engines.values import Ruling
 from treadle.errors import ConfigError
-from treadle.model import What
+from treadle.model import What, lifecycle
 from treadle.testing import FakeClock, run_until_idle
 
 ONCE = Retry(max_attempts=1)

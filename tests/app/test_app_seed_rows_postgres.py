@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from making import a_job, claim, current, ended, enqueued, race, recover, running, settle, several, start
-from treadle import EngineError, Job, KeyTaken, Reason, Retry, State, Task, Treadle, Unique, lifecycle
+from treadle import EngineError, Job, KeyTaken, Reason, Retry, State, Task, Treadle, Unique
 from treadle.engines.contract import Engine
 from treadle.engines.values import Hold, Renewal, Ruling
-from treadle.model import JobError
+from treadle.model import JobError, lifecycle
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 from treadle.testing import FakeClock, run_until_idle
 

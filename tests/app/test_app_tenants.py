@@ -21,12 +21,11 @@ from treadle import (
     Treadle,
     Unique,
     UnknownTask,
-    lifecycle,
 )
 from treadle.app.tenant import Tenant
 from treadle.engines.values import Ruling
 from treadle.errors import ScheduleNotFound, TreadleError
-from treadle.model import What, new_id
+from treadle.model import What, lifecycle, new_id
 from treadle.model.records import Pause, Schedule, made_id, subject
 from treadle.tasks.task import OnConflict
 from treadle.testing import FakeClock, run_until_idle

@@ -17,11 +17,11 @@ from workbench import QUICK, Crowd, Process, ended, until, working
 
 from making import a_job, claim, current, enqueued, recover, running
 from proxy import Proxy
-from treadle import Context, EngineUnavailable, State, Treadle, lifecycle
+from treadle import Context, EngineUnavailable, State, Treadle
 from treadle.engines.postgres.connections import IDLE
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
 from treadle.engines.values import Claim, Hold, Renewal, Retention, Ruling, Turn, Where
-from treadle.model import Job, Scope, new_id
+from treadle.model import Job, Scope, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Pause
 

@@ -11,10 +11,10 @@ from workbench import ended, until, working
 import provision
 from making import a_job, an_error, claim, current, enqueued, race, recover, running
 from provision import Cluster, PgBouncer
-from treadle import Context, State, Treadle, lifecycle
+from treadle import Context, State, Treadle
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.values import Claim, Hold, Renewal, Retention, Ruling, Where
-from treadle.model import Scope, new_id
+from treadle.model import Scope, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.model.retry import Retry
 

@@ -19,7 +19,7 @@ from workbench import until
 import provision
 from making import a_job, claim, claimed, current, ended, enqueued, race, settle
 from provision import Cluster, standby
-from treadle import Treadle, lifecycle
+from treadle import Treadle
 from treadle.engines import connect
 from treadle.engines.contract import Engine
 from treadle.engines.postgres import schema
@@ -27,7 +27,7 @@ from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.postgres.schema import Migration
 from treadle.engines.values import Claim, Finding, Hold, Retention, Ruling, Walls, Where
 from treadle.errors import ConfigError, EngineError, SchemaError
-from treadle.model import State, new_id
+from treadle.model import State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Pause, Seal
 from treadle.testing import FakeClock

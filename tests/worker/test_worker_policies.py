@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from workbench import Crowd, any_engine, ended, in_state, until, watched, working
 
-import treadle.worker.maintenance.recovery
 from making import claim
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle
 from treadle.engines.values import Held, Hold, Renewal
+from treadle.worker.maintenance import recovery
 from treadle.worker.worker import Worker
 
 # --------------------------------------------------------------------------------------------------- sweep
@@ -25,10 +25,8 @@ class Looks:
     def __init__(self, app: Treadle, monkeypatch: pytest.MonkeyPatch, noise: float = 1.0) -> None:
         self.now = 1000.0
         self.count = 0
-        monkeypatch.setattr(treadle.upkeep, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(
-            treadle.upkeep, "random", SimpleNamespace(uniform=lambda low, high: low + noise * (high - low))
-        )
+        monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(recovery, "random", SimpleNamespace(uniform=lambda low, high: low + noise * (high - low)))
         self.engine = watched(app)
         self.engine.expired = self._expired
         self.worker: Worker = app.worker()
