@@ -20,7 +20,7 @@ from treadle import (
 )
 from treadle.engines.contract import Engine
 from treadle.errors import EngineUnavailable, TreadleError
-from treadle.model import What
+from treadle.model import EventKind
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Misfire, Schedule
 from treadle.schedules.firing import Scheduler
@@ -70,9 +70,9 @@ def test_a_job_whose_schedule_has_jitter_is_due_a_little_later(app: Treadle, gre
 def test_how_often_schedules_are_looked_at_is_a_setting_and_15_seconds_for_the_backend(
     make_app: Callable[..., Treadle],
 ) -> None:
-    assert make_app().worker().plan.tick == 1.0
-    assert make_app(profile=BACKEND).worker().plan.tick == 15.0
-    assert make_app(profile=BACKEND, schedule_tick="1m").worker().plan.tick == 60.0
+    assert make_app().worker().config.tick == 1.0
+    assert make_app(profile=BACKEND).worker().config.tick == 15.0
+    assert make_app(profile=BACKEND, schedule_tick="1m").worker().config.tick == 60.0
 
 
 @pytest.mark.covers("000-R22.d")
@@ -84,7 +84,7 @@ def test_an_application_that_keeps_its_own_loops_leaves_schedules_off(
     hourly(app, tenant="ada")
     app.declare("declared", "greet", tenant="ada", cron="@hourly")
     clock.advance(hours=1)
-    plan = app.worker().plan
+    plan = app.worker().config
     Scheduler(app.engine, plan.name, app.declared(), enabled=plan.schedules).tick()
     assert not plan.schedules
     assert made(app) == []
@@ -420,7 +420,7 @@ def test_a_row_that_cannot_be_read_disables_itself_with_a_line_and_stops_nobody_
     bad = app.schedules.get("bad")
     assert not bad.enabled
     [line] = app.schedules.events("bad")
-    assert (line.what, line.actor, line.revision) == (What.DISABLED, "w7", bad.revision)
+    assert (line.kind, line.actor, line.revision) == (EventKind.DISABLED, "w7", bad.revision)
     assert "schedule bad: disabled" in line.note
     assert "schedule bad: disabled" in caplog.text
     assert [job.schedule for job in app.find().jobs] == ["good"]

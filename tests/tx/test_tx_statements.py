@@ -56,7 +56,7 @@ def test_a_statement_for_a_driver_of_formats_holds_nothing_else_to_fill_in(
 @pytest.mark.parametrize(("url", "placeholder"), [("postgresql://nowhere/x", "$1"), ("sqlite:///x.db", "?")])
 def test_whatever_a_script_asks_has_its_placeholder_exactly_once(url: str, placeholder: str) -> None:
     """Also what is put together on the way, with the schema's name in it."""
-    engine = connect(url, clock=lambda: NOW, everything=True)
+    engine = connect(url, clock=lambda: NOW, audit_all=True)
     pending = a_job(NOW, key="k", key_scope=Scope.PENDING)
     running = pending.evolve(state=State.RUNNING, lease_token="t", lease_until=NOW, revision=1)
     over = running.evolve(state=State.FAILED, finished_at=NOW)

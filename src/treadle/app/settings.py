@@ -112,7 +112,7 @@ class Settings(BaseSettings):
         )
 
     @property
-    def keep_lines(self) -> timedelta | None:
+    def keep_events(self) -> timedelta | None:
         """How long audit lines are kept."""
         return _span(self.keep_audit)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.errors import ConfigError
 from treadle.model import check_name
 from treadle.model.clock import Duration, seconds
-from treadle.worker.config import Plan
+from treadle.worker.config import WorkerConfig
 
 if TYPE_CHECKING:
     from treadle.app.settings import Settings
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 DAY = timedelta(days=1)
 
 
-def plan_from(settings: "Settings", given: Mapping[str, Any]) -> Plan:
+def worker_config(settings: "Settings", given: Mapping[str, Any]) -> WorkerConfig:
     """The plan of these settings, except for what is `given` and not None; ConfigError for one that cannot work."""
     said = {name: value for name, value in given.items() if value is not None}
     lanes = said.get("lanes", settings.lanes)
-    plan = Plan(
+    config = WorkerConfig(
         name=_name("name", said.get("name") or _own_name()),
         queues=_names("queues", said.get("queues", settings.queues)),
         lanes=None if lanes is None else _names("lanes", lanes, empty_allowed=True),
@@ -37,18 +37,18 @@ def plan_from(settings: "Settings", given: Mapping[str, Any]) -> Plan:
         end_expired=settings.expired_jobs == "cancel",
         start_first=settings.start == "first",
         keep=settings.keep,
-        keep_lines=settings.keep_lines,
+        keep_events=settings.keep_events,
         beat=_span("beat", settings.beat, least=0.1),
         schedules=settings.schedules,
         tick=_span("schedule_tick", settings.schedule_tick, least=0.05),
         budgets=settings.budgets,
     )
-    ages = [plan.keep.states, *plan.keep.tasks.values()] if plan.budgets else []
+    ages = [config.keep.states, *config.keep.tasks.values()] if config.budgets else []
     if any(age is not None and age < DAY for kept in ages for age in kept.values()):
         raise ConfigError("budgets: what was spent is read from finished jobs; each keep_… must be '1d' or more")
-    if not 1 <= plan.concurrency <= 1000:
-        raise ConfigError(f"concurrency: {plan.concurrency} must be from 1 to 1,000")
-    return plan
+    if not 1 <= config.concurrency <= 1000:
+        raise ConfigError(f"concurrency: {config.concurrency} must be from 1 to 1,000")
+    return config
 
 
 def _own_name() -> str:

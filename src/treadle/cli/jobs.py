@@ -205,7 +205,7 @@ def _account(job: Job, events: list[Event], now: datetime, profile: Profile) -> 
     if events:
         yield Text("  history", "dim")
     for event in events:
-        who = f"{event.what:<16} by {safe(event.actor)}"
+        who = f"{event.kind:<16} by {safe(event.actor)}"
         note = f"  {preview(event.note, 200)}" if event.note else ""
         yield Text(f"    {clock(event.at)}  {who}{note}")
 

@@ -29,17 +29,17 @@ from treadle.engines.values import (
     Claim,
     Finding,
     Half,
-    Held,
-    Hold,
+    JobFilter,
+    Lease,
+    Overwrite,
     Page,
     Receipt,
+    RenewalResult,
     Retention,
+    RowSecurity,
     Saved,
     Turn,
     Verdict,
-    Walls,
-    Whatever,
-    Where,
 )
 from treadle.model import Change, Job, State
 from treadle.model.records import Record, Schedule, Seal
@@ -82,7 +82,7 @@ class Engine(Protocol):
 
     def close(self) -> None: ...
 
-    def walls(self, walls: Walls, *, only_sql: bool = False) -> str:
+    def rls(self, walls: RowSecurity, *, only_sql: bool = False) -> str:
         """Raise walls between tenants in the store; the statements. NotPossible where a store can have none."""
         ...
 
@@ -105,7 +105,7 @@ class Engine(Protocol):
         """Write these changes (at most one a job), then claim; one commit where the store can."""
         ...
 
-    def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
+    def extend(self, holds: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         """Renew these leases and write what the attempts tell; an answer each, in order."""
         ...
 
@@ -127,11 +127,11 @@ class Engine(Protocol):
         """These jobs, in order, finished ones too."""
         ...
 
-    def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page:
         """Jobs that match, newest first; of failed and of cancelled ones, the latest to end first."""
         ...
 
-    def count(self, where: Where) -> dict[State, int]:
+    def count(self, where: JobFilter) -> dict[State, int]:
         """How many jobs match, by state."""
         ...
 
@@ -165,8 +165,8 @@ class Engine(Protocol):
         self,
         record: Record,
         *,
-        before: Record | Whatever | None,
-        line: model.Event | None = None,
+        before: Record | Overwrite | None,
+        event: model.Event | None = None,
         job: Job | None = None,
         now: datetime | None = None,
     ) -> Saved:
@@ -177,7 +177,7 @@ class Engine(Protocol):
         """
         ...
 
-    def drop(self, record: Record, *, line: model.Event | None = None) -> bool:
+    def drop(self, record: Record, *, event: model.Event | None = None) -> bool:
         """Delete a record, if it still has this revision; whether this call did it."""
         ...
 
@@ -187,7 +187,7 @@ class Engine(Protocol):
         """Audit lines that are in no seal yet, by tenant, time, job and revision."""
         ...
 
-    def seal(self, seal: Seal, lines: Sequence[model.Event]) -> bool:
+    def seal(self, seal: Seal, events: Sequence[model.Event]) -> bool:
         """Write a seal over these lines; False if its number is taken or one of them is sealed already."""
         ...
 
@@ -195,11 +195,11 @@ class Engine(Protocol):
         """The lines in a seal, by time, job and revision."""
         ...
 
-    def strays(self, *, limit: int) -> list[model.Event]:
+    def orphaned_events(self, *, limit: int) -> list[model.Event]:
         """Lines that were sealed and whose seal is not there any more: somebody has removed it."""
         ...
 
-    def forget(self, seal: Seal) -> bool:
+    def prune_events(self, seal: Seal) -> bool:
         """Delete the lines of a seal, which stays and says when; False if somebody else did."""
         ...
 

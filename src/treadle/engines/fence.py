@@ -7,7 +7,7 @@ from treadle.engines.values import Ruling, Verdict
 from treadle.model import Change, Fence, Job, State
 
 
-def arrived(job: Job, now: datetime) -> Job:
+def stamped(job: Job, now: datetime) -> Job:
     """A new job as it is stored: made now by the store's clock, and due no earlier."""
     return job.evolve(created_at=now, due_at=job.due_at if job.due_at > job.created_at else now)
 

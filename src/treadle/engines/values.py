@@ -65,7 +65,7 @@ class Receipt(NamedTuple):
     refused: str = ""  # why the store would not take it, if it would not
 
 
-class Hold(NamedTuple):
+class Lease(NamedTuple):
     """A lease to renew, with what the attempt has to tell so far."""
 
     job_id: str
@@ -84,7 +84,7 @@ class Renewal(Enum):
     LOST = "lost"
 
 
-class Held(NamedTuple):
+class RenewalResult(NamedTuple):
     """The answer to one hold, and whether somebody asked the job to stop."""
 
     job_id: str
@@ -92,7 +92,7 @@ class Held(NamedTuple):
     cancel_requested: bool = False
 
 
-class Where(NamedTuple):
+class JobFilter(NamedTuple):
     """A filter; None means any."""
 
     state: State | None = None
@@ -125,7 +125,7 @@ class Retention(NamedTuple):
         return self.tasks.get(task, {}).get(state, self.states.get(state))
 
 
-class Walls(NamedTuple):
+class RowSecurity(NamedTuple):
     """Who sees which rows, where the store itself keeps tenants apart.
 
     `owner` is a condition in SQL over the column `tenant`, such as is_record_owner(tenant::uuid), beside the tenant
@@ -137,13 +137,13 @@ class Walls(NamedTuple):
     owner: str = ""
 
 
-class Whatever(Enum):
+class Overwrite(Enum):
     """`save` without a look at what is there."""
 
-    WHATEVER = "whatever"
+    OVERWRITE = "whatever"
 
 
-WHATEVER = Whatever.WHATEVER
+OVERWRITE = Overwrite.OVERWRITE
 
 
 class Saved(NamedTuple):

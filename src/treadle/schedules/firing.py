@@ -12,7 +12,7 @@ from treadle.edits import Act, put
 from treadle.engines.contract import Engine
 from treadle.engines.values import Receipt
 from treadle.errors import EngineError, EngineUnavailable
-from treadle.model import Job, What, checked, new_id
+from treadle.model import EventKind, Job, checked, new_id
 from treadle.model.records import Schedule
 from treadle.schedules.api import reconcile
 from treadle.schedules.rules import LATE, firing, job_of
@@ -144,5 +144,5 @@ class Scheduler:
         now = self._engine.now()
         why = f"disabled, for it cannot be read: {error}"
         after = schedule.evolve(enabled=False, updated_at=now)
-        if put(self._engine, after, schedule, Act(What.DISABLED, now, self._actor, why)) is not None:
+        if put(self._engine, after, schedule, Act(EventKind.DISABLED, now, self._actor, why)) is not None:
             self._log.error("schedule %s: %s", schedule.name, why)

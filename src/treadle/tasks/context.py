@@ -13,7 +13,7 @@ from treadle.model import Job, Progress, clean
 NOTE_CAP = 500
 
 
-class Told(Enum):
+class StopReason(Enum):
     """Why a handler was asked to stop."""
 
     CANCEL = "its cancellation was requested"
@@ -26,7 +26,7 @@ class RunningAttempt(Protocol):
     """What the context needs of the attempt behind it (worker.attempt.Attempt)."""
 
     job: Job
-    told: Told | None
+    stop_reason: StopReason | None
     progress: Progress | None
     cost_micros: int
     abandoned: bool
@@ -69,7 +69,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the handler should stop: cancelled on request, past its timeout, shutting down, or lease lost."""
-        return self._attempt.told is not None
+        return self._attempt.stop_reason is not None
 
     @property
     def log(self) -> "logging.LoggerAdapter[logging.Logger]":
@@ -107,5 +107,7 @@ class Context:
         await self._asettle(self._attempt, tx, result)
 
     def _alive(self, advice: str = "") -> None:
-        if self._attempt.told is Told.LOST or self._attempt.abandoned:
-            raise LeaseLost(f"job {self.job.id} is no longer yours: {(self._attempt.told or Told.LOST).value}{advice}")
+        if self._attempt.stop_reason is StopReason.LOST or self._attempt.abandoned:
+            raise LeaseLost(
+                f"job {self.job.id} is no longer yours: {(self._attempt.stop_reason or StopReason.LOST).value}{advice}"
+            )

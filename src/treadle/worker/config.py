@@ -9,7 +9,7 @@ from treadle.engines.values import Retention
 SWEEP = 1.0  # seconds; with the lease it bounds how long a crash goes unseen
 
 
-class Plan(NamedTuple):
+class WorkerConfig(NamedTuple):
     """How a worker works; times are seconds."""
 
     name: str
@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     end_expired: bool = True
     start_first: bool = False  # write that a job starts before it does, not with the next write
     keep: Retention = Retention()
-    keep_lines: timedelta | None = None  # of the audit trail
+    keep_events: timedelta | None = None  # of the audit trail
     beat: float = 10.0  # says that it is alive
     schedules: bool = True
     tick: float = 1.0  # looks for schedules that are due

@@ -10,7 +10,7 @@ from treadle.errors import Cancelled, GiveUp, RetryLater, Snooze
 from treadle.model import MESSAGE_CAP, TRACEBACK_CAP, JobError, Reason, clean, json_text
 from treadle.model.clock import seconds
 from treadle.model.lifecycle import Failed, Outcome, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
-from treadle.tasks.context import Told
+from treadle.tasks.context import StopReason
 from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call
 
@@ -43,7 +43,7 @@ def ended_by(error: BaseException, attempt: Attempt, now: datetime) -> Outcome |
             return _delayed(lambda: Failed(what, seconds(error.after, "RetryLater after")), attempt, now)
         case GiveUp():
             return Refused(Reason.PERMANENT, error_from(error, attempt, now))
-        case Cancelled() if attempt.told in (None, Told.CANCEL):
+        case Cancelled() if attempt.stop_reason in (None, StopReason.CANCEL):
             return Stopped(clean(_words(error), MESSAGE_CAP))
         case _:
             return _unasked(error, attempt, now)
@@ -51,14 +51,14 @@ def ended_by(error: BaseException, attempt: Attempt, now: datetime) -> Outcome |
 
 def _unasked(error: BaseException, attempt: Attempt, now: datetime) -> Outcome | None:
     """The outcome of an exception that is no word of ours: what the handler was told decides how it counts."""
-    match attempt.told:
-        case Told.LOST:
+    match attempt.stop_reason:
+        case StopReason.LOST:
             return None
-        case Told.TIMEOUT:
+        case StopReason.TIMEOUT:
             return timed_out(attempt, now, error)
-        case Told.CANCEL:
+        case StopReason.CANCEL:
             return Stopped("stopped on request")
-        case Told.SHUTDOWN:
+        case StopReason.SHUTDOWN:
             return Released()
         case None:
             return Failed(error_from(error, attempt, now))

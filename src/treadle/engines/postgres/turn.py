@@ -311,7 +311,7 @@ def parameter(
     claim: Claim | None,
     now: datetime | None,
     *,
-    everything: bool = False,
+    audit_all: bool = False,
     places: Sequence[Place] = (),
     spare: int = 0,
     again: bool = False,
@@ -336,7 +336,7 @@ def parameter(
         places=[{**place._asdict(), "due_at": stored(place.due_at)} for place in places],
         again=again,
         first=first,
-        everything=everything,
+        audit_all=audit_all,
     )
     return packed(changes, now, claim=wish)
 
