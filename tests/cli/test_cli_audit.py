@@ -206,7 +206,7 @@ def test_lines_are_sealed_on_request(busy):
 def test_a_store_without_walls_of_its_own_says_so(ready):
     said = ready("rls", "--worker-role", "worker", "--app-role", "web")
     assert said.code == 1
-    assert "no row-level security" in said.err
+    assert "only PostgreSQL has row-level security" in said.err
 
 
 def test_walls_are_printed_without_a_server(call):

@@ -57,7 +57,7 @@ class Operations:
 
     engine: Engine
     profile: Profile
-    bound: str | None = None  # the one tenant it is for; None: all
+    only_tenant: str | None = None  # the one tenant it is for; None: all
     _tasks: "TaskRegistry"
 
     @property
@@ -69,7 +69,7 @@ class Operations:
     def get(self, job_id: str) -> Job:
         """The job of this id, finished ones too."""
         job = get_job(self.engine, job_id)
-        if self.bound not in (None, job.tenant):
+        if self.only_tenant not in (None, job.tenant):
             raise JobNotFound(str(job_id))
         return job
 
@@ -126,7 +126,7 @@ class Operations:
     def events(self, job_id: str) -> list[Event]:
         """The audit trail of a job, oldest first."""
         events = self.engine.events(self.get(job_id).id)
-        return [event for event in events if self.bound in (None, event.tenant)]
+        return [event for event in events if self.only_tenant in (None, event.tenant)]
 
     def why(self, job_id: str) -> list[Obstacle]:
         """Why the job is not running, the firmest reason first; of one that runs, who has it."""
@@ -135,7 +135,7 @@ class Operations:
         if job.key is not None and job.state.final:
             rivals = self.engine.find(JobFilter(None, job.task, None, job.tenant, job.key), limit=10).jobs
             holder = next((rival for rival in rivals if rival.id != job.id and not rival.state.final), None)
-        if self.bound is not None:
+        if self.only_tenant is not None:
             return why(job, self.engine.now(), self._holding(), [], holder, outside=True)
         return why(job, self.engine.now(), self._holding(), self.engine.records(WorkerInfo), holder)
 
@@ -179,7 +179,7 @@ class Operations:
         """The schedules: make, list, change, enable, disable, delete, preview, run."""
         from treadle.schedules.api import Schedules  # noqa: PLC0415 - calendars are loaded by who uses them
 
-        return Schedules(self.engine, self._tasks, self.bound)
+        return Schedules(self.engine, self._tasks, self.only_tenant)
 
     # --------------------------------------------------------------------------------------- the gate
 
@@ -238,7 +238,7 @@ class Operations:
 
     def pauses(self) -> list[Pause]:
         """The pauses that hold now."""
-        return [pause for pause in self._holding() if self.bound in (None, pause.tenant)]
+        return [pause for pause in self._holding() if self.only_tenant in (None, pause.tenant)]
 
     def _holding(self) -> list[Pause]:
         return list(Gate.at(self.engine.records(Pause), self.engine.now()).pauses)
@@ -248,7 +248,7 @@ class Operations:
         named = {field: name for field, name in said.items() if name is not None}
         for field, name in named.items():
             check_name(field, name)
-        part = [field for field in named if field != "tenant" or self.bound is None]
+        part = [field for field in named if field != "tenant" or self.only_tenant is None]
         if everything and part:
             raise InvalidJob("everything", f"is more than {', '.join(part)}: leave out one of them")
         if not everything and not named:  # a name that got lost must not stop them all
@@ -316,11 +316,11 @@ class Operations:
 
     def _of(self, tenant: str | None) -> str | None:
         """Whose rows are meant; InvalidJob if a bound handle is asked for another's."""
-        if self.bound is None:
+        if self.only_tenant is None:
             return tenant
-        if tenant not in (None, self.bound):
+        if tenant not in (None, self.only_tenant):
             raise InvalidJob("tenant", f"{tenant!r} is not the tenant of this handle")
-        return self.bound
+        return self.only_tenant
 
 
 def note(reason: str) -> str:
