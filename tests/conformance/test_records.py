@@ -337,7 +337,7 @@ VALUES = {
         started_at=moments, seen_at=moments, period=seconds,
     ),
     "seal": st.builds(
-        Seal, tenant=names, number=numbers, lines=numbers, first_at=moments, last_at=moments, digest=words,
+        Seal, tenant=names, number=numbers, events=numbers, first_at=moments, last_at=moments, digest=words,
         previous=words, hash=words, sealed_at=moments, pruned_at=maybe(moments),
     ),
 }  # fmt: skip

@@ -155,7 +155,7 @@ class Pair:
         else:  # whether the value or the fence is looked at first is open
             promise(outcome is not Ruling.APPLIED, "a value no store takes was applied:", change)
             self.counts[f"{kind}: value refused"] += outcome is Ruling.REFUSED
-        self.ledger.stop_reason(change, outcome)
+        self.ledger.told(change, outcome)
 
     def extend(self, holds: Sequence[Lease], lease: float, now: datetime) -> list[RenewalResult]:
         self.recent.append(("extend", now, holds, lease))

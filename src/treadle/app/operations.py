@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TRIES = 20
 LONGEST = 3660  # days of costs in one look
-TAIL = 100_000  # unsealed lines that are read at most
+TAIL = 100_000  # unsealed events that are read at most
 LOOKS = 2  # more at seals that seem to be wrong
 GLANCE = 0.1  # seconds between two looks at what still runs
 
@@ -42,7 +42,7 @@ class Cost(NamedTuple):
 
 
 class AuditReport(NamedTuple):
-    """What a look at the whole audit trail found: each tenant's seals, and how many lines are not sealed yet."""
+    """What a look at the whole audit trail found: each tenant's seals, and how many events are not sealed yet."""
 
     tenants: list[Verified]
     unsealed: int
@@ -273,7 +273,7 @@ class Operations:
     # -------------------------------------------------------------------------------- the audit trail
 
     def audit(self, *, limit: int = 100, tenant: str | None = None) -> list[Event]:
-        """The latest audit lines of all jobs, schedules and pauses, newest first."""
+        """The latest audit events of all jobs, schedules and pauses, newest first."""
         if not isinstance(limit, int) or limit < 1:
             raise InvalidJob("limit", f"{limit!r} must be a number, 1 or more")
         owner = self._of(tenant)
@@ -287,7 +287,7 @@ class Operations:
         return sorted(set(events), key=in_order, reverse=True)[:limit]  # one that was sealed meanwhile was read twice
 
     def verify_audit(self, *, tenant: str | None = None) -> AuditReport:
-        """Whether the sealed audit lines are as they were; and how many lines are not sealed yet."""
+        """Whether the sealed audit events are as they were; and how many events are not sealed yet."""
         owner = self._of(tenant)
         seals: dict[str, list[Seal]] = {}
         for seal in self.engine.records(Seal, tenant=owner):
@@ -300,7 +300,7 @@ class Operations:
         return AuditReport([self._verified(name, seals.get(name, ()), orphaned_events[name]) for name in names], tail)
 
     def _verified(self, tenant: str, seals: Sequence[Seal], orphaned_events: int) -> Verified:
-        """What is wrong with a tenant's seals; looked at again, for their lines may be pruned just now."""
+        """What is wrong with a tenant's seals; looked at again, for their events may be pruned just now."""
         kept = self.settings.keep_events
         found = verify(tenant, seals, self.engine.sealed, kept)
         for _ in range(LOOKS):
@@ -309,7 +309,7 @@ class Operations:
             found = verify(tenant, self.engine.records(Seal, tenant=tenant), self.engine.sealed, kept)
         if orphaned_events:
             gone = (
-                f"{orphaned_events:,} line{'s were' if orphaned_events != 1 else ' was'} sealed, and the seal is gone"
+                f"{orphaned_events:,} event{'s were' if orphaned_events != 1 else ' was'} sealed, and the seal is gone"
             )
             found = found._replace(problems=[*found.problems, gone])
         return found

@@ -153,7 +153,7 @@ class Seal(NamedTuple):
 
     tenant: str
     number: int  # from 1
-    lines: int
+    events: int
     first_at: datetime
     last_at: datetime
     digest: str

@@ -155,13 +155,13 @@ class Pruning:
         """Those that do not hold their key any more."""
         keys = self._client.get([place for item in items if (place := _key(item))])
 
-        def leases(item: Item) -> bool:
+        def holds(item: Item) -> bool:
             key = keys.get(_key(item) or place_of(item))
             if key is None or holder_of(key) != id_of(item):
                 return False
             return "until" not in key or key["until"]["S"] > text_of(now)
 
-        return [item for item in items if not leases(item)]
+        return [item for item in items if not holds(item)]
 
     def _forget(self, item: Item, now: datetime) -> int:
         """Delete a finished job with all that belongs to it; how many jobs that was."""

@@ -10,7 +10,7 @@ from treadle.engines.values import LISTED, JobFilter, Page
 from treadle.model import UUID, Job, State
 
 EVENTS = """
-select job::text, revision, at, what, actor, note, tenant from @.events where job = %s order by revision, at
+select job::text, revision, at, kind, actor, note, tenant from @.events where job = %s order by revision, at
 """
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

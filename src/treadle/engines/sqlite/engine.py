@@ -354,7 +354,7 @@ class SqliteEngine:
 
     def events(self, job_id: str) -> list[Event]:
         rows = self.file.read(
-            "select job, revision, at, what, actor, note, tenant from treadle_events where job = ?"
+            "select job, revision, at, kind, actor, note, tenant from treadle_events where job = ?"
             " order by revision, at",
             job_id,
         )
