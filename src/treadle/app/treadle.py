@@ -212,7 +212,7 @@ class Treadle(Operations):
         return recover_leases(self.engine, actor=actor, message=note(message or ""), logger=self.logger)
 
     def prune(self) -> int:
-        """Delete finished jobs and audit lines older than their retention, as workers do by themselves.
+        """Delete finished jobs and audit events older than their retention, as workers do by themselves.
 
         How many jobs were deleted.
         """

@@ -1,6 +1,6 @@
 """Tamper evidence for the audit trail: batches of events are sealed, and each seal names the one before it. Pure.
 
-A seal's digest is over its events, its hash over the digest and the hash before it. Somebody who edits, removes or moves
+A seal's digest is over its events, its hash over the digest and the hash before it. Whoever edits, removes or moves
 an event has to change the digest, and with it the hash of every later seal. Keep one hash elsewhere, and you can tell.
 """
 

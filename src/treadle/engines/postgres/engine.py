@@ -213,7 +213,7 @@ class PostgresEngine:
         def store(connection: Connection) -> list[Receipt]:
             return self._drive(connection, self._enqueuing(jobs, now, channel))
 
-        # Without keys and audit lines the insert is one statement, and that is its own transaction.
+        # Without keys and audit events the insert is one statement, and that is its own transaction.
         plain = not self._audit_all and all(job.key is None for job in jobs)
         try:
             receipts = (self._run if plain else self._transact)(store, persist=PERSISTENCE)

@@ -1,4 +1,4 @@
-"""What an operator asks: lists, counts, audit lines. Plain reads, no locks."""
+"""What an operator asks: lists, counts, audit events. Plain reads, no locks."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
