@@ -20,12 +20,11 @@ from uuid import uuid4
 from tests.support import dynamo_servers
 from tests.support.faults_dynamodb import FaultLayer
 from tests.support.making import a_job
-from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Ruling
 from treadle.engines.dynamodb.engine import DynamoEngine
-from treadle.lifecycle import Succeeded
-from treadle.model import Change, new_id
+from treadle.engines.values import Claim, Ruling
+from treadle.model import Change, lifecycle, new_id
+from treadle.model.lifecycle import Succeeded
 
 SHARDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SPREAD = 256  # of the id items, so that they are not what limits
@@ -76,7 +75,7 @@ def modelled(shards: int) -> Modelled:
     jobs = max(JOBS, 10 * shards)
     with FaultLayer(dynamo_servers.shared_dynamodb(), seed=1) as layer, table(layer, shards) as engine:
         lives(engine, BATCH)  # what is paid once is paid
-        layer.forget()
+        layer.prune_events()
         lives(engine, jobs)
         spent = layer.spent
     full = {

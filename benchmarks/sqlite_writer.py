@@ -9,9 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from treadle.clock import SystemClock
 from treadle.engines import connect
 from treadle.model import Job, new_id
+from treadle.model.clock import SystemClock
 
 THREADS, CALLS, ROUNDS = 4, 300, 5
 

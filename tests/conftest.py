@@ -10,7 +10,7 @@ import pytest
 from tests.support import stores
 from treadle import Treadle
 from treadle.engines import connect
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.testing import FakeClock
 
 pytest_plugins = ["tests.support.covers"]

@@ -17,16 +17,16 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from treadle import lifecycle
-from treadle.app import Treadle
-from treadle.context import Attempt, Context
-from treadle.engines.base import Claim, Ruling
-from treadle.executors import Call, arguments_of, ended_by, succeeded, uncommitted
-from treadle.model import Job, State, new_id
-from treadle.plan import Plan
-from treadle.scheduler import Scheduler
-from treadle.tx import asettle_in, committed, settle_in
-from treadle.upkeep import recover
+from treadle.app.treadle import Treadle
+from treadle.engines.values import Claim, Ruling
+from treadle.model import Job, State, lifecycle, new_id
+from treadle.schedules.firing import Scheduler
+from treadle.tasks.context import Context
+from treadle.worker.attempt import Attempt
+from treadle.worker.executors import Call
+from treadle.worker.maintenance.recovery import recover
+from treadle.worker.outcomes import arguments_of, ended_by, succeeded, uncommitted
+from treadle.worker.settle import asettle_in, committed, settle_in
 
 
 class FakeClock:
@@ -62,7 +62,7 @@ def run_until_idle(app: Treadle, *, queues: Sequence[str] | None = None, limit: 
     own = (task.options.queue for task in app.tasks.values())
     taken = tuple(dict.fromkeys([*own, *app.settings.queues])) if queues is None else tuple(queues)
     declared = app.declared()
-    while Scheduler(app.engine, Plan("testing", schedules=app.settings.schedules), declared).tick():
+    while Scheduler(app.engine, "testing", declared, enabled=app.settings.schedules).tick():
         declared = []
     recover(app.engine, [job for job in app.engine.expired(limit=limit) if job.state is State.PENDING], actor="testing")
     while True:
@@ -109,7 +109,7 @@ def _run(app: Treadle, job: Job) -> Job:
             attempt.job = verdict.job
             change = lifecycle.settle(attempt.job_so_far(), outcome, now())
         elif verdict.ruling is Ruling.REFUSED:
-            change = lifecycle.instead(change, verdict.holder, verdict.why, now())
+            change = lifecycle.fallback(change, verdict.holder, verdict.why, now())
         else:
             break
     return app.get(job.id)

@@ -10,14 +10,14 @@ import pytest
 from tests.support.making import race
 from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
-from treadle.audit import AT_ONCE
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.errors import TreadleError
-from treadle.housekeeping import RIPE, Housekeeping
-from treadle.model import Event, What
-from treadle.plan import Plan
-from treadle.records import Seal
+from treadle.model import Event, EventKind
+from treadle.model.records import Seal
+from treadle.model.seals import AT_ONCE
 from treadle.testing import FakeClock, run_until_idle
+from treadle.worker.config import WorkerConfig
+from treadle.worker.maintenance.housekeeping import RIPE, Housekeeping
 
 ONCE = Retry(max_attempts=1)
 
@@ -40,7 +40,7 @@ def register(app: Treadle, name: str = "EMAIL_SEND", **options: object) -> Task:
 
 def tidy(app: Treadle | Engine, **plan: object) -> Housekeeping:
     """The chores of a worker, done by hand."""
-    return Housekeeping(getattr(app, "engine", app), Plan("h1", **plan), (), lambda: 60.0)
+    return Housekeeping(getattr(app, "engine", app), WorkerConfig("h1", **plan), (), lambda: 60.0)
 
 
 def acted(app: Treadle, times: int = 1, tenant: str = "acme", actor: str = "ada") -> list[Event]:
@@ -59,12 +59,15 @@ def test_on_request_every_success_and_every_final_failure_is_in_the_trail(make_a
     task = register(app).using(tenant="acme", retry=ONCE)
     jobs = [task.enqueue(), task.enqueue("nobody"), task.enqueue("never")]
     run_until_idle(app)
-    assert [[line.what for line in app.events(job.id)] for job in jobs] == [
-        [What.ENQUEUED, What.CLAIMED, What.SUCCEEDED],
-        [What.ENQUEUED, What.CLAIMED, What.FAILED],
-        [What.ENQUEUED, What.CLAIMED, What.FAILED],
+    assert [[line.kind for line in app.events(job.id)] for job in jobs] == [
+        [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.SUCCEEDED],
+        [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.FAILED],
+        [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.FAILED],
     ]
-    assert {line.note for line in app.audit() if line.what is What.FAILED} == {"no such mailbox", "refused for good"}
+    assert {line.note for line in app.audit() if line.kind is EventKind.FAILED} == {
+        "no such mailbox",
+        "refused for good",
+    }
 
 
 def test_otherwise_failures_and_acts_of_operators_are(app: Treadle, send: Task) -> None:
@@ -72,9 +75,9 @@ def test_otherwise_failures_and_acts_of_operators_are(app: Treadle, send: Task) 
     run_until_idle(app)
     app.cancel(cancelled.id, actor="ada", reason="not wanted")
     assert app.events(sent.id) == []
-    assert [line.what for line in app.events(failed.id)] == [What.RETRYING, What.FAILED]
+    assert [line.kind for line in app.events(failed.id)] == [EventKind.RETRYING, EventKind.FAILED]
     [line] = app.events(cancelled.id)
-    assert (line.what, line.actor, line.note) == (What.CANCELLED, "ada", "not wanted")
+    assert (line.kind, line.actor, line.note) == (EventKind.CANCELLED, "ada", "not wanted")
 
 
 @pytest.mark.covers("004-T10.a", "004-T10.b", "004-T12.b")
@@ -90,8 +93,8 @@ def test_the_tenant_systems_own_events_are_in_the_trail_at_every_level(
     job = app.get(failed.id)
     assert (job.state, job.reason, job.failures) == (State.FAILED, Reason.EXHAUSTED, 2)
     last = app.events(sent.id)[-1], app.events(failed.id)[-1]
-    assert [(line.what, line.note) for line in last] == [
-        (What.SUCCEEDED, "EMAIL_SENT"), (What.FAILED, "JOB_EXHAUSTED_RETRIES: no such mailbox"),
+    assert [(line.kind, line.note) for line in last] == [
+        (EventKind.SUCCEEDED, "EMAIL_SENT"), (EventKind.FAILED, "JOB_EXHAUSTED_RETRIES: no such mailbox"),
     ]  # fmt: skip
     assert {line.tenant for line in last} == {"acme"}
     assert [line.note for line in app.events(failed.id)].count("JOB_EXHAUSTED_RETRIES: no such mailbox") == 1
@@ -105,7 +108,7 @@ def test_jobs_of_schedules_and_of_rows_leave_these_events_too(app: Treadle, cloc
     app.schedules.create("digests", "EMAIL_SEND", every="1h", for_each="users")
     clock.advance(hours=1)
     run_until_idle(app)
-    notes = [line.note for line in app.audit() if line.what in (What.SUCCEEDED, What.FAILED)]
+    notes = [line.note for line in app.audit() if line.kind in (EventKind.SUCCEEDED, EventKind.FAILED)]
     assert sorted(notes) == ["EMAIL_SENT", "EMAIL_SENT", "JOB_EXHAUSTED_RETRIES: no such mailbox"]
 
 
@@ -163,7 +166,7 @@ def test_lines_are_sealed_when_they_fill_a_seal_or_have_waited(app: Treadle, clo
     chores._seal()
     trail = app.verify_audit()
     [found] = trail.tenants
-    assert (found.tenant, found.seals, found.lines, found.problems) == ("acme", 1, 4, [])
+    assert (found.tenant, found.seals, found.events, found.problems) == ("acme", 1, 4, [])
     assert (trail.unsealed, trail.sound) == (0, True)
 
 
@@ -172,7 +175,7 @@ def test_a_full_seal_is_made_at_once_and_the_rest_waits(make_app: Callable[..., 
     register(app).using(tenant="acme").enqueue_many([()] * (2 * AT_ONCE + 5))
     tidy(app)._seal()
     trail = app.verify_audit()
-    assert [(found.seals, found.lines) for found in trail.tenants] == [(2, 2 * AT_ONCE)]
+    assert [(found.seals, found.events) for found in trail.tenants] == [(2, 2 * AT_ONCE)]
     assert trail.unsealed == 5
     assert app.seal_audit() == 5
 
@@ -184,7 +187,7 @@ def test_each_tenant_has_a_chain_of_its_own(app: Treadle, clock: FakeClock) -> N
         app.pause(everything=True)  # the house's own
         assert app.seal_audit() == 4
         clock.advance(minutes=5)
-    assert {found.tenant: (found.seals, found.lines) for found in app.verify_audit().tenants} == {
+    assert {found.tenant: (found.seals, found.events) for found in app.verify_audit().tenants} == {
         "*": (3, 3), "acme": (3, 6), "globex": (3, 3),
     }  # fmt: skip
     seals = {(seal.tenant, seal.number): seal for seal in app.engine.records(Seal)}
@@ -208,7 +211,7 @@ def test_workers_that_seal_at_once_make_one_sound_chain(make_app: Callable[..., 
     apps[0].seal_audit()
     trail = apps[0].verify_audit()
     assert trail.sound, trail
-    assert [(found.tenant, found.lines) for found in trail.tenants] == [("acme", 8), ("globex", 8)]
+    assert [(found.tenant, found.events) for found in trail.tenants] == [("acme", 8), ("globex", 8)]
     assert trail.unsealed == 0
 
 
@@ -259,22 +262,22 @@ SQL = pytest.mark.parametrize("engine_kind", ["sqlite", "postgres"])
     [
         ("update {events} set note = 'nothing happened' where note like '%ada 3%'", "edited or moved"),
         ("update {events} set actor = 'mallory' where note like '%ada 3%'", "edited or moved"),
-        ("update {events} set what = 'resumed' where note like '%ada 3%'", "edited or moved"),
+        ("update {events} set kind = 'resumed' where note like '%ada 3%'", "edited or moved"),
         ("update {events} set revision = 99 where note like '%ada 3%'", "edited or moved"),
-        ("update {events} set seal = null where note like '%ada 3%'", "1 of its 2 lines are gone"),
-        ("update {events} set seal = 1 where note like '%ada 3%'", "lines were added"),
-        ("update {events} set tenant = 'globex' where note like '%ada 3%'", "1 of its 2 lines are gone"),
-        ("delete from {events} where note like '%ada 3%'", "1 of its 2 lines are gone"),
-        ("delete from {events} where seal = 2", "2 of its 2 lines are gone"),
+        ("update {events} set seal = null where note like '%ada 3%'", "1 of its 2 events are gone"),
+        ("update {events} set seal = 1 where note like '%ada 3%'", "events were added"),
+        ("update {events} set tenant = 'globex' where note like '%ada 3%'", "1 of its 2 events are gone"),
+        ("delete from {events} where note like '%ada 3%'", "1 of its 2 events are gone"),
+        ("delete from {events} where seal = 2", "2 of its 2 events are gone"),
         ("delete from {seals} where number = 1", "seal 1 is missing"),
         ("delete from {seals} where number = 2", "seal 2 is missing"),
-        ("delete from {seals} where number = 3", "2 lines were sealed, and the seal is gone"),
-        ("delete from {seals}", "6 lines were sealed, and the seal is gone"),
-        ("update {events} set seal = 99 where note like '%ada 3%'", "1 line was sealed, and the seal is gone"),
-        ("update {seals} set lines = 1 where number = 2", "seal 2 was edited"),
+        ("delete from {seals} where number = 3", "2 events were sealed, and the seal is gone"),
+        ("delete from {seals}", "6 events were sealed, and the seal is gone"),
+        ("update {events} set seal = 99 where note like '%ada 3%'", "1 event was sealed, and the seal is gone"),
+        ("update {seals} set events = 1 where number = 2", "seal 2 was edited"),
         ("update {seals} set digest = '' where number = 2", "seal 2 was edited"),
         ("update {seals} set previous = '' where number = 2", "seal 2"),
-        ("update {events} set what = 'never happened' where note like '%ada 3%'", "seal 2"),
+        ("update {events} set kind = 'never happened' where note like '%ada 3%'", "seal 2"),
     ],
 )
 def test_what_is_done_to_the_rows_is_found(
@@ -331,7 +334,7 @@ def test_lines_that_changed_places_are_found(app: Treadle, store_url: str, clock
 
 @SQL
 def test_what_it_cannot_know_is_said_of_nobody(app: Treadle, store_url: str, clock: FakeClock) -> None:
-    """The last seal gone with its lines, and lines that were never sealed: only a hash kept elsewhere tells."""
+    """The last seal gone with its events, and events that were never sealed: only a hash kept elsewhere tells."""
     acted(app, 2)
     app.seal_audit()
     clock.advance(minutes=5)
@@ -366,7 +369,7 @@ def test_the_trail_of_a_job_outlives_it(app: Treadle, send: Task, clock: FakeClo
     with pytest.raises(JobNotFound):
         app.events(job.id)
     [line] = app.audit()
-    assert (line.job_id, line.what) == (job.id, What.FAILED)
+    assert (line.job_id, line.kind) == (job.id, EventKind.FAILED)
 
 
 def test_sealed_lines_are_deleted_when_their_time_is_over_and_their_seals_stay(
@@ -382,7 +385,7 @@ def test_sealed_lines_are_deleted_when_their_time_is_over_and_their_seals_stay(
     assert app.prune() == 0
     trail = app.verify_audit()
     [found] = trail.tenants
-    assert (found.seals, found.pruned, found.lines, found.problems) == (3, 1, 4, [])
+    assert (found.seals, found.pruned, found.events, found.problems) == (3, 1, 4, [])
     assert len(app.audit()) == 5
     assert trail.unsealed == 1
 
@@ -392,7 +395,7 @@ def test_any_worker_forgets_old_lines_and_never_one_that_is_not_sealed(
     app: Treadle, clock: FakeClock, days: int, left: int
 ) -> None:
     acted(app, 3)
-    chores = tidy(app, keep_lines=timedelta(days=90))
+    chores = tidy(app, keep_events=timedelta(days=90))
     clock.advance(days=days)
     chores._forget()
     assert len(app.audit()) == 3

@@ -21,7 +21,7 @@ from tests.support.scheduling import postgres_only, sqlite_only
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import ConfigError, Job, Reason, Retry, State, Treadle
 from treadle.testing import FakeClock, run_until_idle
-from treadle.worker import Worker
+from treadle.worker.worker import Worker
 
 PATIENCE = 30.0  # seconds after which what should happen will not
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def test_no_scheduler_is_borrowed_only_the_next_time_is_computed() -> None:
     project = tomllib.loads((processes.ROOT / "pyproject.toml").read_text("utf-8"))
     needed = {re.match(r"[\w-]+", line)[0].lower() for line in project["project"]["dependencies"]}
     assert needed == {"pydantic", "pydantic-settings", "rich", "typer", "tzdata"}
-    source = (processes.ROOT / "src" / "treadle" / "cron.py").read_text("utf-8")
+    source = (processes.ROOT / "src" / "treadle" / "schedules" / "cron.py").read_text("utf-8")
     imported = set(re.findall(r"^(?:from|import) ([\w]+)", source, re.MULTILINE))
     assert imported <= set(sys.stdlib_module_names) | {"treadle"}
     assert not {"threading", "asyncio", "sched", "time"} & imported  # it waits for nothing and starts nothing

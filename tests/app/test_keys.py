@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.making import claim, race, settle
 from treadle import InvalidJob, Job, KeyTaken, Retry, State, Task, Treadle, TreadleError, Unique
-from treadle.lifecycle import Succeeded
+from treadle.model.lifecycle import Succeeded
 from treadle.testing import FakeClock, run_until_idle
 
 HOLDS = {  # scope -> at which stages of its job a key keeps others away

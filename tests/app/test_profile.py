@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.making import a_job, an_error
 from treadle import ConfigError, InvalidJob, Job, Profile, Reason, Retry, State, Treadle
+from treadle.app.profile import DERIVED, LABELS, OURS
 from treadle.model import Progress
-from treadle.profile import DERIVED, LABELS, OURS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 QUEUE = Profile(states={"pending": "queued", "retrying": "again", "cancelled": "canceled", "expired": "dropped"})

@@ -10,7 +10,7 @@ from psycopg_pool import ConnectionPool
 from tests.support.making import claim, current, settle, start
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import Context, InvalidJob, Job, NotPossible, Retry, State, Task, Treadle
-from treadle.lifecycle import Succeeded
+from treadle.model.lifecycle import Succeeded
 from treadle.testing import FakeClock, run_until_idle
 
 STALE = "Job timed out (stale claim)"

@@ -117,7 +117,7 @@ CASES = [
     ("pause --queue mail --until 2099-01-31T12:00", 2, "write 2099-01-31T12:00:00Z for UTC"),
     ("pause --queue mail --until 2020-01-31T12:00Z", 2, "is past"),
     ("pause --queue mail --until 0s", 2, "is past"),
-    ("pause --queue mail --wait --patience long", 2, "--patience: 'long' is no duration"),
+    ("pause --queue mail --wait --timeout long", 2, "--timeout: 'long' is no duration"),
     (("pause", "--queue", ""), 2, "queue: '' is no name"),
     ("resume --queue mail", 1, "queue mail is not paused by itself; paused: nothing"),
     ("why", 2, "Missing argument"),
@@ -174,7 +174,7 @@ def test_a_broken_settings_file_is_named(call, project):
 
 
 def test_an_unexpected_error_is_one_line_and_debug_shows_its_traceback(ready, monkeypatch):
-    monkeypatch.setattr("treadle.app.Treadle.doctor", lambda self: 1 / 0)
+    monkeypatch.setattr("treadle.app.treadle.Treadle.doctor", lambda self: 1 / 0)
     answer = ready("doctor")
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == "error: unexpected ZeroDivisionError: division by zero; --debug shows the traceback\n"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from treadle.cli.demo import Ending, Held, Killed, Moment, Report, ending, problems
-from treadle.cli.demo_crew import Crew
-from treadle.cli.demo_show import Picture
 from treadle.cli.terminal import console
+from treadle.demo.crew import Crew
+from treadle.demo.show import Picture
+from treadle.demo.story import Ending, HeldJob, Killed, Moment, Report, ending, problems
 from treadle.model import Job, Reason, State, new_id
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,7 +27,7 @@ def job(state: State = State.SUCCEEDED, reason: Reason | None = None, attempt: i
 
 
 def report(**fields: object) -> Report:
-    held = Held(new_id(), "send_mail", 1, 2, "succeeded", 2.1)
+    held = HeldJob(new_id(), "send_mail", 1, 2, "succeeded", 2.1)
     made = Report(
         seconds=8.0,
         attempts=3,
@@ -130,7 +130,7 @@ def test_an_ending_is_read_from_the_job(one, said):
 
 def test_a_demo_that_went_wrong_fails_and_says_why(call, monkeypatch):
     wrong = report(found=Counter({"succeeded": 1, "pending": 1}), problems=["2 jobs are lost: x, y", "and more"])
-    monkeypatch.setattr("treadle.cli.demo_show.run", lambda show, keep: wrong)
+    monkeypatch.setattr("treadle.demo.show.run", lambda show, keep: wrong)
     shown = call("demo")
     assert shown.code == 1
     assert shown.err == "error: the demo went wrong: 2 jobs are lost: x, y (and 1 more)\n"
@@ -142,7 +142,7 @@ def test_a_demo_that_went_wrong_fails_and_says_why(call, monkeypatch):
 
 def test_the_summary_of_a_good_demo_reads_well_in_a_pipe(call, monkeypatch):
     good = report()
-    monkeypatch.setattr("treadle.cli.demo_show.run", lambda show, keep: good._replace(kept=keep))
+    monkeypatch.setattr("treadle.demo.show.run", lambda show, keep: good._replace(kept=keep))
     shown = call("demo")
     assert shown.code == 0
     assert "Nothing was lost." in shown.out

@@ -8,7 +8,7 @@ import pytest
 
 from treadle import Treadle
 from treadle.model import new_id
-from treadle.records import Schedule
+from treadle.model.records import Schedule
 
 GREET = ("--task", "greet", "--payload", '{"name": "Ada"}')
 BERLIN = ("--cron", "30 2 * * MON-FRI", "--tz", "Europe/Berlin")
@@ -31,7 +31,7 @@ def only(treadle, *options: str) -> dict:
 def trail(treadle) -> list[tuple[str, str, str]]:
     """What was done, oldest first: what, by whom, and the note."""
     events = treadle("audit", "--json").json["events"]
-    return [(event["what"], event["actor"], event["note"]) for event in reversed(events)]
+    return [(event["kind"], event["actor"], event["note"]) for event in reversed(events)]
 
 
 def fired(name: str, tenant: str = "default", **ago: float) -> str:
@@ -132,7 +132,7 @@ def sealed_off(call, project, monkeypatch):
     (project / "broken.py").write_text("raise SystemExit('imported')")
     monkeypatch.setenv("TREADLE_APP", "broken:app")
     monkeypatch.setenv("TREADLE_URL", "sqlite:////nowhere/at/all.db")
-    monkeypatch.setattr("treadle.app.connect", lambda *_, **__: pytest.fail("a store was opened"))
+    monkeypatch.setattr("treadle.app.treadle.connect", lambda *_, **__: pytest.fail("a store was opened"))
     return call
 
 

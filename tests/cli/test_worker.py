@@ -134,13 +134,13 @@ def test_a_second_signal_ends_an_import_that_hangs(start, project):
 
 
 def test_a_signal_after_the_import_stops_the_worker_before_it_runs(treadle, monkeypatch):
-    monkeypatch.setattr("treadle.app.Treadle.doctor", lambda self: signal.raise_signal(signal.SIGTERM) or [])
-    monkeypatch.setattr("treadle.worker.Worker.run", lambda self, **_: pytest.fail("it ran"))
+    monkeypatch.setattr("treadle.app.treadle.Treadle.doctor", lambda self: signal.raise_signal(signal.SIGTERM) or [])
+    monkeypatch.setattr("treadle.worker.worker.Worker.run", lambda self, **_: pytest.fail("it ran"))
     assert treadle("worker").code == 0
 
 
 def test_a_signal_just_before_the_worker_listens_is_not_lost(treadle, monkeypatch):
-    from treadle.worker import Worker
+    from treadle.worker.worker import Worker
 
     run = Worker.run
     monkeypatch.setattr(Worker, "run", lambda self, **how: signal.raise_signal(signal.SIGTERM) or run(self, **how))
@@ -150,7 +150,7 @@ def test_a_signal_just_before_the_worker_listens_is_not_lost(treadle, monkeypatc
 
 
 def test_a_worker_that_stopped_by_itself_exits_with_1(treadle, monkeypatch):
-    monkeypatch.setattr("treadle.worker.Worker.run", lambda self, **_: setattr(self, "exhausted", True))
+    monkeypatch.setattr("treadle.worker.worker.Worker.run", lambda self, **_: setattr(self, "exhausted", True))
     stopped = treadle("worker")
     assert stopped.code == 1
     assert stopped.err.splitlines()[-1].startswith("error: the worker stopped by itself")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import dynamo_servers, provision
-from treadle.settings import Settings
+from treadle.app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from treadle import clock as clock_module
-from treadle.clock import SystemClock, seconds
 from treadle.errors import ConfigError
+from treadle.model import clock as clock_module
+from treadle.model.clock import SystemClock, seconds
 from treadle.testing import FakeClock
 
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.making import a_job, an_error, race
-from treadle import model
 from treadle.errors import InvalidJob
-from treadle.model import Job, Reason, Retry, Scope, State, What, clean, json_text, new_id
+from treadle.model import EventKind, Job, Reason, Scope, State, clean, json_text, new_id
+from treadle.model import ids as id_module
+from treadle.model.retry import Retry
 from treadle.testing import FakeClock
 
 NOW = FakeClock().now()
@@ -54,7 +55,7 @@ def test_ids_of_many_threads_are_unique_and_rising_in_each():
 
 def test_ids_go_on_rising_when_the_clock_is_set_back(monkeypatch):
     first = new_id()
-    monkeypatch.setattr(model, "time", FrozenTime(time.time_ns() - 3_600 * 10**9))
+    monkeypatch.setattr(id_module, "time", FrozenTime(time.time_ns() - 3_600 * 10**9))
 
     ids = [new_id() for _ in range(5_000)]
 
@@ -62,8 +63,8 @@ def test_ids_go_on_rising_when_the_clock_is_set_back(monkeypatch):
 
 
 def test_ids_of_a_clock_that_stands_still_are_unique_and_rising(monkeypatch):
-    monkeypatch.setattr(model, "time", FrozenTime(time.time_ns() + 10**9))
-    monkeypatch.setattr(model, "_last_stamp", 0)
+    monkeypatch.setattr(id_module, "time", FrozenTime(time.time_ns() + 10**9))
+    monkeypatch.setattr(id_module, "_last_stamp", 0)
 
     ids = [new_id() for _ in range(10_000)]
 
@@ -71,10 +72,10 @@ def test_ids_of_a_clock_that_stands_still_are_unique_and_rising(monkeypatch):
 
 
 def test_ids_of_two_processes_with_the_same_clock_differ(monkeypatch):
-    monkeypatch.setattr(model, "time", FrozenTime(10**18))
+    monkeypatch.setattr(id_module, "time", FrozenTime(10**18))
     seen = set()
     for _ in range(1_000):  # each a process of its own, started at the same instant
-        monkeypatch.setattr(model, "_last_stamp", 0)
+        monkeypatch.setattr(id_module, "_last_stamp", 0)
         seen.add(new_id())
 
     assert len(seen) == 1_000
@@ -143,8 +144,9 @@ def test_a_scope_covers_the_states_in_which_a_job_holds_its_key(scope, covered):
 
 
 def test_failures_and_acts_of_operators_are_noteworthy_and_routine_is_not():
-    assert {what for what in What if not what.noteworthy} == {
-        What.ENQUEUED, What.CLAIMED, What.SUCCEEDED, What.SNOOZED, What.RELEASED, What.REPLACED,
+    assert {what for what in EventKind if not what.noteworthy} == {
+        EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.SUCCEEDED, EventKind.SNOOZED, EventKind.RELEASED,
+        EventKind.REPLACED,
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.model import ATTEMPTS
-from treadle.retry import Retry
+from treadle.model.retry import Retry
 
 policies = st.builds(
     Retry,

@@ -11,12 +11,13 @@ import sys
 import time
 from datetime import timedelta
 
-from treadle import EngineUnavailable, lifecycle
-from treadle.clock import SystemClock
+from treadle import EngineUnavailable
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Ruling
-from treadle.lifecycle import Succeeded
-from treadle.model import Change, Job, Scope, new_id
+from treadle.engines.contract import Engine
+from treadle.engines.values import Claim, Ruling
+from treadle.model import Change, Job, Scope, lifecycle, new_id
+from treadle.model.clock import SystemClock
+from treadle.model.lifecycle import Succeeded
 
 ROUNDS = 50  # of each scope
 PERIOD = 0.03  # seconds between two rounds

@@ -5,14 +5,13 @@ import time
 
 from treadle.engines import connect
 from treadle.errors import EngineUnavailable
-from treadle.plan import Plan
-from treadle.scheduler import Scheduler
+from treadle.schedules.firing import Scheduler
 
 
 def main(url: str, name: str) -> None:
     engine = connect(url)
     engine.open()
-    scheduler = Scheduler(engine, Plan(name, tick=0.05))
+    scheduler = Scheduler(engine, name, interval=0.05)
     print("ready", flush=True)
     while True:
         try:

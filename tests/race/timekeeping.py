@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 from tests.support import processes, stores
 from treadle.engines import connect
-from treadle.engines.base import Engine, Where
-from treadle.records import Misfire, Schedule
+from treadle.engines.contract import Engine
+from treadle.engines.values import JobFilter
+from treadle.model.records import Misfire, Schedule
 
 KEEPERS = 8
 SCHEDULES = 10
@@ -127,7 +128,7 @@ def _over(engine: Engine, last: datetime) -> bool:
 def _made(engine: Engine, last: datetime) -> Iterator[tuple[str, datetime]]:
     cursor: str | None = None
     while True:
-        page = engine.find(Where(), limit=500, cursor=cursor)
+        page = engine.find(JobFilter(), limit=500, cursor=cursor)
         for job in page.jobs:
             tick = job.tick
             assert tick is not None, f"no schedule made {job}"

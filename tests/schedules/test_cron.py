@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.schedules.ticks import Window, walk
-from treadle.cron import FIRST, MOVED, NICKNAMES, ONCE, SECOND, Cron, Every, next_after, preview, time_zone
 from treadle.errors import ConfigError
+from treadle.schedules.cron import FIRST, MOVED, NICKNAMES, ONCE, SECOND, Cron, Every, next_after, preview, time_zone
 
 NEW_YORK, LONDON, BERLIN, CAIRO = "America/New_York", "Europe/London", "Europe/Berlin", "Africa/Cairo"
 LORD_HOWE, APIA, TROLL = "Australia/Lord_Howe", "Pacific/Apia", "Antarctica/Troll"

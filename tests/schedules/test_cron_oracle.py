@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from tests.schedules import ticks
-from treadle import cron
+from treadle.schedules import cron
 
 SAMPLE = [
     ("America/New_York", 2026),

@@ -8,10 +8,10 @@ import pytest
 from tests.support.scheduling import fire, sqlite_only
 from tests.support.seed_profiles import MAIL_ASSISTANT
 from treadle import ConfigError, Context, InvalidJob, Job, Reason, Retry, State, Task, Treadle
-from treadle.context import Told
 from treadle.errors import TreadleError
-from treadle.records import Misfire
-from treadle.schedule import EXPANSION
+from treadle.model.records import Misfire
+from treadle.schedules.rules import EXPANSION
+from treadle.tasks.context import StopReason
 from treadle.testing import FakeClock, run_until_idle
 
 ROWS = f"{EXPANSION}users"
@@ -29,7 +29,7 @@ def sync(app: Treadle) -> Task:
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three jobs are stored in one go, so that a few rows make several batches."""
-    monkeypatch.setattr("treadle.expansion.AT_ONCE", 3)
+    monkeypatch.setattr("treadle.schedules.for_each.AT_ONCE", 3)
 
 
 def hourly(app: Treadle, rows: Callable[..., object] | None = None, name: str = "syncs", **said: object) -> None:
@@ -125,7 +125,7 @@ def test_rows_that_are_the_same_make_one_job(app: Treadle, sync: Task, clock: Fa
 def test_a_row_of_hundreds_comes_in_portions(
     app: Treadle, sync: Task, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.expansion.AT_ONCE", 50)
+    monkeypatch.setattr("treadle.schedules.for_each.AT_ONCE", 50)
     hourly(app, lambda: [{"user": str(number)} for number in range(120)])
     clock.advance(hours=1)
     assert len(run_until_idle(app, queues=["mail"], limit=300)) == 121
@@ -294,7 +294,7 @@ def test_a_parent_that_is_told_to_stop_stops_between_two_batches_and_goes_on_whe
         for number in range(9):
             if number == 4 and not asked:
                 asked.append(True)
-                ctx._attempt.tell(Told.SHUTDOWN)  # as its worker does
+                ctx._attempt.request_stop(StopReason.SHUTDOWN)  # as its worker does
             yield {"user": str(number)}
 
     hourly(app, rows)

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.cron import MOVED, ONCE
 from treadle.errors import ConfigError, InvalidJob, TreadleError
 from treadle.model import FollowUp, OnEnd, Scope, State, checked
-from treadle.records import Misfire, Overlap, Schedule
-from treadle.retry import Retry
-from treadle.schedule import (
+from treadle.model.records import Misfire, Overlap, Schedule
+from treadle.model.retry import Retry
+from treadle.schedules.api import declaration
+from treadle.schedules.cron import MOVED, ONCE
+from treadle.schedules.firing import CATCHING_UP
+from treadle.schedules.rules import (
     EXPANSION,
     LATE,
     MOST,
@@ -31,8 +33,6 @@ from treadle.schedule import (
     preview,
     restarted,
 )
-from treadle.scheduler import CATCHING_UP
-from treadle.timetable import declaration
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND, MINUTE, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(days=1)

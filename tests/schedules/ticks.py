@@ -21,7 +21,7 @@ from random import Random
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from treadle import cron
+from treadle.schedules import cron
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 AROUND = 2 * DAY  # walked before and after each change

@@ -13,9 +13,9 @@ import pytest
 
 from tests.support import processes
 from treadle import Job, State, Treadle
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 from treadle.errors import EngineUnavailable
-from treadle.worker import Worker
+from treadle.worker.worker import Worker
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ def working(app: Treadle, **options: Any) -> Iterator[Worker]:
             errors.append(error)
 
     # A daemon, so that a worker that does not stop fails its test and not the whole run.
-    thread = threading.Thread(target=run, name=f"run-{worker.plan.name}", daemon=True)
+    thread = threading.Thread(target=run, name=f"run-{worker.config.name}", daemon=True)
     thread.start()
     worker.thread = thread  # type: ignore[attr-defined]
     try:

@@ -93,10 +93,7 @@ def test_a_server_dies_with_a_killed_test_run_and_its_folder_goes_too():
         "print(s.port, s.folder, flush=True); time.sleep(60)"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script],
-        env=processes.environment(),
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", script], env=processes.environment(), stdout=subprocess.PIPE, text=True
     ) as run:
         port, folder = run.stdout.readline().split()
         assert listens(int(port))

@@ -9,7 +9,7 @@ from tests.support import stores
 from tests.transactions.libraries import LIBRARIES, Library, Shop, onlooker, sqlite_shop
 from treadle import Task, Treadle
 from treadle.engines import connect
-from treadle.engines.base import Engine
+from treadle.engines.contract import Engine
 
 
 @pytest.fixture(params=LIBRARIES, ids=lambda library: library.name)

@@ -7,14 +7,13 @@ from types import ModuleType
 import pytest
 
 from tests.support.making import a_job
-from treadle import lifecycle
 from treadle.engines import connect
-from treadle.engines.base import Script
 from treadle.engines.postgres import scripts as postgres
+from treadle.engines.scripts import Script
 from treadle.engines.sqlite import scripts as sqlite
-from treadle.lifecycle import Succeeded
-from treadle.model import Change, Job, Scope, State
-from treadle.tx.joined import POSTGRES, SQLITE, formatted
+from treadle.model import Change, Job, Scope, State, lifecycle
+from treadle.model.lifecycle import Succeeded
+from treadle.transactions.joined import POSTGRES, SQLITE, formatted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FRAGMENTS = {"FENCE", "JOB", "SETTLED"}  # parts of statements
@@ -57,7 +56,7 @@ def test_a_statement_for_a_driver_of_formats_holds_nothing_else_to_fill_in(
 @pytest.mark.parametrize(("url", "placeholder"), [("postgresql://nowhere/x", "$1"), ("sqlite:///x.db", "?")])
 def test_whatever_a_script_asks_has_its_placeholder_exactly_once(url: str, placeholder: str) -> None:
     """Also what is put together on the way, with the schema's name in it."""
-    engine = connect(url, clock=lambda: NOW, everything=True)
+    engine = connect(url, clock=lambda: NOW, audit_all=True)
     pending = a_job(NOW, key="k", key_scope=Scope.PENDING)
     running = pending.evolve(state=State.RUNNING, lease_token="t", lease_until=NOW, revision=1)
     over = running.evolve(state=State.FAILED, finished_at=NOW)

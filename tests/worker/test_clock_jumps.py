@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.workbench import ended, noted, until, working
 from treadle import Context, Retry, State, Treadle
-from treadle import clock as clocks
-from treadle.clock import SystemClock
+from treadle.model import clock as clocks
+from treadle.model.clock import SystemClock
 
 
 @pytest.fixture

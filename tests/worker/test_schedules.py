@@ -10,9 +10,9 @@ import pytest
 
 from tests.support.workbench import any_engine, ended, until, working
 from treadle import Context, Job, State, Treadle
-from treadle.housekeeping import Housekeeping
-from treadle.records import Misfire, Schedule
-from treadle.schedule import next_tick
+from treadle.model.records import Misfire, Schedule
+from treadle.schedules.rules import next_tick
+from treadle.worker.maintenance.housekeeping import Housekeeping
 
 PROMPT = 1.0  # seconds after its time, at most, on an idle worker
 

@@ -12,8 +12,8 @@ from tests.support import provision
 from tests.support.provision import Cluster
 from tests.support.workbench import all_in, ended, until, working
 from treadle import Context, State, Treadle
-from treadle import worker as worker_module
 from treadle.engines.postgres import engine
+from treadle.worker import worker as worker_module
 
 LEASE = 10.0  # longer than a server takes to come back: no lease runs out, so each job runs once
 JOBS = 300

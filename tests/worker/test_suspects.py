@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.making import claim
 from tests.support.workbench import Crowd, Process, any_engine, ended, until, working
-from treadle import Context, Job, Reason, Retry, State, Task, Treadle, lifecycle
-from treadle.engines.base import Turn
-from treadle.model import Change
-from treadle.worker import Worker
+from treadle import Context, Job, Reason, Retry, State, Task, Treadle
+from treadle.engines.values import Turn
+from treadle.model import Change, lifecycle
+from treadle.worker.worker import Worker
 
 ONCE = Retry(max_attempts=1)
 

@@ -15,8 +15,9 @@ import typer
 from typer.core import TyperGroup
 
 import treadle
-from treadle.cli import audit, demo_show, enqueue, gate, jobs, look, options, schedules, store, ticks, work
+from treadle.cli import audit, enqueue, gate, jobs, look, options, schedules, store, ticks, work
 from treadle.cli.terminal import console, document, masked, safe, say
+from treadle.demo import show
 from treadle.errors import ConfigError, InvalidJob, TreadleError, UnknownTask
 
 WRONG_USAGE = (ConfigError, InvalidJob, UnknownTask)
@@ -74,7 +75,7 @@ def _example(command: str) -> str:
     return f"\b\nExample: {command}"
 
 
-cli.command("demo", rich_help_panel=START, epilog=_example("treadle demo"))(demo_show.demo)
+cli.command("demo", rich_help_panel=START, epilog=_example("treadle demo"))(show.demo)
 cli.command("worker", rich_help_panel=RUN, epilog=_example("treadle worker --app tasks:app --queue mail"))(work.worker)
 cli.command(
     "enqueue", rich_help_panel=RUN, epilog=_example("""treadle enqueue greet '{"name": "Ada"}' --app tasks:app""")
@@ -138,8 +139,8 @@ cli.command("costs", rich_help_panel=ACCOUNT, epilog=_example("treadle costs --d
 cli.command("migrate", rich_help_panel=STORE, epilog=_example("treadle migrate --check"))(store.migrate)
 cli.command("doctor", rich_help_panel=STORE, epilog=_example("treadle doctor --url sqlite:///treadle.db"))(store.doctor)
 
-cli.command("walls", rich_help_panel=STORE, epilog=_example("treadle walls --worker-role worker --app-role web --sql"))(
-    store.walls
+cli.command("rls", rich_help_panel=STORE, epilog=_example("treadle rls --worker-role worker --app-role web --sql"))(
+    store.rls
 )
 cli.command("prune", rich_help_panel=STORE, epilog=_example("treadle prune --app tasks:app"))(store.prune)
 

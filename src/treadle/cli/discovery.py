@@ -6,10 +6,10 @@ from operator import attrgetter
 from pathlib import Path
 from traceback import extract_tb
 
-from treadle.app import Treadle
+from treadle.app.settings import load
+from treadle.app.treadle import Treadle
 from treadle.cli.terminal import masked
 from treadle.errors import ConfigError, NotPossible
-from treadle.settings import load
 
 SETTINGS = "TREADLE_APP, treadle.toml or [tool.treadle]"
 

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from treadle import Retry, Unique
-from treadle.app import Treadle
+from treadle.app.treadle import Treadle
+from treadle.app.views import standing
 from treadle.cli import options
-from treadle.cli.describe import standing
 from treadle.cli.discovery import check_open, find_app, find_store
 from treadle.cli.reading import moment_from, payload_from
 from treadle.cli.terminal import age, document, safe, say
 from treadle.errors import InvalidJob, UnknownTask
 from treadle.model import Job, Scope, State, new_id
-from treadle.task import OnConflict
+from treadle.tasks.task import OnConflict
 
 
 def enqueue(

@@ -8,17 +8,17 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from treadle.app import Treadle
+from treadle.app.treadle import Treadle
+from treadle.app.views import schedule_as_dict
 from treadle.cli import options
-from treadle.cli.describe import schedule_as_dict
 from treadle.cli.discovery import check_open, find_app, find_ready_store, find_store
 from treadle.cli.jobs import NARROW, actor
 from treadle.cli.reading import payload_from, truth_from
 from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, span, table, width
-from treadle.clock import seconds
-from treadle.cron import Cron, Every, time_zone
 from treadle.errors import ConfigError, KeyTaken, NotPossible, ScheduleNotFound
-from treadle.records import Misfire, Overlap, Schedule
+from treadle.model.clock import seconds
+from treadle.model.records import Misfire, Overlap, Schedule
+from treadle.schedules.cron import Cron, Every, time_zone
 
 COLUMNS = ("tenant", "name", "task", "when", "state", "last", "next", "last job")
 NARROW_COLUMNS = ("name", "when", "state", "last", "next")

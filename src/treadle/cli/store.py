@@ -1,4 +1,4 @@
-"""`treadle migrate`, `doctor`, `walls` and `prune`: the store itself."""
+"""`treadle migrate`, `doctor`, `rls` and `prune`: the store itself."""
 
 import sys
 from contextlib import closing
@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from treadle.app.settings import Settings
 from treadle.cli import options
 from treadle.cli.discovery import find_app, find_ready_store, find_store, ready
 from treadle.cli.terminal import coloured, document, masked, safe, say, span
 from treadle.errors import ConfigError
-from treadle.settings import Settings
 
 MARKS = {"ok": "✓", "warning": "!", "error": "✗"}
 
@@ -76,7 +76,7 @@ def doctor(app: options.App = None, url: options.Url = None, as_json: options.Js
         raise typer.Exit(1)
 
 
-def walls(
+def rls(
     worker_role: Annotated[str, typer.Option(metavar="ROLE", help="Sees every row: workers.", show_default=False)],
     app_role: Annotated[str, typer.Option(metavar="ROLE", help="Sees one tenant at a time.", show_default=False)],
     owner: Annotated[
@@ -93,7 +93,7 @@ def walls(
     """Keep tenants apart in PostgreSQL itself, by row-level security; again after each migration."""
     find = find_store if sql else find_ready_store  # to print them needs no server
     with closing(find(app, url)) as store:
-        text = store.walls(worker_role=worker_role, app_role=app_role, owner=owner, only_sql=sql)
+        text = store.rls(worker_role=worker_role, app_role=app_role, owner=owner, only_sql=sql)
         where = safe(masked(store.settings.url))
     if as_json:
         document({"sql": text, "applied": not sql})
@@ -104,7 +104,7 @@ def walls(
 
 
 def prune(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
-    """Delete finished jobs and audit lines past their retention, as workers do by themselves.
+    """Delete finished jobs and audit events past their retention, as workers do by themselves.
 
     How long they are kept is said by the app's settings keep_succeeded, keep_cancelled, keep_failed, keep_tasks and
     keep_audit. Unlike a worker it deletes the jobs of tasks that the app does not know, too.
@@ -126,6 +126,6 @@ def _kept(settings: Settings) -> dict[str, float | None]:
         "cancelled": settings.keep_cancelled,
         "failed": settings.keep_failed,
         **{f"{task} {state}": age for task, said in settings.keep_tasks.items() for state, age in said.items()},
-        "audit lines": settings.keep_audit,
+        "audit events": settings.keep_audit,
     }
     return {what: None if age is None else float(age) for what, age in ages.items()}

@@ -11,10 +11,10 @@ from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.schedules import opened
 from treadle.cli.terminal import clock, document, safe, say, span, table
-from treadle.clock import SystemClock
-from treadle.cron import Cron, Tick, preview
 from treadle.errors import ConfigError
-from treadle.records import Schedule
+from treadle.model.clock import SystemClock
+from treadle.model.records import Schedule
+from treadle.schedules.cron import Cron, Tick, preview
 
 COLUMNS = ("utc", "local", "note")
 LAWS = {

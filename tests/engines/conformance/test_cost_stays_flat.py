@@ -5,10 +5,9 @@ from datetime import timedelta
 import pytest
 
 from tests.support.making import a_job, claim, enqueued
-from treadle import lifecycle
-from treadle.engines.base import Claim, Where
-from treadle.lifecycle import Succeeded
-from treadle.model import State, new_id
+from treadle.engines.values import Claim, JobFilter
+from treadle.model import State, lifecycle, new_id
+from treadle.model.lifecycle import Succeeded
 
 CROWD = 1_500
 
@@ -23,7 +22,7 @@ def crowded(engine, clock):
     later = now + timedelta(days=1)
     engine.enqueue([a_job(now, priority=1 + number % 5, due_at=later) for number in range(CROWD)])
     engine.enqueue([a_job(now, priority=9, queue="other") for _ in range(CROWD)])
-    assert engine.count(Where()) == {State.SUCCEEDED: CROWD, State.PENDING: 2 * CROWD}
+    assert engine.count(JobFilter()) == {State.SUCCEEDED: CROWD, State.PENDING: 2 * CROWD}
     return engine
 
 

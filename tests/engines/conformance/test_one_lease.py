@@ -19,10 +19,9 @@ from tests.support.making import (
     several,
     traces,
 )
-from treadle import lifecycle
-from treadle.engines.base import Claim, Hold, Renewal, Ruling, Where
-from treadle.lifecycle import Failed, Released, Snoozed, Succeeded
-from treadle.model import JobError, Progress, Retry, State, new_id
+from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Ruling
+from treadle.model import JobError, Progress, Retry, State, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 
 
 @pytest.mark.covers("000-AC-26.b", "002-Q3.a", "002-Q3.b", "000-AC-09.e")
@@ -94,7 +93,7 @@ def test_a_claim_takes_no_more_than_its_limit(engine):
 
     assert len(claim(engine, 3)) == 3
     assert claim(engine, 0) == []
-    assert engine.count(Where()) == {State.RUNNING: 3, State.PENDING: 1}
+    assert engine.count(JobFilter()) == {State.RUNNING: 3, State.PENDING: 1}
 
 
 @pytest.mark.covers("004-T09", "000-AC-09.a")
@@ -225,7 +224,7 @@ def test_attempt_counts_claims_and_never_falls(engine, clock):
 
 def test_a_claim_clears_what_the_previous_attempt_told(engine, clock):
     job = running(engine)
-    engine.extend([Hold(job.id, job.lease_token, clock.now(), Progress(0.5, "half"), 77)], lease=LEASE)
+    engine.extend([Lease(job.id, job.lease_token, clock.now(), Progress(0.5, "half"), 77)], lease=LEASE)
     settle(engine, current(engine, job), Released())
     clock.advance(seconds=5)
 
@@ -309,7 +308,7 @@ def test_a_lease_that_is_extended_in_time_keeps_the_job_from_others(engine, cloc
 
     for _ in range(5):
         clock.advance(seconds=LEASE - 1)
-        [held] = engine.extend([Hold(job.id, job.lease_token)], lease=LEASE)
+        [held] = engine.extend([Lease(job.id, job.lease_token)], lease=LEASE)
         assert held == (job.id, Renewal.RENEWED, False)
         assert engine.expired(limit=10) == []
         assert claim(engine) == []

@@ -8,9 +8,10 @@ import psycopg
 from tests.support import workbench
 from tests.support.making import a_job, an_error, running, settle
 from treadle import Retry
-from treadle.engines.base import Ruling, drive
-from treadle.lifecycle import Failed
+from treadle.engines.scripts import drive
+from treadle.engines.values import Ruling
 from treadle.model import Scope, State
+from treadle.model.lifecycle import Failed
 
 
 def test_a_key_in_somebodys_open_transaction_makes_a_retry_busy_and_holds_nobody_up(near, connection):

@@ -8,7 +8,7 @@ import psycopg
 
 from tests.support.making import current, enqueued
 from tests.support.workbench import until
-from treadle.engines.base import Claim, Where
+from treadle.engines.values import Claim, JobFilter
 from treadle.errors import EngineUnavailable
 from treadle.model import Scope, State, new_id
 
@@ -37,7 +37,7 @@ def test_a_claim_is_not_repeated_while_its_first_sending_is_under_way(near, far,
     thread.join(30)
 
     assert len(answers[0]) == 2
-    assert near.count(Where())[State.RUNNING] == 2
+    assert near.count(JobFilter())[State.RUNNING] == 2
 
 
 def test_looking_for_past_leases_hears_the_servers_time(near, monkeypatch):

@@ -7,10 +7,11 @@ import pytest
 
 from tests.support.making import a_job, claimed, enqueued, settle
 from tests.support.workbench import until
-from treadle.engines.base import Where, drive
+from treadle.engines.scripts import drive
+from treadle.engines.values import JobFilter
 from treadle.errors import EngineUnavailable
-from treadle.lifecycle import Succeeded
 from treadle.model import Scope, State
+from treadle.model.lifecycle import Succeeded
 
 
 def steps(script, connection):
@@ -67,7 +68,7 @@ def test_a_job_that_came_and_went_while_a_bulk_waited_does_not_run_again(near, o
     thread.join(30)
 
     assert [receipt.created for receipt in receipts] == [False, False]
-    assert near.count(Where()) == {State.PENDING: 1, State.SUCCEEDED: 1}
+    assert near.count(JobFilter()) == {State.PENDING: 1, State.SUCCEEDED: 1}
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
@@ -81,7 +82,7 @@ def test_a_transaction_with_an_old_snapshot_cannot_bring_back_a_finished_job(nea
         drive(near.enqueue_script([job]), lambda sql, text: _rows(connection, sql, text))
     connection.rollback()
 
-    assert near.count(Where()) == {State.SUCCEEDED: 1}
+    assert near.count(JobFilter()) == {State.SUCCEEDED: 1}
 
 
 def test_such_a_transaction_enqueues_new_jobs_and_leaves_nothing_else(near, connection):
@@ -92,7 +93,7 @@ def test_such_a_transaction_enqueues_new_jobs_and_leaves_nothing_else(near, conn
     connection.commit()
 
     assert receipt.created
-    assert near.count(Where()) == {State.PENDING: 1}
+    assert near.count(JobFilter()) == {State.PENDING: 1}
 
 
 def _rows(connection, sql, text):

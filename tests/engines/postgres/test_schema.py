@@ -19,16 +19,17 @@ from tests.support import provision
 from tests.support.making import a_job, claim, claimed, current, ended, enqueued, race, settle
 from tests.support.provision import Cluster, standby
 from tests.support.workbench import until
-from treadle import Treadle, lifecycle
+from treadle import Treadle
 from treadle.engines import connect
-from treadle.engines.base import Claim, Engine, Finding, Hold, Retention, Ruling, Walls, Where
+from treadle.engines.contract import Engine
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.postgres.schema import Migration
+from treadle.engines.values import Claim, Finding, JobFilter, Lease, Retention, RowSecurity, Ruling
 from treadle.errors import ConfigError, EngineError, SchemaError
-from treadle.lifecycle import Succeeded
-from treadle.model import State, new_id
-from treadle.records import Pause, Seal
+from treadle.model import State, lifecycle, new_id
+from treadle.model.lifecycle import Succeeded
+from treadle.model.records import Pause, Seal
 from treadle.testing import FakeClock
 
 OpenEngine = Callable[..., PostgresEngine]
@@ -129,11 +130,11 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
         "open": engine.open,
         "enqueue": lambda: engine.enqueue([job]),
         "turn": lambda: engine.turn([settling], wish),
-        "extend": lambda: engine.extend([Hold(job.id, "t")], lease=30.0),
+        "extend": lambda: engine.extend([Lease(job.id, "t")], lease=30.0),
         "expired": lambda: engine.expired(limit=1),
         "get": lambda: engine.get([job.id]),
-        "find": lambda: engine.find(Where(), limit=1),
-        "count": lambda: engine.count(Where()),
+        "find": lambda: engine.find(JobFilter(), limit=1),
+        "count": lambda: engine.count(JobFilter()),
         "events": lambda: engine.events(job.id),
         "prune": lambda: engine.prune(Retention({State.FAILED: timedelta(0)}), limit=1),
         "costs": lambda: engine.costs(since=job.due_at, until=job.due_at),
@@ -144,20 +145,21 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
         "unsealed": lambda: engine.unsealed(limit=1),
         "seal": lambda: engine.seal(seal, []),
         "sealed": lambda: engine.sealed(seal),
-        "strays": lambda: engine.strays(limit=1),
-        "forget": lambda: engine.forget(seal),
-        "walls": lambda: engine.walls(Walls("treadle_w", "treadle_a")),
+        "orphaned_events": lambda: engine.orphaned_events(limit=1),
+        "prune_events": lambda: engine.prune_events(seal),
+        "rls": lambda: engine.rls(RowSecurity("treadle_w", "treadle_a")),
     }
 
 
 CALLS = [
     "enqueue", "turn", "extend", "expired", "get", "find", "count", "events", "prune", "costs", "records", "due",
-    "save", "drop", "unsealed", "seal", "sealed", "strays", "forget", "walls",
+    "save", "drop", "unsealed", "seal", "sealed", "orphaned_events", "prune_events", "rls",
 ]  # fmt: skip
 
 
 NEEDS_NO_TABLES = {
-    "migrate", "check", "schema_sql", "doctor", "close", "bound", "now", "wait", "enqueue_script", "settle_script",
+    "migrate", "migrate_half", "check", "schema_sql", "half_sql", "doctor", "close", "for_tenant", "now", "wait",
+    "enqueue_script", "settle_script",
 }  # fmt: skip
 
 
@@ -610,7 +612,7 @@ def test_a_fresh_install_is_the_same_in_one_go_and_in_halves(
     open_engine: OpenEngine, bare_url: str, whole: dict[str, str], halves: tuple[str | None, ...]
 ) -> None:
     engine = open_engine(bare_url)
-    applied = [name for half in halves for name in engine.migrate(half)]
+    applied = [name for half in halves for name in (engine.migrate_half(half) if half else engine.migrate())]
     assert sorted(applied) == sorted(NAMES)
     assert described(bare_url) == whole
     assert engine.check() == []
@@ -645,13 +647,13 @@ def test_an_upgrade_step_by_step_gives_the_same_schema(
 def test_the_halves_are_applied_apart_and_in_order(open_engine: OpenEngine, bare_url: str, pretend: Pretend) -> None:
     pretend(*CHAIN)
     engine = open_engine(bare_url)
-    assert engine.migrate("pre") == PRE
-    assert engine.migrate("pre") == []
+    assert engine.migrate_half("pre") == PRE
+    assert engine.migrate_half("pre") == []
     assert {"index jobs_expiry", "column jobs.more", "index more_id"} <= described(bare_url).keys()
     assert claimed(engine, enqueued(engine)).state is State.RUNNING
     assert engine.check() == [f"migration {name} is not applied" for name in POST]
     assert engine.check(quick=True) == []
-    assert engine.migrate("post") == POST
+    assert engine.migrate_half("post") == POST
     assert not {"index jobs_expiry", "column jobs.more"} & described(bare_url).keys()
     assert engine.migrate() == []
 
@@ -669,21 +671,21 @@ def test_what_must_wait_is_not_applied_before_what_must_come_first(
 ) -> None:
     pretend(*CHAIN)
     with pytest.raises(SchemaError, match=r"0001_jobs\.pre.*`treadle migrate --pre`"):
-        open_engine(bare_url).migrate("post")
+        open_engine(bare_url).migrate_half("post")
     assert not exists(bare_url)
     pretend(*OURS)
     open_engine(bare_url).migrate()
     pretend(*OURS, MORE, Migration("9001_more.post", "drop index @.jobs_expiry;"))  # would not even fail
     with pytest.raises(SchemaError, match=r"9001_more\.pre.*`treadle migrate --pre`"):
-        open_engine(bare_url).migrate("post")
+        open_engine(bare_url).migrate_half("post")
     assert "index jobs_expiry" in described(bare_url)
 
 
 def test_the_printed_halves_make_the_same_schema(open_engine: OpenEngine, bare_url: str, whole: dict[str, str]) -> None:
     engine = open_engine(bare_url)
-    run(bare_url, engine.schema_sql("pre"))
+    run(bare_url, engine.half_sql("pre"))
     assert [name for name, _ in recorded(bare_url)] == PRE
-    run(bare_url, engine.schema_sql("post"))
+    run(bare_url, engine.half_sql("post"))
     assert described(bare_url) == whole
     assert (engine.migrate(), engine.check()) == ([], [])
 
@@ -704,7 +706,7 @@ def test_check_names_what_is_altered_also_while_a_second_half_waits(
 ) -> None:
     pretend(*CHAIN)
     engine = open_engine(bare_url)
-    engine.migrate("pre")
+    engine.migrate_half("pre")
     run(bare_url, "drop index @.jobs_claim")
     said = engine.check()
     assert [f"migration {name} is not applied" for name in POST] == [line for line in said if "migration" in line]
@@ -723,7 +725,7 @@ def test_old_code_works_on_while_a_newer_first_half_is_applied(
     running = open_engine(store_url)
     waiting = enqueued(running)
     pretend(*CHAIN)
-    assert open_engine(store_url).migrate("pre") == [name for name in PRE if name not in APPLIED]
+    assert open_engine(store_url).migrate_half("pre") == [name for name in PRE if name not in APPLIED]
     pretend(*OURS)
     for engine in (running, old):  # started before, and started now
         job = enqueued(engine, task="new", key="k", key_scope="active")

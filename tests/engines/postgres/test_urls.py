@@ -17,10 +17,10 @@ from tests.support.making import claimed, enqueued, settle
 from tests.support.provision import Cluster, drop_database, fresh_database
 from treadle import ConfigError, EngineError, EngineUnavailable, Treadle
 from treadle.engines import connect
-from treadle.engines.base import Ruling
 from treadle.engines.postgres import connections, engine
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
-from treadle.lifecycle import Succeeded
+from treadle.engines.values import Ruling
+from treadle.model.lifecycle import Succeeded
 
 OpenEngine = Callable[..., PostgresEngine]
 

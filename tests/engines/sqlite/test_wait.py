@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.making import claim, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.base import Engine
-from treadle.lifecycle import Released
+from treadle.engines.contract import Engine
+from treadle.model.lifecycle import Released
 from treadle.testing import FakeClock
 
 AGES = 60.0

@@ -12,25 +12,6 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
-from treadle.clock import SystemClock
-from treadle.engines.base import (
-    Claim,
-    Finding,
-    Half,
-    Held,
-    Hold,
-    Page,
-    Receipt,
-    Retention,
-    Saved,
-    Script,
-    Turn,
-    Verdict,
-    Walls,
-    Whatever,
-    Where,
-    arrived,
-)
 from treadle.engines.dynamodb import claims, table, writes
 from treadle.engines.dynamodb.client import BRIEFLY, Client
 from treadle.engines.dynamodb.costs import Costs
@@ -48,10 +29,27 @@ from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.storing import Storing
 from treadle.engines.dynamodb.trail import Trail
 from treadle.engines.dynamodb.writes import Part, Table
-from treadle.engines.hints import Hints
-from treadle.errors import EngineError, EngineUnavailable, NotPossible, SchemaError
+from treadle.engines.fence import stamped
+from treadle.engines.scripts import Script
+from treadle.engines.values import (
+    Claim,
+    Finding,
+    JobFilter,
+    Lease,
+    Overwrite,
+    Page,
+    Receipt,
+    RenewalResult,
+    Retention,
+    Saved,
+    Turn,
+    Verdict,
+)
+from treadle.engines.waiting import Waiters
+from treadle.errors import EngineError, EngineUnavailable, SchemaError
 from treadle.model import Change, Event, Job, State
-from treadle.records import Record, Schedule, Seal
+from treadle.model.clock import SystemClock
+from treadle.model.records import Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
 
@@ -73,19 +71,19 @@ class DynamoEngine:
         gate: bool = False,
         auto_migrate: bool = False,
         clock: Callable[[], datetime] | None = None,
-        everything: bool = False,
+        audit_all: bool = False,
     ) -> None:
         self.client = Client(name, region=region, endpoint=endpoint)
         self._given = clock is not None
         self._clock = clock or SystemClock().now
         self._spread = spread
         self._gate = gate  # whether a table is made with one
-        self._everything = everything
+        self._audit_all = audit_all
         self._auto_migrate = auto_migrate
         self._slots = Slots(self.client, shards)
         self._cursors = claims.Cursors()
         self._places: Memory[Place] = Memory()  # where jobs were seen last
-        self._hints = Hints()
+        self._waiters = Waiters()
         self._pools = Pools()
         self._recovery = Recovery(self.client, self._slots, skew, self._pools.each)
         self._ready = False
@@ -102,7 +100,7 @@ class DynamoEngine:
                 raise
             self.migrate()
             spread = table.spread_of(self.client)
-        self._table = Table(self.client.table, spread, self._everything)
+        self._table = Table(self.client.table, spread, self._audit_all)
         self._reader = Reader(self.client, self._slots, spread, self._pools.each)
         self._storing = Storing(self.client, self._reader, self._pools, self._new)
         self._costs = Costs(self.client, self._table, self._pools.each)
@@ -122,16 +120,14 @@ class DynamoEngine:
         )  # fmt: skip
         self._ready = True
 
-    def migrate(self, half: Half | None = None) -> list[str]:
-        if half == "post":
-            return []
+    def migrate(self) -> list[str]:
         return [table.MIGRATION] if table.create(self.client, self._spread, gate=self._gate) else []
 
     def check(self, *, quick: bool = False) -> list[str]:
         return table.differences(self.client, quick=quick)
 
-    def schema_sql(self, half: Half | None = None) -> str:
-        return "" if half == "post" else table.as_text(self.client.table)
+    def schema_sql(self) -> str:
+        return table.as_text(self.client.table)
 
     def doctor(self) -> list[Finding]:
         try:
@@ -142,7 +138,7 @@ class DynamoEngine:
             found = [Finding("warning", f"the table was not compared: {error}")]
         else:
             if differences:
-                return [Finding("error", line) for line in differences]
+                return [Finding("error", event) for event in differences]
             found = [Finding("ok", f"{self.client.where} is up to date")]
         drift = self.client.drift
         if drift is not None:
@@ -154,12 +150,6 @@ class DynamoEngine:
     def close(self) -> None:
         self._pools.close()
         self.client.close()
-
-    def walls(self, walls: Walls, *, only_sql: bool = False) -> str:  # noqa: ARG002
-        raise NotPossible("DynamoDB has no row-level security: use IAM conditions, or a table for each tenant")
-
-    def bound(self, tenant: str) -> "DynamoEngine":  # noqa: ARG002 - a table has no walls of its own
-        return self
 
     def now(self) -> datetime:
         return self._clock()
@@ -175,9 +165,9 @@ class DynamoEngine:
         now = now or self._clock()
         fresh: dict[str, Job] = {}
         for job in jobs:
-            fresh.setdefault(job.id, arrived(job, now))
+            fresh.setdefault(job.id, stamped(job, now))
         receipts = self._storing.store(list(fresh.values()), now)
-        self._hints.wrote()
+        self._waiters.wake()
         told: list[Receipt] = []
         for job in jobs:
             told.append(receipts[job.id])
@@ -211,11 +201,11 @@ class DynamoEngine:
             if change.takes_key:  # one after the other: of two that want one key the first gets it
                 found[change.before.id] = self._settling.settle(change, moment, time.monotonic() + BRIEFLY)
         if changes:
-            self._hints.wrote()
+            self._waiters.wake()
         moment = now or self._clock()  # a lease counts from now, whatever the changes took
         jobs: list[Job] = []
         if claim is not None:
-            self._hints.looking()
+            self._waiters.claiming()
             jobs = self._claims.claim(claim, moment, repeated=repeated)
         if claim is not None and jobs:
             self._recovery.expect(moment + timedelta(seconds=claim.lease))
@@ -223,7 +213,7 @@ class DynamoEngine:
 
     # ------------------------------------------------------------------------------------ in between
 
-    def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
+    def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         self._opened()
         deadline = time.monotonic() + BRIEFLY  # for all: none waits for many
 
@@ -232,7 +222,7 @@ class DynamoEngine:
 
         forward = now is None and not self._given
         renew = self._renewing.renew
-        return self._pools.each(lambda hold: renew(hold, until, deadline, forward=forward), holds, pool="renewals")
+        return self._pools.each(lambda held: renew(held, until, deadline, forward=forward), leases, pool="renewals")
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
         self._opened()
@@ -250,7 +240,7 @@ class DynamoEngine:
 
     def wait(self, queues: Sequence[str], timeout: float, interrupt: threading.Event | None = None) -> bool:  # noqa: ARG002
         """Wake at once for a write of this process; others' are found by polling."""
-        return self._hints.wait(timeout, interrupt)
+        return self._waiters.wait(timeout, interrupt)
 
     # -------------------------------------------------------------------------------------- looking
 
@@ -258,11 +248,11 @@ class DynamoEngine:
         self._opened()
         return self._reader.get(ids)
 
-    def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page:
         self._opened()
         return self._reader.find(where, limit=limit, cursor=cursor)
 
-    def count(self, where: Where) -> dict[State, int]:
+    def count(self, where: JobFilter) -> dict[State, int]:
         self._opened()
         return self._reader.count(where)
 
@@ -296,20 +286,20 @@ class DynamoEngine:
         self,
         record: Record,
         *,
-        before: Record | Whatever | None,
-        line: Event | None = None,
+        before: Record | Overwrite | None,
+        event: Event | None = None,
         job: Job | None = None,
         now: datetime | None = None,
     ) -> Saved:
         self._opened()
-        saved = self._records.save(record, before, line, job, now or self._clock())
-        self._hints.wrote()
+        saved = self._records.save(record, before, event, job, now or self._clock())
+        self._waiters.wake()
         return saved
 
-    def drop(self, record: Record, *, line: Event | None = None) -> bool:
+    def drop(self, record: Record, *, event: Event | None = None) -> bool:
         self._opened()
-        dropped = self._records.drop(record, line)
-        self._hints.wrote()
+        dropped = self._records.drop(record, event)
+        self._waiters.wake()
         return dropped
 
     # -------------------------------------------------------------------------------- the audit trail
@@ -318,20 +308,20 @@ class DynamoEngine:
         self._opened()
         return self._trail.unsealed(limit)
 
-    def seal(self, seal: Seal, lines: Sequence[Event]) -> bool:
+    def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
         self._opened()
-        return self._trail.seal(seal, lines)
+        return self._trail.seal(seal, events)
 
     def sealed(self, seal: Seal) -> list[Event]:
         self._opened()
         return self._trail.sealed(seal)
 
-    def strays(self, *, limit: int) -> list[Event]:
-        return self._trail.strays(lambda: self.records(Seal), limit)
+    def orphaned_events(self, *, limit: int) -> list[Event]:
+        return self._trail.orphaned_events(lambda: self.records(Seal), limit)
 
-    def forget(self, seal: Seal) -> bool:
+    def prune_events(self, seal: Seal) -> bool:
         self._opened()
-        return self._trail.forget(seal, self._clock())
+        return self._trail.prune_events(seal, self._clock())
 
     # ------------------------------------------------------------- for the caller's own transaction
 

@@ -25,7 +25,7 @@ from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.rows import record_from
 from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.writes import ABSENT, Part, Table, check, update
-from treadle.records import Gate, Pause
+from treadle.model.records import Gate, Pause
 
 COPIES = 8
 GATE_READ = 2.0  # seconds that it is believed that a table has no gate

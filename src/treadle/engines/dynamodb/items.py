@@ -15,7 +15,7 @@ from zlib import crc32
 
 from treadle.engines.rows import on_end_from, on_end_text, small
 from treadle.model import UUID, Job, JobError, Progress, Reason, Scope, State, holds_nul
-from treadle.retry import Retry
+from treadle.model.retry import Retry
 
 Value = dict[str, Any]
 """A value as DynamoDB writes it: {"S": "text"}, {"N": "1"}."""

@@ -1,0 +1,342 @@
+"""What one may see of the jobs and do to them: everybody's (the app), or one tenant's (`app.tenant("acme")`).
+
+A handle that is bound to a tenant answers for the jobs of others as for jobs that are not there.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from treadle.app import queries
+from treadle.app.profile import LABELS, Profile
+from treadle.edits import Act, get_job, operate, put, remove
+from treadle.engines.contract import Engine
+from treadle.engines.values import JobFilter, Page
+from treadle.errors import InvalidJob, JobNotFound, NotPossible
+from treadle.model import MESSAGE_CAP, Change, Event, EventKind, Job, State, check_name, clean, lifecycle
+from treadle.model.clock import Duration, seconds
+from treadle.model.records import ANY, Gate, Pause, Seal, WorkerInfo
+from treadle.model.seals import Verified, in_order, verify
+from treadle.model.why import Obstacle, why
+
+if TYPE_CHECKING:
+    from treadle.app.settings import Settings
+    from treadle.schedules.api import Schedules
+    from treadle.tasks.registry import TaskRegistry
+
+TRIES = 20
+LONGEST = 3660  # days of costs in one look
+TAIL = 100_000  # unsealed events that are read at most
+LOOKS = 2  # more at seals that seem to be wrong
+GLANCE = 0.1  # seconds between two looks at what still runs
+
+
+class Cost(NamedTuple):
+    """What the jobs of a task have cost, in millionths of your currency."""
+
+    tenant: str
+    task: str
+    micros: int
+
+
+class AuditReport(NamedTuple):
+    """What a look at the whole audit trail found: each tenant's seals, and how many events are not sealed yet."""
+
+    tenants: list[Verified]
+    unsealed: int
+
+    @property
+    def sound(self) -> bool:
+        return not any(tenant.problems for tenant in self.tenants)
+
+
+class Operations:
+    """Jobs, schedules and pauses, seen from one side of the walls between tenants."""
+
+    engine: Engine
+    profile: Profile
+    only_tenant: str | None = None  # the one tenant it is for; None: all
+    _tasks: "TaskRegistry"
+
+    @property
+    def settings(self) -> "Settings":
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------------------- looking
+
+    def get(self, job_id: str) -> Job:
+        """The job of this id, finished ones too."""
+        job = get_job(self.engine, job_id)
+        if self.only_tenant not in (None, job.tenant):
+            raise JobNotFound(str(job_id))
+        return job
+
+    def find(
+        self,
+        *,
+        state: State | str | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        key: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """Jobs, newest first, up to 500 a page; go on with the page's cursor.
+
+        `state` is a State, or a word of the profile. A page of a word that means only some jobs of a state may be
+        shorter than `limit`, and the jobs of that state are read until one fits; of a word that means several states,
+        one state comes after the other.
+        """
+        if not 1 <= limit <= queries.PAGE:
+            raise InvalidJob("limit", f"{limit} must be from 1 to {queries.PAGE}; go on with the cursor")
+        where = JobFilter(None, task, queue, self._of(tenant), key)
+        meaning = None if state is None else self.profile.meaning(state)
+        try:
+            if meaning is None:
+                return self.engine.find(where, limit=limit, cursor=cursor)
+            return queries.find(self.engine, where, meaning, limit=limit, cursor=cursor)
+        except (ValueError, IndexError, OverflowError):
+            if cursor is None:
+                raise
+            raise InvalidJob("cursor", f"{cursor!r} is none of ours; take it from the page before") from None
+
+    def count(
+        self,
+        *,
+        state: State | str | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+    ) -> dict[State, int]:
+        """How many jobs there are, by stored state; every state is named.
+
+        `state` as in `find`; what a word means only a part of is counted by reading it.
+        """
+        meaning = LABELS if state is None else self.profile.meaning(state)
+        counts = queries.count(self.engine, JobFilter(None, task, queue, self._of(tenant)), meaning)
+        return {state: counts.get(state, 0) for state in State}
+
+    def view(self, job: Job) -> dict[str, Any]:
+        """The job as the profile prints it, or under our own names; plain data."""
+        return self.profile.view(job, self.engine.now())
+
+    def events(self, job_id: str) -> list[Event]:
+        """The audit trail of a job, oldest first."""
+        events = self.engine.events(self.get(job_id).id)
+        return [event for event in events if self.only_tenant in (None, event.tenant)]
+
+    def why(self, job_id: str) -> list[Obstacle]:
+        """Why the job is not running, the firmest reason first; of one that runs, who has it."""
+        job = self.get(job_id)
+        holder = None
+        if job.key is not None and job.state.final:
+            rivals = self.engine.find(JobFilter(None, job.task, None, job.tenant, job.key), limit=10).jobs
+            holder = next((rival for rival in rivals if rival.id != job.id and not rival.state.final), None)
+        if self.only_tenant is not None:
+            return why(job, self.engine.now(), self._holding(), [], holder, outside=True)
+        return why(job, self.engine.now(), self._holding(), self.engine.records(WorkerInfo), holder)
+
+    def costs(self, day: date | None = None, *, days: int = 1, tenant: str | None = None) -> list[Cost]:
+        """What the jobs that ended on this day (in UTC; today, or the `days` up to it) have cost, by tenant and task.
+
+        A job counts on the day it ends, with all its attempts.
+        """
+        if not 1 <= days <= LONGEST:
+            raise InvalidJob("days", f"{days} must be from 1 to {LONGEST:,}")
+        if day is not None and not isinstance(day, date):
+            raise InvalidJob("day", f"{day!r} is no date; write date(2026, 11, 15)")
+        end = datetime.combine(day or self.engine.now().date(), datetime.min.time(), UTC) + timedelta(days=1)
+        found = self.engine.costs(since=end - timedelta(days=days), until=end, tenant=self._of(tenant))
+        return [Cost(owner, task, micros) for (owner, task), micros in sorted(found.items())]
+
+    # ------------------------------------------------------------------------------------- operating
+
+    def cancel(self, job_id: str, *, actor: str = "api", reason: str = "") -> Job:
+        """Cancel a pending job, or ask a running one to stop; NotPossible once it has ended.
+
+        With the setting `cancel = "pending"` a running one cannot be cancelled either.
+        """
+        only_pending = self.settings.cancel == "pending"
+
+        def decide(job: Job, now: datetime) -> Change:
+            return lifecycle.cancel(job, now, actor=actor, note=note(reason), only_pending=only_pending)
+
+        return operate(self.engine, self.get(job_id).id, decide, actor=actor)
+
+    def retry(self, job_id: str, *, keep_attempts: bool = False, actor: str = "api", reason: str = "") -> Job:
+        """Run a failed or cancelled job again, with a fresh budget, or with `keep_attempts` just once more."""
+
+        def decide(job: Job, now: datetime) -> Change:
+            return lifecycle.retry(job, now, actor=actor, note=note(reason), keep_attempts=keep_attempts)
+
+        return operate(self.engine, self.get(job_id).id, decide, actor=actor)
+
+    @property
+    def schedules(self) -> "Schedules":
+        """The schedules: make, list, change, enable, disable, delete, preview, run."""
+        from treadle.schedules.api import Schedules  # noqa: PLC0415 - calendars are loaded by who uses them
+
+        return Schedules(self.engine, self._tasks, self.only_tenant)
+
+    # --------------------------------------------------------------------------------------- the gate
+
+    def pause(
+        self,
+        *,
+        tenant: str | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        everything: bool = False,
+        reason: str = "",
+        until: Duration | datetime | None = None,
+        actor: str = "api",
+        wait: bool = False,
+        timeout: Duration = "1h",
+    ) -> Pause:
+        """Let no job of this tenant, queue and task be claimed; with `everything`, no job at all.
+
+        When it returns, no claim of such a job can commit. What runs, runs on; with `wait` it returns when nothing of
+        it runs any more (NotPossible if that takes longer than `timeout`; the pause stands).
+        """
+        check_name("actor", actor)
+        scope = self._scope(tenant, queue, task, everything)
+        longest = seconds(timeout, "timeout")
+        for _ in range(TRIES):
+            now = self.engine.now()
+            wanted = scope.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now))
+            pause = put(self.engine, wanted, self._found(scope), Act(EventKind.PAUSED, now, actor, reason))
+            if pause is not None:
+                if wait:
+                    self._drained(scope, longest)
+                return pause
+        raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
+
+    def resume(
+        self,
+        *,
+        tenant: str | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        everything: bool = False,
+        reason: str = "",
+        actor: str = "api",
+    ) -> Pause:
+        """Lift the pause of exactly this scope; NotPossible if there is none."""
+        check_name("actor", actor)
+        scope = self._scope(tenant, queue, task, everything)
+        for _ in range(TRIES):
+            pause = self._found(scope)
+            if pause is None:
+                there = "; ".join(one.scope for one in self.pauses()) or "nothing"
+                raise NotPossible(f"{scope.scope} is not paused by itself; paused: {there}")
+            if remove(self.engine, pause, Act(EventKind.RESUMED, self.engine.now(), actor, reason)):
+                return pause
+        raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
+
+    def pauses(self) -> list[Pause]:
+        """The pauses that hold now."""
+        return [pause for pause in self._holding() if self.only_tenant in (None, pause.tenant)]
+
+    def _holding(self) -> list[Pause]:
+        return list(Gate.at(self.engine.records(Pause), self.engine.now()).pauses)
+
+    def _scope(self, tenant: str | None, queue: str | None, task: str | None, everything: bool) -> Pause:
+        said = {"tenant": self._of(tenant), "queue": queue, "task": task}
+        named = {field: name for field, name in said.items() if name is not None}
+        for field, name in named.items():
+            check_name(field, name)
+        part = [field for field in named if field != "tenant" or self.only_tenant is None]
+        if everything and part:
+            raise InvalidJob("everything", f"is more than {', '.join(part)}: leave out one of them")
+        if not everything and not named:  # a name that got lost must not stop them all
+            raise InvalidJob("everything", "nothing is named: give tenant, queue or task, or everything=True")
+        return Pause().evolve(**named)
+
+    def _found(self, scope: Pause) -> Pause | None:
+        return next((pause for pause in self.engine.records(Pause) if pause[:3] == scope[:3]), None)
+
+    def _drained(self, scope: Pause, timeout: float) -> None:
+        """Wait until nothing in scope runs."""
+        named = [None if name == ANY else name for name in scope[:3]]
+        where = JobFilter(State.RUNNING, named[2], named[1], named[0])
+        deadline = time.monotonic() + timeout
+        while running := self.engine.find(where, limit=1).jobs:
+            if time.monotonic() > deadline:
+                raise NotPossible(
+                    f"{scope.scope} is paused, but job {running[0].id} and maybe others still run after {timeout:g} s"
+                )
+            time.sleep(GLANCE)
+
+    # -------------------------------------------------------------------------------- the audit trail
+
+    def audit(self, *, limit: int = 100, tenant: str | None = None) -> list[Event]:
+        """The latest audit events of all jobs, schedules and pauses, newest first."""
+        if not isinstance(limit, int) or limit < 1:
+            raise InvalidJob("limit", f"{limit!r} must be a number, 1 or more")
+        owner = self._of(tenant)
+        loose = [*self.engine.unsealed(limit=TAIL), *self.engine.orphaned_events(limit=TAIL)]
+        events = [event for event in loose if owner in (None, event.tenant)]
+        for seal in sorted(self.engine.records(Seal, tenant=owner), key=lambda seal: seal.last_at, reverse=True):
+            events = sorted(events, key=in_order, reverse=True)[:limit]
+            if len(events) == limit and events[-1].at > seal.last_at:
+                break
+            events += self.engine.sealed(seal)
+        return sorted(set(events), key=in_order, reverse=True)[:limit]  # one that was sealed meanwhile was read twice
+
+    def verify_audit(self, *, tenant: str | None = None) -> AuditReport:
+        """Whether the sealed audit events are as they were; and how many events are not sealed yet."""
+        owner = self._of(tenant)
+        seals: dict[str, list[Seal]] = {}
+        for seal in self.engine.records(Seal, tenant=owner):
+            seals.setdefault(seal.tenant, []).append(seal)
+        tail = sum(owner in (None, event.tenant) for event in self.engine.unsealed(limit=TAIL))
+        orphaned_events = Counter(
+            event.tenant for event in self.engine.orphaned_events(limit=TAIL) if owner in (None, event.tenant)
+        )
+        names = sorted(seals.keys() | orphaned_events.keys())
+        return AuditReport([self._verified(name, seals.get(name, ()), orphaned_events[name]) for name in names], tail)
+
+    def _verified(self, tenant: str, seals: Sequence[Seal], orphaned_events: int) -> Verified:
+        """What is wrong with a tenant's seals; looked at again, for their events may be pruned just now."""
+        kept = self.settings.keep_events
+        found = verify(tenant, seals, self.engine.sealed, kept)
+        for _ in range(LOOKS):
+            if not found.problems:
+                break
+            found = verify(tenant, self.engine.records(Seal, tenant=tenant), self.engine.sealed, kept)
+        if orphaned_events:
+            gone = (
+                f"{orphaned_events:,} event{'s were' if orphaned_events != 1 else ' was'} sealed, and the seal is gone"
+            )
+            found = found._replace(problems=[*found.problems, gone])
+        return found
+
+    def _of(self, tenant: str | None) -> str | None:
+        """Whose rows are meant; InvalidJob if a bound handle is asked for another's."""
+        if self.only_tenant is None:
+            return tenant
+        if tenant not in (None, self.only_tenant):
+            raise InvalidJob("tenant", f"{tenant!r} is not the tenant of this handle")
+        return self.only_tenant
+
+
+def note(reason: str) -> str:
+    """What an operator says, made storable."""
+    return clean(reason, MESSAGE_CAP)
+
+
+def _moment(until: Duration | datetime | None, now: datetime) -> datetime | None:
+    if until is None:
+        return None
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise InvalidJob("until", f"{until!r} has no time zone; write datetime(..., tzinfo=UTC) or a time from now")
+        moment = until.astimezone(UTC)
+    else:
+        moment = now + timedelta(seconds=seconds(until, "until"))
+    if moment <= now:
+        raise InvalidJob("until", f"{moment:%Y-%m-%d %H:%M:%S} UTC is past; leave it out to pause until you resume")
+    return moment

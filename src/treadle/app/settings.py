@@ -1,0 +1,212 @@
+"""Settings: arguments, then TREADLE_* variables, treadle.toml, [tool.treadle], the profile; the only reader of them."""
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_origin
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    PyprojectTomlConfigSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from treadle.engines.values import Retention
+from treadle.errors import ConfigError
+from treadle.model import State
+from treadle.model.clock import seconds
+
+TOML = Path("treadle.toml")
+
+
+def _duration(value: float | str, info: ValidationInfo) -> float:
+    try:
+        return seconds(value, info.field_name or "duration")
+    except ConfigError as error:
+        raise ValueError(str(error).partition(": ")[2]) from None
+
+
+def _age(value: float | str, info: ValidationInfo) -> float | None:
+    if isinstance(value, str) and value.strip().lower() == "forever":
+        return None
+    try:
+        return _duration(value, info)
+    except ValueError as error:
+        raise ValueError(f"{error}, or 'forever'") from None
+
+
+def _no_boolean(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is no duration; write seconds, '90s', '5m', '1h30m' or '7d'")
+    return value
+
+
+Seconds = Annotated[float | str, BeforeValidator(_no_boolean), AfterValidator(_duration)]
+Age = Annotated[float | str | None, BeforeValidator(_no_boolean), AfterValidator(_age)]
+Ended = Literal[State.SUCCEEDED, State.FAILED, State.CANCELLED]
+
+
+def _span(age: float | str | None) -> timedelta | None:
+    return None if age is None else timedelta(seconds=float(age))
+
+
+class Settings(BaseSettings):
+    """Every setting, with its default; durations are seconds or text such as "5m"."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TREADLE_",
+        extra="forbid",
+        toml_file=TOML,
+        pyproject_toml_table_header=("tool", "treadle"),
+        validate_default=True,
+    )
+
+    url: str = "sqlite:///treadle.db"
+    listen_url: str | None = None
+    auto_migrate: bool = False
+    app: str | None = None
+    queues: list[str] = Field(default=["default"], min_length=1)
+    lanes: list[str] | None = None
+    concurrency: int = Field(default=10, ge=1, le=1000)
+    batch: int | None = Field(default=None, ge=1)
+    lease: Seconds = 30.0
+    grace: Seconds = 30.0
+    poll: Seconds = 1.0
+    sweep: Seconds = 1.0
+    beat: Seconds = 10.0
+    schedules: bool = True
+    schedule_tick: Seconds = 1.0
+    budgets: dict[str, Annotated[int, Field(ge=0)]] = {}
+    start: Literal["with_next_write", "first"] = "with_next_write"
+    unknown_tasks: Literal["leave", "fail"] = "leave"
+    expired_jobs: Literal["cancel", "leave"] = "cancel"
+    cancel: Literal["any", "pending"] = "any"
+    tenant_required: bool = False
+    enqueue_allow: list[Literal["cli"]] = ["cli"]
+    audit: Literal["failures", "everything"] = "failures"
+    keep_succeeded: Age = "7d"
+    keep_cancelled: Age = "7d"
+    keep_failed: Age = "30d"
+    keep_audit: Age = "90d"
+    keep_tasks: dict[str, dict[Ended, Age]] = {}
+
+    @property
+    def keep(self) -> Retention:
+        """How long finished jobs are kept; what is not named is kept for ever."""
+        ages = {
+            State.SUCCEEDED: self.keep_succeeded,
+            State.CANCELLED: self.keep_cancelled,
+            State.FAILED: self.keep_failed,
+        }
+        return Retention(
+            {state: timedelta(seconds=float(age)) for state, age in ages.items() if age is not None},
+            {task: {state: _span(age) for state, age in said.items()} for task, said in self.keep_tasks.items()},
+        )
+
+    @property
+    def keep_events(self) -> timedelta | None:
+        """How long audit events are kept."""
+        return _span(self.keep_audit)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (
+            init_settings,
+            env_settings,
+            TomlConfigSettingsSource(settings_cls),
+            PyprojectTomlConfigSettingsSource(settings_cls),
+        )
+
+
+def load(defaults: Mapping[str, Any] | None = None, /, **given: Any) -> Settings:
+    """The settings in force; `given` wins over everything, all over `defaults`. ConfigError says what is wrong."""
+    said = {name: value for name, value in given.items() if value is not None}
+    try:
+        settings = Settings(**said)
+        if left := {name: value for name, value in (defaults or {}).items() if name not in settings.model_fields_set}:
+            settings = Settings(**said, **left)
+    except ValidationError as error:
+        problems = (
+            f"{_problem(item['loc'], item['msg'], item['type'])} ({_source(item['loc'], said)})"
+            for item in error.errors()
+        )
+        raise ConfigError(f"settings: {'; '.join(problems)}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"settings: treadle.toml or pyproject.toml is no valid TOML: {error}") from None
+    except SettingsError as error:  # pydantic-settings' own error for a variable that should hold JSON
+        raise ConfigError(f"settings: {'; '.join(_no_json()) or error}") from None
+    strangers = [name for name in os.environ if name.startswith("TREADLE_") and _unknown(name)]
+    if strangers:
+        raise ConfigError(f"settings: {strangers[0]} is no setting{_meant(strangers[0][8:].lower())}")
+    return settings
+
+
+def _problem(place: tuple[int | str, ...], said: str, kind: str) -> str:
+    if place[-1] == "[key]":
+        place, said = place[:-1], "must be succeeded, failed or cancelled"
+    if kind == "extra_forbidden":
+        said = f"is no setting{_meant(place[0])}"
+    return f"{'.'.join(str(part) for part in place)}: {said.removeprefix('Value error, ')}"
+
+
+def _source(place: tuple[int | str, ...], said: Mapping[str, Any]) -> str:
+    """Where a setting comes from that cannot be used: the first that names it, for that one counts."""
+    sources: dict[str, Mapping[str, Any]] = {
+        "an argument": said,
+        f"TREADLE_{str(place[0]).upper()}": EnvSettingsSource(Settings)(),
+        str(TOML): TomlConfigSettingsSource(Settings)(),
+        "[tool.treadle] in pyproject.toml": PyprojectTomlConfigSettingsSource(Settings)(),
+    }
+    return next((source for source, settings in sources.items() if _names(settings, place)), "the profile")
+
+
+def _names(settings: object, place: tuple[int | str, ...]) -> bool:
+    """Whether these settings name what is at this place; tables of several sources are merged, entry by entry."""
+    for part in place:
+        if not isinstance(settings, Mapping):
+            break
+        if part not in settings:
+            return False
+        settings = settings[part]
+    return True
+
+
+def _no_json() -> Iterator[str]:
+    """The variables that should hold a list or an object as JSON and do not."""
+    given = {name.upper(): value for name, value in os.environ.items()}
+    examples: dict[object, str] = {list: '["mail"]', dict: '{"acme": 1000}'}
+    for name, field in Settings.model_fields.items():
+        variable = f"TREADLE_{name.upper()}"
+        example = examples.get(get_origin(field.annotation) or field.annotation)
+        try:
+            if example is not None:
+                json.loads(given.get(variable, "0"))
+        except ValueError:
+            yield f"{variable} is no JSON; write it like {variable}='{example}'"
+
+
+def _unknown(variable: str) -> bool:
+    name = variable.removeprefix("TREADLE_").lower()
+    return name not in Settings.model_fields and not name.startswith("test_")
+
+
+def _meant(name: object) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    near = get_close_matches(str(name), Settings.model_fields, 1)
+    return f", did you mean {near[0]}?" if near else f"; known: {', '.join(Settings.model_fields)}"

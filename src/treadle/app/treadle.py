@@ -1,0 +1,313 @@
+"""Treadle: the object an application holds. It registers tasks, stores jobs, looks at them and runs workers."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from treadle.app.enqueue import submission, told
+from treadle.app.operations import Operations, note
+from treadle.app.profile import Profile, checked
+from treadle.app.tenant import Tenant
+from treadle.engines import connect
+from treadle.engines.contract import Engine, StagedSchema, TenantIsolation
+from treadle.engines.values import Finding, Half, Receipt, RowSecurity
+from treadle.errors import InvalidJob, NotPossible
+from treadle.model import FollowUp, Job, check_name
+from treadle.model.clock import Clock, Duration
+from treadle.model.records import Schedule, WorkerInfo
+from treadle.model.retry import Retry
+from treadle.tasks.context import Context
+from treadle.tasks.registry import TaskRegistry
+from treadle.tasks.task import OnConflict, Task, Unique
+from treadle.transactions import arun_in, run, run_in
+
+if TYPE_CHECKING:
+    from treadle.app.settings import Settings
+    from treadle.worker.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Decorator(Protocol):
+    """What `app.task(...)` returns: it wraps a function, whose Context parameter callers do not pass."""
+
+    @overload
+    def __call__(self, handler: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class Treadle(Operations):
+    """A job queue in the database you already have.
+
+    >>> app = Treadle("sqlite:///:memory:")
+    >>> @app.task
+    ... def greet(name: str) -> str:
+    ...     return f"hello {name}"
+    >>> greet.enqueue("Ada").state.value
+    'pending'
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        profile: Profile | None = None,
+        logger: logging.Logger | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        """`url` and `settings` win over TREADLE_* variables, treadle.toml and [tool.treadle], these over the `profile`.
+
+        Workers log to `logger` instead of to our own, `treadle.*`. Nothing is opened yet.
+        """
+        self.profile = checked(profile or Profile())
+        self.tasks = self._tasks = TaskRegistry(self, self.profile.task)
+        self.logger = logger
+        self._clock = clock
+        self._given = {"url": url, **settings}
+
+    @cached_property
+    def settings(self) -> "Settings":
+        """The settings in force, read once, on first use."""
+        from treadle.app.settings import load  # noqa: PLC0415 - Pydantic is loaded on first use, not on import
+
+        return load(self.profile.settings, **self._given)
+
+    @cached_property
+    def engine(self) -> Engine:  # type: ignore[override] # opened on first use
+        """The store; opened on first use."""
+        settings = self.settings
+        return connect(
+            settings.url,
+            clock=self._clock.now if self._clock is not None else None,
+            audit_all=settings.audit == "everything",
+            auto_migrate=settings.auto_migrate,
+            listen_url=settings.listen_url,
+        )
+
+    # ---------------------------------------------------------------------------------------- tasks
+
+    @overload
+    def task(self, handler: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, handler: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        lane: str = "",
+        priority: int = 0,
+        retry: Retry = Retry(),  # noqa: B008 - frozen
+        timeout: Duration | None = None,
+        unique: Unique | str = Unique(),  # noqa: B008 - frozen
+        version: int = 1,
+        on_succeeded: "str | Task[..., Any] | None" = None,
+        on_failed: "str | Task[..., Any] | None" = None,
+        audit: Mapping[str, str] = ...,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        payload: Any = None,
+        misfire: str = "once",
+        misfire_limit: int = 100,
+        misfire_age: Duration = "1d",
+        overlap: str = "allow",
+        jitter: Duration = 0,
+        for_each: Callable[..., Any] | str | None = None,
+    ) -> Decorator: ...
+    def task(self, handler: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
+        """Make a function (or a class with `handle`) a task: `@app.task` or `@app.task(queue="mail", ...)`."""
+
+        def decorate(target: Callable[..., Any]) -> Task[..., Any]:
+            return self.register(name or str(getattr(target, "__name__", "")), target, **options)
+
+        return decorate if handler is None else decorate(handler)
+
+    def register(self, name: str, handler: Callable[..., Any], **options: Any) -> Task[..., Any]:
+        """Register a handler under a name: a function, a class with `handle`, or any `f(job: dict)`."""
+        return self.tasks.register(name, handler, options)
+
+    # -------------------------------------------------------------------------------------- enqueue
+
+    def enqueue(self, name: str, payload: Any = None, *, checked: bool = True, **using: Any) -> Job:
+        """Store a job by task name, its payload given as data; `using` as in `Task.using`.
+
+        With `checked=False` the task need not be known here: the payload is checked when the job runs.
+        """
+        return self.tasks.named(name, checked=checked).using(**using).enqueue_payload(payload)
+
+    def store_now(self) -> datetime:
+        """The store's time."""
+        return self.engine.now()
+
+    def follow_up(self, wanted: FollowUp | None) -> FollowUp | None:
+        return self.tasks.follow_up(wanted)
+
+    def tenant_of(self, named: str | None) -> str:
+        """The tenant of a new job; InvalidJob if it must be named and is not."""
+        if named is None and self.settings.tenant_required:
+            raise InvalidJob(
+                "tenant", "is required (the setting tenant_required); say whose job it is: using(tenant=…)"
+            )
+        return "default" if named is None else named
+
+    def submit(
+        self, jobs: list[Job], conflict: OnConflict, tx: Any = None, *, engine: Engine | None = None
+    ) -> list[Receipt]:
+        """Store jobs; a receipt each. What `conflict` says is done about keys that are taken."""
+        engine = engine or self.engine
+        if tx is None:
+            return told(jobs, run(submission(engine, jobs, conflict, own=True)), conflict)
+        return told(jobs, run_in(tx, submission(engine, jobs, conflict, own=False)), conflict)
+
+    async def asubmit(
+        self, jobs: list[Job], conflict: OnConflict, tx: Any, *, engine: Engine | None = None
+    ) -> list[Receipt]:
+        """The same in a transaction of an async library."""
+        return told(jobs, await arun_in(tx, submission(engine or self.engine, jobs, conflict, own=False)), conflict)
+
+    # ------------------------------------------------------------------------------ tenants and schedules
+
+    def tenant(self, name: str) -> Tenant:
+        """A view of one tenant, which can neither see, change nor infer what is another's."""
+        return Tenant(self, name)
+
+    def declare(self, name: str, task: str | Task[..., Any], payload: Any = None, **said: Any) -> None:
+        """Declare a schedule in code, as `@app.task(cron=…)` does: a worker brings it into the store when it starts.
+
+        It says what `app.schedules.create` says. What an operator disables stays disabled.
+        """
+        self.tasks.declare(name, task, payload, said)
+
+    def declared(self) -> list[Schedule]:
+        """The schedules that this code declares."""
+        return self.tasks.declared()
+
+    def for_each(self, rows: Callable[..., Any], name: str | None = None) -> str:
+        """Register a function that yields rows, for schedules that make a job of each (`for_each=`); its name."""
+        return self.tasks.for_each(rows, name)
+
+    def workers(self) -> list[WorkerInfo]:
+        """The workers that are alive, as they last said."""
+        now = self.engine.now()
+        return [member for member in self.engine.records(WorkerInfo) if member.alive(now)]
+
+    # ------------------------------------------------------------------------------------ keeping order
+
+    def recover(self, *, message: str | None = None, actor: str = "api") -> int:
+        """Requeue or end every job whose lease has run out; workers do this by themselves. How many it was.
+
+        `message` is kept as the error, instead of our own words. A job that is locked is left for the next time.
+        """
+        from treadle.worker.maintenance.recovery import recover_leases  # noqa: PLC0415 - a process that only enqueues does not need it
+
+        check_name("actor", actor)
+        return recover_leases(self.engine, actor=actor, message=note(message or ""), logger=self.logger)
+
+    def prune(self) -> int:
+        """Delete finished jobs and audit events older than their retention, as workers do by themselves.
+
+        How many jobs were deleted.
+        """
+        from treadle.worker.maintenance.housekeeping import prune_old_events  # noqa: PLC0415
+
+        total = 0
+        while batch := self.engine.prune(self.settings.keep, limit=1000, to_the_end=True):
+            total += batch
+        prune_old_events(self.engine, self.settings.keep_events)
+        return total
+
+    def seal_audit(self) -> int:
+        """Seal every audit line there is, as workers do by themselves within a minute or two; how many lines it was."""
+        from treadle.worker.maintenance.housekeeping import seal_events  # noqa: PLC0415
+
+        return seal_events(self.engine)
+
+    def open(self) -> None:
+        """See that the store is there and its schema fits; otherwise done on first use."""
+        self.engine.open()
+
+    def migrate(self, half: Half | None = None) -> list[str]:
+        """Create or upgrade the schema; the names of the migrations applied now.
+
+        To upgrade PostgreSQL without a pause: "pre" before the new code starts, "post" when no old code runs any more.
+        """
+        engine = self.engine
+        if half is not None and isinstance(engine, StagedSchema):
+            return engine.migrate_half(half)
+        return engine.migrate()
+
+    def check_schema(self, *, quick: bool = False) -> list[str]:
+        """Every difference between the live schema and the expected one; `quick`: what keeps it from being used."""
+        return self.engine.check(quick=quick)
+
+    def schema_sql(self, half: Half | None = None) -> str:
+        """The schema as SQL, for your own migration tool."""
+        engine = self.engine
+        if half is None or not isinstance(engine, StagedSchema):
+            return "" if half == "post" else engine.schema_sql()
+        return engine.half_sql(half)
+
+    def rls(self, *, worker_role: str, app_role: str, owner: str = "", only_sql: bool = False) -> str:
+        """Keep tenants apart in the database itself (PostgreSQL's row-level security); the statements.
+
+        Workers connect as `worker_role`, which sees all rows; the application as `app_role`, whose `app.tenant(name)`
+        sees that tenant's. `owner` is a condition in SQL that also lets a row be seen, over its column `tenant`. Run it
+        as the tables' owner, after each migration.
+        """
+        engine = self.engine
+        if not isinstance(engine, TenantIsolation):
+            raise NotPossible(
+                "only PostgreSQL has row-level security: whoever can open this store sees every row; "
+                "give each tenant a store of its own, or move to PostgreSQL"
+            )
+        return engine.rls(RowSecurity(worker_role, app_role, owner), only_sql=only_sql)
+
+    def doctor(self) -> list[Finding]:
+        """What an operator should know about this store."""
+        return self.engine.doctor()
+
+    def close(self) -> None:
+        """Close the store's connections."""
+        if "engine" in self.__dict__:
+            self.engine.close()
+
+    # ---------------------------------------------------------------------------------------- workers
+
+    def worker(
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        lanes: Sequence[str] | None = None,
+        concurrency: int | None = None,
+        lease: Duration | None = None,
+        grace: Duration | None = None,
+        poll: Duration | None = None,
+        name: str | None = None,
+    ) -> "Worker":
+        """A worker for this app's tasks, not started: `async with app.worker():` in a web app's lifespan."""
+        from treadle.app.worker_config import worker_config  # noqa: PLC0415 - a process that only enqueues does not need them
+        from treadle.worker.worker import Worker  # noqa: PLC0415
+
+        given = {
+            "queues": queues,
+            "lanes": lanes,
+            "concurrency": concurrency,
+            "lease": lease,
+            "grace": grace,
+            "poll": poll,
+            "name": name,
+        }
+        config = worker_config(self.settings, given)
+        return Worker(self.engine, self.tasks, config, self.logger, declared=self.declared())
+
+    def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
+        """Run a worker in this thread until it is stopped (SIGTERM, SIGINT); options as in `worker`."""
+        self.worker(**options).run(until_idle=until_idle)

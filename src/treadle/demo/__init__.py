@@ -1,0 +1,1 @@
+"""A small queue at work, to be looked at."""

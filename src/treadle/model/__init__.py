@@ -1,0 +1,56 @@
+"""Words and rules; pure: no I/O, no thread, no clock read. The nouns can be imported from here."""
+
+from treadle.model.change import Change, Event, EventKind, Fence, Write
+from treadle.model.ids import UUID, new_id
+from treadle.model.job import FollowUp, Job, JobError, OnEnd, Progress, checked
+from treadle.model.keys import Scope
+from treadle.model.limits import (
+    ATTEMPTS,
+    KEY_CAP,
+    MESSAGE_CAP,
+    NAME_CAP,
+    PAYLOAD_CAP,
+    PRIORITIES,
+    TRACEBACK_CAP,
+    check_name,
+    check_retry,
+    check_text,
+)
+from treadle.model.retry import Retry
+from treadle.model.state import Reason, State
+from treadle.model.text import check_finite, check_json, clean, holds_nul, json_text
+
+__all__ = [
+    "ATTEMPTS",
+    "KEY_CAP",
+    "MESSAGE_CAP",
+    "NAME_CAP",
+    "PAYLOAD_CAP",
+    "PRIORITIES",
+    "TRACEBACK_CAP",
+    "UUID",
+    "Change",
+    "Event",
+    "EventKind",
+    "Fence",
+    "FollowUp",
+    "Job",
+    "JobError",
+    "OnEnd",
+    "Progress",
+    "Reason",
+    "Retry",
+    "Scope",
+    "State",
+    "Write",
+    "check_finite",
+    "check_json",
+    "check_name",
+    "check_retry",
+    "check_text",
+    "checked",
+    "clean",
+    "holds_nul",
+    "json_text",
+    "new_id",
+]

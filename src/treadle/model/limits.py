@@ -1,0 +1,49 @@
+"""What every engine takes: the caps, and the checks that name the field and the limit."""
+
+import math
+
+from treadle.errors import InvalidJob
+from treadle.model.retry import Retry
+
+PAYLOAD_CAP = 1024 * 1024  # bytes of JSON; of a result too
+NAME_CAP = 200  # bytes of UTF-8 in a queue, lane, task, tenant or worker
+KEY_CAP = 1000  # with tenant and task it must fit one index row on every engine
+MESSAGE_CAP = 4_000
+TRACEBACK_CAP = 32_000
+PRIORITIES = range(-(2**31), 2**31)
+ATTEMPTS = range(1, 10_001)
+
+
+def check_retry(retry: Retry) -> None:
+    """Refuse a budget or backoff that cannot be meant."""
+    if not isinstance(retry, Retry):
+        raise InvalidJob("retry", f"{retry!r} is no policy; write Retry(max_attempts=3)")
+    if not isinstance(retry.max_attempts, int) or retry.max_attempts not in ATTEMPTS:
+        raise InvalidJob("max_attempts", f"{retry.max_attempts} must be from 1 to {ATTEMPTS[-1]:,}")
+    for field in ("base", "cap", "jitter"):
+        value = getattr(retry, field)
+        if not (value is None and field == "cap") and not 0 <= value < math.inf:
+            raise InvalidJob(field, f"{value} must be 0 seconds or more")
+
+
+def check_name(field: str, value: object) -> None:
+    """Refuse a name that is empty, too long, or holds what some engine cannot store."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidJob(field, f"{value!r} is no name; give it at least one letter")
+    if value == "*":
+        raise InvalidJob(field, "'*' is no name: in a pause it stands for all of them")
+    check_text(field, value, NAME_CAP)
+
+
+def check_text(field: str, value: object, cap: int) -> None:
+    """Refuse text that is too long or that some engine cannot store."""
+    if not isinstance(value, str) or not value:
+        raise InvalidJob(field, f"{value!r} must be text that is not empty")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidJob(field, f"{value!r} holds half a character (a lone surrogate)") from None
+    if size > cap:
+        raise InvalidJob(field, f"is {size:,} bytes long; the limit is {cap:,}: shorten or hash it")
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise InvalidJob(field, f"{value!r} holds a control character; remove it")

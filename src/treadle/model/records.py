@@ -1,0 +1,194 @@
+"""The rows beside the jobs, as frozen values: schedules, pauses, live workers, seals of the audit trail.
+
+A record has a kind, a key within it and, but for those that only their owner writes, a revision that rises with every
+save. Engines store all kinds in the same way (engines.base: records, save, drop).
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, NamedTuple, Self
+
+from treadle.model import OnEnd
+from treadle.model.retry import Retry
+
+ANY = "*"
+"""In a pause: whichever tenant, queue or task."""
+
+
+class Misfire(StrEnum):
+    """What becomes of runs that were missed because nobody was there to make them."""
+
+    SKIP = "skip"
+    ONCE = "once"
+    ALL = "all"
+
+
+class Overlap(StrEnum):
+    """What becomes of a run while an earlier one of the same schedule has not ended."""
+
+    ALLOW = "allow"
+    SKIP = "skip"
+    QUEUE_ONE = "queue_one"
+
+
+class Schedule(NamedTuple):
+    """A row that makes jobs: by a cron expression in a time zone, or every so many seconds from `created_at` on."""
+
+    name: str
+    task: str
+    created_at: datetime
+    tenant: str = "default"
+    payload: Any = {}  # noqa: RUF012 - never changed
+    cron: str | None = None
+    every: float | None = None
+    timezone: str = "UTC"
+    enabled: bool = True
+    queue: str = "default"
+    lane: str = ""
+    priority: int = 0
+    task_version: int = 1
+    max_attempts: int = Retry().max_attempts
+    retry_base: float = Retry().base
+    retry_cap: float | None = Retry().cap
+    retry_jitter: float = Retry().jitter
+    timeout: float | None = None
+    misfire: Misfire = Misfire.ONCE
+    misfire_limit: int = 100
+    misfire_age: float = 86_400.0
+    overlap: Overlap = Overlap.ALLOW
+    jitter: float = 0.0
+    for_each: str | None = None
+    on_end: OnEnd | None = None
+    next_at: datetime | None = None  # None: not computed yet
+    last_at: datetime | None = None  # the nominal time of the last job it made
+    last_job: str | None = None
+    declared: str | None = None  # a digest of what the code says, if code declared it
+    updated_at: datetime | None = None
+    revision: int = 0
+
+    def evolve(self, **changes: Any) -> Self:
+        return self._replace(**changes)
+
+    @property
+    def retry(self) -> Retry:
+        return Retry(self.max_attempts, self.retry_base, self.retry_cap, self.retry_jitter)
+
+
+class Pause(NamedTuple):
+    """The gate: no job of this tenant, queue and task is claimed. ANY leaves one of them open to all."""
+
+    tenant: str = ANY
+    queue: str = ANY
+    task: str = ANY
+    actor: str = ""
+    reason: str = ""
+    at: datetime | None = None
+    until: datetime | None = None
+    revision: int = 0
+
+    def evolve(self, **changes: Any) -> Self:
+        return self._replace(**changes)
+
+    @property
+    def scope(self) -> str:
+        """What it stops, as people read it."""
+        named = {"tenant": self.tenant, "queue": self.queue, "task": self.task}
+        return ", ".join(f"{what} {name}" for what, name in named.items() if name != ANY) or "everything"
+
+    def blocks(self, tenant: str, queue: str, task: str) -> bool:
+        """Whether it stops a job like this; ANY asks for one that may be any job's, and is stopped by ANY alone."""
+        return self.tenant in (ANY, tenant) and self.queue in (ANY, queue) and self.task in (ANY, task)
+
+
+class Gate(NamedTuple):
+    """All pauses that hold at a moment."""
+
+    pauses: Sequence[Pause] = ()
+
+    @classmethod
+    def at(cls, pauses: Sequence[Pause], now: datetime) -> "Gate":
+        return cls([pause for pause in pauses if pause.until is None or pause.until > now])
+
+    def blocks(self, tenant: str = ANY, queue: str = ANY, task: str = ANY) -> bool:
+        """Whether nothing like this may be claimed; ANY: of whichever tenant, queue or task."""
+        return any(pause.blocks(tenant, queue, task) for pause in self.pauses)
+
+
+def silence(period: float) -> float:
+    """Seconds without a word after which a worker counts as gone: it may miss two of its beats."""
+    return 3 * period + 1
+
+
+class WorkerInfo(NamedTuple):
+    """A worker that is alive, as it last said."""
+
+    name: str
+    host: str
+    pid: int
+    queues: Sequence[str]
+    lanes: Sequence[str] | None
+    tasks: Mapping[str, int]  # task -> the newest version it runs
+    concurrency: int
+    running: int
+    stopping: bool
+    started_at: datetime
+    seen_at: datetime
+    period: float  # seconds until it says so again
+
+    def alive(self, now: datetime) -> bool:
+        """Whether it was heard of lately."""
+        return (now - self.seen_at).total_seconds() < silence(self.period)
+
+    def serves(self, queue: str, lane: str) -> bool:
+        return not self.stopping and queue in self.queues and (self.lanes is None or lane in self.lanes)
+
+    def knows(self, task: str, version: int) -> bool:
+        return self.tasks.get(task, version - 1) >= version
+
+
+class Seal(NamedTuple):
+    """A batch of a tenant's audit events, made tamper-evident: its digest, chained to the seal before it."""
+
+    tenant: str
+    number: int  # from 1
+    events: int
+    first_at: datetime
+    last_at: datetime
+    digest: str
+    previous: str
+    hash: str
+    sealed_at: datetime
+    pruned_at: datetime | None = None
+
+    def evolve(self, **changes: Any) -> Self:
+        return self._replace(**changes)
+
+
+Record = Schedule | Pause | WorkerInfo | Seal
+
+
+def subject(record: Record) -> str:
+    """The id under which the audit trail keeps what was done to a record: a UUID, for ever the same."""
+    kind = type(record).__name__
+    text = "\x1f".join([kind, *(str(getattr(record, field)) for field in KEYS[type(record)])])
+    return derived_id(text)
+
+
+KEYS: Mapping[type[Any], tuple[str, ...]] = {
+    Schedule: ("tenant", "name"),
+    Pause: ("tenant", "queue", "task"),
+    WorkerInfo: ("name",),
+    Seal: ("tenant", "number"),
+}
+"""What tells two records of a kind apart."""
+
+
+def derived_id(text: str, at: datetime | None = None) -> str:
+    """A UUID made from a text, the same for ever; with `at` it sorts as the ids of that moment do."""
+    digest = sha256(text.encode()).hexdigest()
+    high = f"{int(at.timestamp() * 1000):012x}" if at is not None else digest[20:32]
+    version = "7" if at is not None else "8"
+    variant = f"{int(digest[3], 16) & 3 | 8:x}"
+    return f"{high[:8]}-{high[8:]}-{version}{digest[:3]}-{variant}{digest[4:7]}-{digest[7:19]}"

@@ -1,0 +1,32 @@
+"""Where a job stands, and why it ended."""
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a job stands; the last three are final."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self not in (State.PENDING, State.RUNNING)
+
+
+class Reason(StrEnum):
+    """Why a job ended failed or cancelled."""
+
+    EXHAUSTED = "exhausted"
+    PERMANENT = "permanent"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    UNKNOWN_TASK = "unknown_task"
+    INVALID_PAYLOAD = "invalid_payload"
+    INVALID_RESULT = "invalid_result"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    BY_REQUEST = "by_request"

@@ -1,0 +1,1 @@
+"""When jobs are made, and by what rule."""

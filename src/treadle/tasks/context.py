@@ -1,0 +1,113 @@
+"""What a handler is given beside its arguments."""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from enum import Enum
+from typing import Any, Protocol
+
+from treadle.errors import ConfigError, InvalidJob, LeaseLost
+from treadle.model import Job, Progress, clean
+
+NOTE_CAP = 500
+
+
+class StopReason(Enum):
+    """Why a handler was asked to stop."""
+
+    CANCEL = "its cancellation was requested"
+    TIMEOUT = "it ran past its timeout"
+    SHUTDOWN = "the worker is shutting down"
+    LOST = "its lease was lost"
+
+
+class RunningAttempt(Protocol):
+    """What the context needs of the attempt behind it (worker.attempt.Attempt)."""
+
+    job: Job
+    stop_reason: StopReason | None
+    progress: Progress | None
+    cost_micros: int
+    abandoned: bool
+
+
+class Context:
+    """The running attempt: ask for it with a parameter annotated `Context`.
+
+    `progress`, `add_cost`, `settle` and `asettle` raise LeaseLost once the lease has passed on: its writes are no
+    longer wanted.
+    """
+
+    def __init__(
+        self,
+        attempt: RunningAttempt,
+        settle: Callable[[Any, Any, Any], None],
+        asettle: Callable[[Any, Any, Any], Awaitable[None]] | None = None,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self._attempt = attempt
+        self._logger = logger or logging.getLogger("treadle.task")
+        self._settle = settle
+        self._asettle = asettle
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed."""
+        return self._attempt.job
+
+    @property
+    def attempt(self) -> int:
+        """Which claim of the job this is, from 1."""
+        return self._attempt.job.attempt
+
+    @property
+    def tick(self) -> datetime | None:
+        """The nominal time that a schedule made this job for: the report of which night; None for any other job."""
+        return self._attempt.job.tick
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should stop: cancelled on request, past its timeout, shutting down, or lease lost."""
+        return self._attempt.stop_reason is not None
+
+    @property
+    def log(self) -> "logging.LoggerAdapter[logging.Logger]":
+        """A logger that carries the job's id and task."""
+        extra = {"job_id": self.job.id, "task": self.job.task}
+        return logging.LoggerAdapter(self._logger, extra)
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Tell how far the work is, from 0 to 1; written with the next heartbeat."""
+        self._alive()
+        if not isinstance(fraction, int | float) or not math.isfinite(fraction) or not 0 <= fraction <= 1:
+            raise InvalidJob("progress", f"{fraction!r} must be from 0 to 1")
+        self._attempt.progress = Progress(float(fraction), clean(str(note), NOTE_CAP))
+
+    def add_cost(self, micros: int) -> None:
+        """Add to what this job has cost, in millionths of your currency; summed over its attempts."""
+        self._alive()
+        if not isinstance(micros, int) or micros < 0 or self._attempt.cost_micros + micros >= 2**63:
+            raise InvalidJob("cost", f"{micros!r} must be a whole number of millionths, 0 or more")
+        self._attempt.cost_micros += micros
+
+    def settle(self, tx: Any, result: Any = None) -> None:
+        """End this job as succeeded inside your own transaction: effect and completion commit together, or neither.
+
+        `tx` is what `using(tx=…)` takes. Call it last: a transaction that is not committed makes this a failed attempt.
+        """
+        self._alive("; roll your transaction back")
+        self._settle(self._attempt, tx, result)
+
+    async def asettle(self, tx: Any, result: Any = None) -> None:
+        """`settle` for the transactions of async libraries."""
+        self._alive("; roll your transaction back")
+        if self._asettle is None:
+            raise ConfigError("ctx.asettle: nobody runs this handler on a store")
+        await self._asettle(self._attempt, tx, result)
+
+    def _alive(self, advice: str = "") -> None:
+        if self._attempt.stop_reason is StopReason.LOST or self._attempt.abandoned:
+            raise LeaseLost(
+                f"job {self.job.id} is no longer yours: {(self._attempt.stop_reason or StopReason.LOST).value}{advice}"
+            )

@@ -1,0 +1,106 @@
+"""Our statements inside the caller's own transaction, on the caller's own connection, through the caller's own library.
+
+What they write commits or rolls back with the caller's rows. Nothing here commits, opens a connection or changes
+threads, and no library is loaded that the caller has not loaded. One file a library says how it runs a statement;
+`joined` holds what they share.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from treadle.transactions.dynamodb import Collected
+from treadle.transactions.families import family_of, refuse_colour
+from treadle.transactions.joined import Joined, Rows, Step, Steps, inside, meaning
+
+__all__ = ["Steps", "arun_in", "run", "run_in"]
+
+T = TypeVar("T")
+
+
+def run_in(tx: Any, steps: Steps[T]) -> T:
+    """Run statements on the caller's connection, all of them or none; what they return."""
+    family = family_of(tx)
+    refuse_colour(tx, family, wanted_async=False)
+    if family.name == "dynamodb":
+        collected: Collected = family.module().Collected(tx)
+        result = _drive(steps, collected.answer)
+        collected.commit()
+        return result
+    with meaning():
+        joined: Joined = family.module().join(tx)
+
+    def answer(step: Step) -> Rows:
+        if isinstance(step, float):
+            return _sleep(step)
+        with meaning(joined.advice):
+            rows: Rows = joined.execute(*step)
+            return rows
+
+    return _drive(inside(joined, steps), answer)
+
+
+async def arun_in(tx: Any, steps: Steps[T]) -> T:
+    """The same for the connections and sessions of async libraries."""
+    family = family_of(tx)
+    refuse_colour(tx, family, wanted_async=True)
+    with meaning():
+        joined: Joined = await family.module().ajoin(tx)
+
+    async def answer(step: Step) -> Rows:
+        if isinstance(step, float):
+            await asyncio.sleep(step)
+            return []
+        with meaning(joined.advice):
+            rows: Rows = await joined.execute(*step)
+            return rows
+
+    return await _adrive(inside(joined, steps), answer)
+
+
+def run(steps: Steps[T]) -> T:
+    """Run steps that hold no statement, only waits."""
+
+    def answer(step: Step) -> Rows:
+        if not isinstance(step, float):
+            raise TypeError("a statement needs a transaction to run in")
+        return _sleep(step)
+
+    return _drive(steps, answer)
+
+
+def _sleep(seconds: float) -> Rows:
+    time.sleep(seconds)
+    return []
+
+
+def _drive(steps: Steps[T], answer: Callable[[Step], Rows]) -> T:
+    """Answer one step after the other; an error is told to the steps, which may have to clean up."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                rows = answer(step)
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(rows)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def _adrive(steps: Steps[T], answer: Callable[[Step], Awaitable[Rows]]) -> T:
+    try:
+        step = next(steps)
+        while True:
+            try:
+                rows = await answer(step)
+            except GeneratorExit:  # the loop is gone, and with it the way to clean up
+                raise
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(rows)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]

@@ -1,0 +1,71 @@
+"""Statements on SQLAlchemy's sessions and connections, by its own `exec_driver_sql`: its events and echo see them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from sqlalchemy.exc import InvalidRequestError, PendingRollbackError
+
+from treadle.errors import ConfigError, EngineError
+from treadle.transactions.joined import POSTGRES, SQLITE, Joined, Rows, formatted
+
+_STORES = {"postgresql": POSTGRES, "sqlite": SQLITE}
+_NO_STREAM = {"stream_results": False, "yield_per": None}  # a server-side cursor takes no statement that writes
+
+
+def join(tx: Any) -> Joined:
+    with _asking():
+        connection = tx if hasattr(tx, "exec_driver_sql") else tx.connection()
+    return _joined(connection, connection, partial(_execute, connection))
+
+
+async def ajoin(tx: Any) -> Joined:
+    with _asking():
+        connection = tx if hasattr(tx, "exec_driver_sql") else await tx.connection()
+    return _joined(connection, connection.sync_connection, partial(_aexecute, connection))
+
+
+def _joined(connection: Any, beneath: Any, execute: Any) -> Joined:
+    store = _STORES.get(connection.dialect.name, connection.dialect.name)
+    return Joined(
+        "a SQLAlchemy connection",
+        store,
+        "leave AUTOCOMMIT out of its isolation_level",
+        execute,
+        beneath.connection.driver_connection if store == SQLITE else None,
+    )
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    """A session that cannot give its connection says why."""
+    try:
+        yield
+    except PendingRollbackError as error:
+        raise EngineError("tx: your transaction has failed already, before this call: roll it back") from error
+    except InvalidRequestError as error:
+        raise ConfigError(
+            f"tx: this session has no transaction to join ({error}): begin one, or, if it has several databases, pass "
+            "session.connection(...) of the one with the jobs"
+        ) from error
+
+
+def _execute(connection: Any, sql: str, text: str | None) -> Rows:
+    return _rows(connection.exec_driver_sql(*_asked(connection, sql, text), _NO_STREAM))
+
+
+async def _aexecute(connection: Any, sql: str, text: str | None) -> Rows:
+    return _rows(await connection.exec_driver_sql(*_asked(connection, sql, text), _NO_STREAM))
+
+
+def _asked(connection: Any, sql: str, text: str | None) -> tuple[str, tuple[str] | None]:
+    if text is None:
+        return sql, None
+    if connection.dialect.paramstyle in ("format", "pyformat"):
+        return formatted(sql, POSTGRES), (text,)
+    return sql, (text,)
+
+
+def _rows(result: Any) -> Rows:
+    return [tuple(row) for row in result] if result.returns_rows else []

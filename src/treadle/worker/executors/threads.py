@@ -1,0 +1,69 @@
+"""Plain functions: a thread each, kept for the next one."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from datetime import datetime
+from queue import Empty, SimpleQueue
+
+from treadle.model.lifecycle import Outcome
+from treadle.worker.executors import Call, Done
+from treadle.worker.outcomes import arguments_of, ended_by, succeeded
+
+IDLE = 30.0  # seconds a thread without work is kept
+
+
+class ThreadExecutor:
+    """Runs handlers in daemon threads: as many as there are attempts, so one that never ends blocks no other."""
+
+    def __init__(self, name: str, done: Done, now: Callable[[], datetime]) -> None:
+        self._name = name
+        self._done = done
+        self._now = now
+        self._context = copy_context()
+        self._calls: SimpleQueue[Call] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+
+    def start(self, call: Call) -> None:
+        """Start an attempt in an idle thread, or in a new one."""
+        with self._lock:
+            fresh = self._idle == 0
+            if not fresh:
+                self._idle -= 1
+        self._calls.put(call)
+        if fresh:
+            threading.Thread(target=self._work, name=f"{self._name}-handler", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=IDLE)
+            except Empty:
+                with self._lock:
+                    if self._idle:  # nobody has counted on this thread since
+                        self._idle -= 1
+                        return
+                continue
+            self._context.copy().run(self._run, call)
+            del call
+            with self._lock:
+                self._idle += 1
+
+    def _run(self, call: Call) -> None:
+        attempt = call.attempt
+        arguments = arguments_of(call, self._now())
+        if not isinstance(arguments, dict):
+            return self._done(attempt, arguments)
+        attempt.started_at = attempt.started_at or self._now()
+        outcome: Outcome | None
+        try:
+            value = call.task.run(call.context, arguments)
+            if inspect.iscoroutine(value):  # a plain function around an async one
+                value = asyncio.run(value)
+            outcome = succeeded(value, attempt, self._now())
+        except BaseException as error:  # SystemExit in a handler must not cost the worker a thread
+            outcome = ended_by(error, attempt, self._now())
+        return self._done(attempt, outcome)

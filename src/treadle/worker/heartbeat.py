@@ -1,0 +1,113 @@
+"""The lease keeper: a thread that renews what a worker holds, whatever the event loop is doing."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from treadle.engines.contract import Engine
+from treadle.engines.values import Lease, Renewal
+from treadle.errors import EngineError
+from treadle.tasks.context import StopReason
+from treadle.worker.attempt import Attempt
+
+log = logging.getLogger("treadle.keeper")
+
+MARGIN = 0.2  # of a lease: an attempt is given up this long before somebody else may take its job
+
+
+class Heartbeat:
+    """Renews every lease / 3; tells attempts that they are cancelled, or lost.
+
+    `held` lists the attempts; `tell` reaches an attempt's handler; `heard` is told how long the store was silent.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        lease: float,
+        *,
+        held: Callable[[], Sequence[Attempt]],
+        tell: Callable[[Attempt, StopReason], None],
+        heard: Callable[[float], None],
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._held = held
+        self._request_stop = tell
+        self._heard = heard
+        self._log = logger or log
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._keep, name="treadle-keeper", daemon=True),
+            threading.Thread(target=self._watch, name="treadle-keeper-watch", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _watch(self) -> None:
+        """Give up in time, however long a renewal may hang in the store."""
+        while not self._stop.wait(min(1.0, self._lease / 20)):
+            try:
+                self.give_up_unrenewed(self._held())
+            except Exception:
+                self._log.exception("leases not watched")
+
+    def _keep(self) -> None:
+        wait = self._lease / 3
+        while not self._stop.wait(wait):
+            wait = self._lease / 3
+            try:
+                if not self.renew(self._held()):
+                    wait = min(0.1, self._lease / 10)  # as soon as it is free, before a recoverer looks
+            except EngineError as error:
+                self._log.warning("leases not renewed: %s", error)
+                wait = min(1.0, self._lease / 10)
+            except Exception:
+                self._log.exception("leases not renewed")
+
+    def renew(self, attempts: Sequence[Attempt]) -> bool:
+        """Renew these leases once, and pass on what the store says of them; False if it was too busy for some."""
+        if not attempts:
+            return True
+        asked = time.monotonic()
+        holds = [Lease(a.job.id, a.job.lease_token or "", a.started_at, a.progress, a.cost_micros) for a in attempts]
+        try:
+            answers = self._engine.extend(holds, lease=self._lease)
+        finally:
+            self._heard(time.monotonic() - asked)
+        busy = [answer.renewal in (Renewal.BUSY, Renewal.MISSED) for answer in answers]
+        if all(busy):
+            self._heard(float("inf"))  # nobody could renew: the other holders need time too
+        for attempt, answer in zip(attempts, answers, strict=True):
+            match answer.renewal:
+                case Renewal.RENEWED:
+                    attempt.lease_ends = asked + self._lease  # from before the call: never later than the store's
+                    if answer.cancel_requested and attempt.stop_reason is None:
+                        self._request_stop(attempt, StopReason.CANCEL)
+                case Renewal.BUSY:  # locked: nobody can take it now, and recoverers wait a period for us
+                    attempt.lease_ends = max(attempt.lease_ends, time.monotonic() + self._lease)
+                case Renewal.MISSED:
+                    pass
+                case Renewal.LOST:
+                    self._request_stop(attempt, StopReason.LOST)
+        return not any(busy)
+
+    def give_up_unrenewed(self, attempts: Sequence[Attempt]) -> None:
+        """Give up what could not be renewed, before its lease can pass on.
+
+        An attempt that has ended only waits to be written, and that write is fenced: it may still arrive in time.
+        """
+        limit = time.monotonic() + self._lease * MARGIN
+        for attempt in attempts:
+            if attempt.lease_ends < limit and attempt.stop_reason is not StopReason.LOST and not attempt.ended:
+                self._log.error("job %s: its lease could not be renewed, the attempt is given up", attempt.job.id)
+                self._request_stop(attempt, StopReason.LOST)

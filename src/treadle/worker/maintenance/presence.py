@@ -1,0 +1,75 @@
+"""A worker's place in the list of those that are alive: what it serves, what it knows, and that it is still there."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from treadle.engines.contract import Engine
+from treadle.engines.values import OVERWRITE
+from treadle.model.records import WorkerInfo, silence
+from treadle.worker.config import WorkerConfig
+
+
+class Presence:
+    """What one worker says of itself: the `tasks` it knows with their versions, how many jobs are `running` here."""
+
+    def __init__(
+        self, engine: Engine, config: WorkerConfig, tasks: Callable[[], Mapping[str, int]], running: Callable[[], int]
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._tasks = tasks
+        self._running = running
+        self._started_at: datetime | None = None
+        self._stopping = False
+        self._beaten_at = self._steady_since = float("-inf")
+        self._alone = False  # no other worker is on the list, not even a dead one
+
+    def beat(self) -> float:
+        """Say that this worker is alive; in how many seconds it is to say so again."""
+        now = self._engine.now()
+        self._started_at = self._started_at or now
+        member = self._member(now)
+        self._engine.save(member, before=OVERWRITE)
+        if self._config.fail_unknown:
+            self._alone = all(one.name == member.name for one in self._engine.records(WorkerInfo))
+        if time.monotonic() - self._beaten_at > 2 * self._config.beat:  # the first one, or one that came late
+            self._steady_since = time.monotonic()
+        self._beaten_at = time.monotonic()
+        return self._config.beat
+
+    @property
+    def sure(self) -> bool:
+        """Whether the list of live workers can be believed: the store has taken beats for long enough."""
+        now, beat = time.monotonic(), self._config.beat
+        steady = now - self._beaten_at < 2 * beat and now - self._steady_since > silence(beat)
+        return self._alone or steady
+
+    def stopping(self) -> None:
+        """Say that this worker takes no more jobs, and that it is still there."""
+        if not self._stopping or time.monotonic() - self._beaten_at >= self._config.beat:
+            self._stopping = True
+            self.beat()
+
+    def leave(self) -> None:
+        """Take this worker off the list."""
+        self._engine.drop(self._member(self._started_at or self._engine.now()))
+
+    def _member(self, now: datetime) -> WorkerInfo:
+        config = self._config
+        return WorkerInfo(
+            name=config.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=list(config.queues),
+            lanes=None if config.lanes is None else list(config.lanes),
+            tasks=dict(self._tasks()),
+            concurrency=config.concurrency,
+            running=self._running(),
+            stopping=self._stopping,
+            started_at=self._started_at or now,
+            seen_at=now,
+            period=config.beat,
+        )
