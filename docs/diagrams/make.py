@@ -142,7 +142,7 @@ class Picture:
         self.size = Point(float(words[0]), float(words[1]))
 
     def title(self, words: list[str]) -> None:
-        self.title_text = words[0]
+        self.title_text = words[0].replace("`", "")
         self._write(Point(24, 34), words[0], "left", STYLES["ink"], bold=True, size=17)
 
     def box(self, words: list[str]) -> None:
