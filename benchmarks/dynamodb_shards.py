@@ -23,8 +23,8 @@ import dynamo_servers
 from faults_dynamodb import FaultLayer
 from making import a_job
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Ruling
 from treadle.engines.dynamodb.engine import DynamoEngine
+from treadle.engines.values import Claim, Ruling
 from treadle.model import Change, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 
@@ -77,7 +77,7 @@ def modelled(shards: int) -> Modelled:
     jobs = max(JOBS, 10 * shards)
     with FaultLayer(dynamo_servers.shared_dynamodb(), seed=1) as layer, table(layer, shards) as engine:
         lives(engine, BATCH)  # what is paid once is paid
-        layer.forget()
+        layer.prune_events()
         lives(engine, jobs)
         spent = layer.spent
     full = {

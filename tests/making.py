@@ -5,7 +5,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from treadle.engines.contract import Claim, Engine, Hold, Ruling, Turn, Verdict, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import Claim, JobFilter, Lease, Ruling, Turn, Verdict
 from treadle.model import Change, Event, Job, JobError, Reason, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Outcome, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
 from treadle.testing import FakeClock
@@ -107,7 +108,7 @@ def as_if_holding(job: Job, outcome: Outcome, now: datetime) -> Change:
 
 def start(engine: Engine, job: Job, lease: float = LEASE) -> Job:
     """Write down that the handler of a claimed job has started, as the worker does for a suspect."""
-    engine.extend([Hold(job.id, job.lease_token, started_at=engine.now())], lease=lease)
+    engine.extend([Lease(job.id, job.lease_token, started_at=engine.now())], lease=lease)
     return current(engine, job)
 
 
@@ -140,7 +141,7 @@ def current(engine: Engine, job: Job) -> Job:
 
 def traces(engine: Engine) -> tuple[list[Job], list[list[Event]]]:
     """Everything the store shows: every job and its audit lines. Equal before and after means nothing was written."""
-    jobs = engine.find(Where(), limit=10_000).jobs
+    jobs = engine.find(JobFilter(), limit=10_000).jobs
     return jobs, [engine.events(job.id) for job in jobs]
 
 

@@ -1,9 +1,9 @@
 """treadle: one job queue and scheduler for Python, in the database you already have."""
 
-from treadle.app.operations import Spent, Trail
+from treadle.app.operations import AuditReport, Cost
 from treadle.app.profile import Profile
 from treadle.app.treadle import Treadle
-from treadle.engines.contract import Finding, Page, Receipt
+from treadle.engines.values import Finding, Page, Receipt
 from treadle.errors import (
     Cancelled,
     ConfigError,
@@ -23,8 +23,8 @@ from treadle.errors import (
     TreadleError,
     UnknownTask,
 )  # fmt: skip
-from treadle.model import Event, Job, JobError, Progress, Reason, Scope, State, What
-from treadle.model.records import Member, Misfire, Overlap, Pause, Schedule
+from treadle.model import Event, EventKind, Job, JobError, Progress, Reason, Scope, State
+from treadle.model.records import Misfire, Overlap, Pause, Schedule, WorkerInfo
 from treadle.model.retry import Retry
 from treadle.model.why import Obstacle
 from treadle.tasks.context import Context
@@ -33,9 +33,46 @@ from treadle.tasks.task import Task, Unique
 __version__ = "0.1.0"
 
 __all__ = [
-    "Cancelled", "ConfigError", "Context", "EngineError", "EngineUnavailable", "Event", "Finding", "GiveUp",
-    "InvalidJob", "InvalidPayload", "Job", "JobError", "JobNotFound", "KeyTaken", "LeaseLost", "Member", "Misfire",
-    "NotPossible", "Obstacle", "Overlap", "Page", "Pause", "Profile", "Progress", "Reason", "Receipt", "Retry",
-    "RetryLater", "Schedule", "ScheduleNotFound", "SchemaError", "Scope", "Snooze", "Spent", "State", "Task", "Trail",
-    "Treadle", "TreadleError", "Unique", "UnknownTask", "What",
+    "AuditReport",
+    "Cancelled",
+    "ConfigError",
+    "Context",
+    "Cost",
+    "EngineError",
+    "EngineUnavailable",
+    "Event",
+    "EventKind",
+    "Finding",
+    "GiveUp",
+    "InvalidJob",
+    "InvalidPayload",
+    "Job",
+    "JobError",
+    "JobNotFound",
+    "KeyTaken",
+    "LeaseLost",
+    "Misfire",
+    "NotPossible",
+    "Obstacle",
+    "Overlap",
+    "Page",
+    "Pause",
+    "Profile",
+    "Progress",
+    "Reason",
+    "Receipt",
+    "Retry",
+    "RetryLater",
+    "Schedule",
+    "ScheduleNotFound",
+    "SchemaError",
+    "Scope",
+    "Snooze",
+    "State",
+    "Task",
+    "Treadle",
+    "TreadleError",
+    "Unique",
+    "UnknownTask",
+    "WorkerInfo",
 ]  # fmt: skip

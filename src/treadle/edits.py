@@ -9,12 +9,12 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
-from treadle.app.queries import get
-from treadle.engines.contract import Engine, Ruling
-from treadle.errors import NotPossible
-from treadle.model import MESSAGE_CAP, Change, Event, Job, What, check_name, clean
+from treadle.engines.contract import Engine
+from treadle.engines.values import Ruling
+from treadle.errors import JobNotFound, NotPossible
+from treadle.model import MESSAGE_CAP, Change, Event, EventKind, Job, check_name, clean
+from treadle.model.backoff import lock_waits
 from treadle.model.records import Pause, Schedule, subject
-from treadle.transactions import waits
 
 Kept = TypeVar("Kept", Schedule, Pause)
 
@@ -22,31 +22,39 @@ Kept = TypeVar("Kept", Schedule, Pause)
 class Act(NamedTuple):
     """Who does what to a schedule or a pause, when and why."""
 
-    what: What
+    kind: EventKind
     at: datetime
     actor: str
     reason: str
 
-    def line(self, record: Schedule | Pause) -> Event:
+    def event(self, record: Schedule | Pause) -> Event:
         """What the audit trail keeps of it; `record` as it is afterwards."""
         about = record.scope if isinstance(record, Pause) else f"schedule {record.name}"
         note = clean(": ".join(filter(None, (about, self.reason))), MESSAGE_CAP)
-        return Event(subject(record), record.revision, self.at, self.what, self.actor, note, record.tenant)
+        return Event(subject(record), record.revision, self.at, self.kind, self.actor, note, record.tenant)
+
+
+def get_job(engine: Engine, job_id: str) -> Job:
+    """The job of this id, finished ones too; JobNotFound if there is none."""
+    [job] = engine.get([str(job_id).lower()])
+    if job is None:
+        raise JobNotFound(str(job_id))
+    return job
 
 
 def operate(engine: Engine, job_id: str, decide: Callable[[Job, datetime], Change], *, actor: str) -> Job:
     """Write what `decide` makes of the job and the time; the job afterwards."""
     check_name("actor", actor)
-    for wait in waits():
-        change = decide(get(engine, job_id), engine.now())
+    for wait in lock_waits():
+        change = decide(get_job(engine, job_id), engine.now())
         [verdict] = engine.turn([change]).verdicts
         if verdict.ruling is Ruling.APPLIED:
-            return get(engine, job_id)
+            return get_job(engine, job_id)
         if verdict.ruling is Ruling.REFUSED:
             by = f" by job {verdict.holder}; wait for it, or cancel it first" if verdict.holder else ""
             raise NotPossible(f"job {job_id}: {verdict.why}{by}")
-        if verdict.ruling is Ruling.LOST and _in_trail(engine, change.line):
-            return get(engine, job_id)  # by us: the answer was lost and the write repeated
+        if verdict.ruling is Ruling.LOST and _in_trail(engine, change.event):
+            return get_job(engine, job_id)  # by us: the answer was lost and the write repeated
         if verdict.ruling is Ruling.BUSY:
             time.sleep(wait)
     raise NotPossible(f"job {job_id} keeps changing, or an open transaction holds it; try again")
@@ -56,22 +64,22 @@ def put(engine: Engine, record: Kept, before: Kept | None, act: Act) -> Kept | N
     """Save a record where there is still `before`; as it was saved, or None if somebody else was first."""
     revision = _first_revision(engine, record) if before is None else before.revision + 1
     record = record.evolve(revision=revision)
-    line = act.line(record)
-    return record if engine.save(record, before=before, line=line).done or _in_trail(engine, line) else None
+    event = act.event(record)
+    return record if engine.save(record, before=before, event=event).done or _in_trail(engine, event) else None
 
 
 def remove(engine: Engine, record: Schedule | Pause, act: Act) -> bool:
     """Delete a record if it is still so; False if somebody else was first."""
-    line = act.line(record.evolve(revision=record.revision + 1))
-    return engine.drop(record, line=line) or _in_trail(engine, line)
+    event = act.event(record.evolve(revision=record.revision + 1))
+    return engine.drop(record, event=event) or _in_trail(engine, event)
 
 
 def _first_revision(engine: Engine, record: Schedule | Pause) -> int:
     """Where a new record begins to count: its trail may tell of an earlier one of the same name."""
-    return max((line.revision for line in engine.events(subject(record))), default=-1) + 1
+    return max((event.revision for event in engine.events(subject(record))), default=-1) + 1
 
 
-def _in_trail(engine: Engine, line: Event) -> bool:
+def _in_trail(engine: Engine, event: Event) -> bool:
     """Whether the audit trail has this very line: then the write was done, and its answer was lost."""
-    ours = (line.revision, line.what, line.actor, line.at)
-    return any((one.revision, one.what, one.actor, one.at) == ours for one in engine.events(line.job_id))
+    ours = (event.revision, event.kind, event.actor, event.at)
+    return any((one.revision, one.kind, one.actor, one.at) == ours for one in engine.events(event.job_id))

@@ -18,14 +18,15 @@ from functools import partial
 from typing import Any
 
 from treadle.app.treadle import Treadle
-from treadle.engines.contract import Claim, Ruling
+from treadle.engines.values import Claim, Ruling
 from treadle.model import Job, State, lifecycle, new_id
 from treadle.schedules.firing import Scheduler
-from treadle.tasks.context import Attempt, Context
-from treadle.transactions import asettle_in, committed, settle_in
-from treadle.worker.config import Plan
-from treadle.worker.executors import Call, arguments_of, ended_by, succeeded, uncommitted
+from treadle.tasks.context import Context
+from treadle.worker.attempt import Attempt
+from treadle.worker.executors import Call
 from treadle.worker.maintenance.recovery import recover
+from treadle.worker.outcomes import arguments_of, ended_by, succeeded, uncommitted
+from treadle.worker.settle import asettle_in, committed, settle_in
 
 
 class FakeClock:
@@ -61,7 +62,7 @@ def run_until_idle(app: Treadle, *, queues: Sequence[str] | None = None, limit: 
     own = (task.options.queue for task in app.tasks.values())
     taken = tuple(dict.fromkeys([*own, *app.settings.queues])) if queues is None else tuple(queues)
     declared = app.declared()
-    while Scheduler(app.engine, Plan("testing", schedules=app.settings.schedules), declared).tick():
+    while Scheduler(app.engine, "testing", declared, enabled=app.settings.schedules).tick():
         declared = []
     recover(app.engine, [job for job in app.engine.expired(limit=limit) if job.state is State.PENDING], actor="testing")
     while True:

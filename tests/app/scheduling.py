@@ -6,7 +6,6 @@ from treadle import Retry, Task, Treadle
 from treadle.engines.contract import Engine
 from treadle.model.records import Schedule
 from treadle.schedules.firing import Scheduler
-from treadle.worker.config import Plan
 
 postgres_only = pytest.mark.parametrize("engine_kind", ["postgres"])
 sqlite_only = pytest.mark.parametrize("engine_kind", ["sqlite"])  # of what no engine has a part in
@@ -25,9 +24,9 @@ def hourly(app: Treadle, name: str = "hourly", **said: object) -> Schedule:
     return app.schedules.create(name, "greet", **{"cron": "0 * * * *", **said})
 
 
-def fire(app: Treadle | Engine, name: str = "s1", **plan: object) -> None:
+def fire(app: Treadle | Engine, name: str = "s1", **options: object) -> None:
     """One look of a scheduler at what is due."""
-    Scheduler(getattr(app, "engine", app), Plan(name, **plan)).tick()
+    Scheduler(getattr(app, "engine", app), name, **options).tick()
 
 
 def made(app: Treadle, schedule: str | None = None) -> list[str]:

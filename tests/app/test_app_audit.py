@@ -12,11 +12,11 @@ from making import race
 from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
 from treadle.engines.contract import Engine
 from treadle.errors import TreadleError
-from treadle.model import Event, What
+from treadle.model import Event, EventKind
 from treadle.model.records import Seal
 from treadle.model.seals import AT_ONCE
 from treadle.testing import FakeClock, run_until_idle
-from treadle.worker.config import Plan
+from treadle.worker.config import WorkerConfig
 from treadle.worker.maintenance.housekeeping import RIPE, Housekeeping
 
 ONCE = Retry(max_attempts=1)
@@ -40,7 +40,7 @@ def register(app: Treadle, name: str = "EMAIL_SEND", **options: object) -> Task:
 
 def tidy(app: Treadle | Engine, **plan: object) -> Housekeeping:
     """The chores of a worker, done by hand."""
-    return Housekeeping(getattr(app, "engine", app), Plan("h1", **plan), (), lambda: 60.0)
+    return Housekeeping(getattr(app, "engine", app), WorkerConfig("h1", **plan), (), lambda: 60.0)
 
 
 def acted(app: Treadle, times: int = 1, tenant: str = "acme", actor: str = "ada") -> list[Event]:
@@ -59,12 +59,15 @@ def test_on_request_every_success_and_every_final_failure_is_in_the_trail(make_a
     task = register(app).using(tenant="acme", retry=ONCE)
     jobs = [task.enqueue(), task.enqueue("nobody"), task.enqueue("never")]
     run_until_idle(app)
-    assert [[line.what for line in app.events(job.id)] for job in jobs] == [
-        [What.ENQUEUED, What.CLAIMED, What.SUCCEEDED],
-        [What.ENQUEUED, What.CLAIMED, What.FAILED],
-        [What.ENQUEUED, What.CLAIMED, What.FAILED],
+    assert [[line.kind for line in app.events(job.id)] for job in jobs] == [
+        [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.SUCCEEDED],
+        [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.FAILED],
+        [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.FAILED],
     ]
-    assert {line.note for line in app.audit() if line.what is What.FAILED} == {"no such mailbox", "refused for good"}
+    assert {line.note for line in app.audit() if line.kind is EventKind.FAILED} == {
+        "no such mailbox",
+        "refused for good",
+    }
 
 
 def test_otherwise_failures_and_acts_of_operators_are(app: Treadle, send: Task) -> None:
@@ -72,9 +75,9 @@ def test_otherwise_failures_and_acts_of_operators_are(app: Treadle, send: Task) 
     run_until_idle(app)
     app.cancel(cancelled.id, actor="ada", reason="not wanted")
     assert app.events(sent.id) == []
-    assert [line.what for line in app.events(failed.id)] == [What.RETRYING, What.FAILED]
+    assert [line.kind for line in app.events(failed.id)] == [EventKind.RETRYING, EventKind.FAILED]
     [line] = app.events(cancelled.id)
-    assert (line.what, line.actor, line.note) == (What.CANCELLED, "ada", "not wanted")
+    assert (line.kind, line.actor, line.note) == (EventKind.CANCELLED, "ada", "not wanted")
 
 
 @pytest.mark.covers("004-T10.a", "004-T10.b", "004-T12.b")
@@ -90,8 +93,8 @@ def test_the_tenant_systems_own_events_are_in_the_trail_at_every_level(
     job = app.get(failed.id)
     assert (job.state, job.reason, job.failures) == (State.FAILED, Reason.EXHAUSTED, 2)
     last = app.events(sent.id)[-1], app.events(failed.id)[-1]
-    assert [(line.what, line.note) for line in last] == [
-        (What.SUCCEEDED, "EMAIL_SENT"), (What.FAILED, "JOB_EXHAUSTED_RETRIES: no such mailbox"),
+    assert [(line.kind, line.note) for line in last] == [
+        (EventKind.SUCCEEDED, "EMAIL_SENT"), (EventKind.FAILED, "JOB_EXHAUSTED_RETRIES: no such mailbox"),
     ]  # fmt: skip
     assert {line.tenant for line in last} == {"acme"}
     assert [line.note for line in app.events(failed.id)].count("JOB_EXHAUSTED_RETRIES: no such mailbox") == 1
@@ -105,7 +108,7 @@ def test_jobs_of_schedules_and_of_rows_leave_these_events_too(app: Treadle, cloc
     app.schedules.create("digests", "EMAIL_SEND", every="1h", for_each="users")
     clock.advance(hours=1)
     run_until_idle(app)
-    notes = [line.note for line in app.audit() if line.what in (What.SUCCEEDED, What.FAILED)]
+    notes = [line.note for line in app.audit() if line.kind in (EventKind.SUCCEEDED, EventKind.FAILED)]
     assert sorted(notes) == ["EMAIL_SENT", "EMAIL_SENT", "JOB_EXHAUSTED_RETRIES: no such mailbox"]
 
 
@@ -366,7 +369,7 @@ def test_the_trail_of_a_job_outlives_it(app: Treadle, send: Task, clock: FakeClo
     with pytest.raises(JobNotFound):
         app.events(job.id)
     [line] = app.audit()
-    assert (line.job_id, line.what) == (job.id, What.FAILED)
+    assert (line.job_id, line.kind) == (job.id, EventKind.FAILED)
 
 
 def test_sealed_lines_are_deleted_when_their_time_is_over_and_their_seals_stay(
@@ -392,7 +395,7 @@ def test_any_worker_forgets_old_lines_and_never_one_that_is_not_sealed(
     app: Treadle, clock: FakeClock, days: int, left: int
 ) -> None:
     acted(app, 3)
-    chores = tidy(app, keep_lines=timedelta(days=90))
+    chores = tidy(app, keep_events=timedelta(days=90))
     clock.advance(days=days)
     chores._forget()
     assert len(app.audit()) == 3

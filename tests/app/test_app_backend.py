@@ -73,7 +73,7 @@ def test_no_scheduler_is_borrowed_only_the_next_time_is_computed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     needed = {re.match(r"[\w-]+", line)[0].lower() for line in project["project"]["dependencies"]}
     assert needed == {"pydantic", "pydantic-settings", "rich", "typer", "tzdata"}
-    source = (ROOT / "src" / "treadle" / "cron.py").read_text("utf-8")
+    source = (ROOT / "src" / "treadle" / "schedules" / "cron.py").read_text("utf-8")
     imported = set(re.findall(r"^(?:from|import) ([\w]+)", source, re.MULTILINE))
     assert imported <= set(sys.stdlib_module_names) | {"treadle"}
     assert not {"threading", "asyncio", "sched", "time"} & imported  # it waits for nothing and starts nothing

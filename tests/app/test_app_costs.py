@@ -8,11 +8,11 @@ from seed_profiles import TENANT_SYSTEM
 
 from making import claim, race
 from treadle import ConfigError, Context, InvalidJob, Retry, State, Task, Treadle
-from treadle.engines.contract import Hold
-from treadle.model import What
+from treadle.engines.values import Lease
+from treadle.model import EventKind
 from treadle.model.records import ANY
 from treadle.testing import FakeClock, run_until_idle
-from treadle.worker.config import Plan
+from treadle.worker.config import WorkerConfig
 from treadle.worker.maintenance.housekeeping import Housekeeping
 
 CENT = 10_000
@@ -46,7 +46,7 @@ def spent(app: Treadle, *arguments: object, **named: object) -> dict[tuple[str, 
 
 def heed(app: Treadle, **budgets: int) -> None:
     """A worker's look at the budgets."""
-    Housekeeping(app.engine, Plan("h1", budgets=budgets), (), lambda: 60.0)._heed_budgets()
+    Housekeeping(app.engine, WorkerConfig("h1", budgets=budgets), (), lambda: 60.0)._heed_budgets()
 
 
 # ------------------------------------------------------------------------------------------------ what was spent
@@ -114,7 +114,7 @@ def test_a_day_is_one_of_utc_from_midnight_to_midnight(make_app: Callable[..., T
 def test_what_runs_or_waits_counts_when_it_has_ended(app: Treadle, think: Task) -> None:
     think.using(tenant="acme").enqueue(5)
     [held] = claim(app.engine, 1)
-    app.engine.extend([Hold(held.id, held.lease_token, cost_micros=5)], lease=30.0)
+    app.engine.extend([Lease(held.id, held.lease_token, cost_micros=5)], lease=30.0)
     assert app.get(held.id).cost_micros == 5
     assert spent(app) == {}
 
@@ -165,7 +165,7 @@ def test_a_tenant_that_has_spent_its_budget_is_paused_until_the_day_is_over_and_
     assert run_until_idle(app) == []
     assert app.why(waiting.id)[0].kind == "budget"
     [line] = app.audit(tenant="acme")
-    assert (line.what, line.actor, line.note) == (What.PAUSED, "budget", f"tenant acme: {pause.reason}")
+    assert (line.kind, line.actor, line.note) == (EventKind.PAUSED, "budget", f"tenant acme: {pause.reason}")
     clock.advance(hours=12)
     assert [job.id for job in run_until_idle(app)] == [waiting.id]
     heed(app, acme=100)
@@ -237,7 +237,11 @@ def test_one_that_is_lifted_comes_back_while_the_budget_is_what_it_is(app: Tread
     assert app.pauses() == []
     heed(app, acme=100)
     assert len(app.pauses()) == 1
-    assert [line.what for line in app.audit(tenant="acme")][::-1] == [What.PAUSED, What.RESUMED, What.PAUSED]
+    assert [line.kind for line in app.audit(tenant="acme")][::-1] == [
+        EventKind.PAUSED,
+        EventKind.RESUMED,
+        EventKind.PAUSED,
+    ]
 
 
 def test_a_raised_budget_lifts_the_pause_it_made_and_no_other(app: Treadle, think: Task) -> None:
@@ -246,7 +250,7 @@ def test_a_raised_budget_lifts_the_pause_it_made_and_no_other(app: Treadle, thin
     heed(app, acme=101)
     assert app.pauses() == []
     lifted = app.audit(tenant="acme")[0]
-    assert (lifted.what, lifted.actor) == (What.RESUMED, "budget")
+    assert (lifted.kind, lifted.actor) == (EventKind.RESUMED, "budget")
     app.pause(tenant="acme", actor="ada")
     heed(app, acme=1000)
     assert [pause.actor for pause in app.pauses()] == ["ada"]
@@ -276,7 +280,7 @@ def test_the_budget_of_the_day_before_is_forgotten(app: Treadle, think: Task, cl
 
 def test_budgets_are_a_setting(make_app: Callable[..., Treadle]) -> None:
     app = make_app(budgets={"acme": 100, "*": 7})
-    assert app.worker().plan.budgets == {"acme": 100, "*": 7}
+    assert app.worker().config.budgets == {"acme": 100, "*": 7}
     with pytest.raises(ConfigError, match="budgets"):
         make_app(budgets={"acme": "much"}).worker()
     with pytest.raises(ConfigError, match="budgets"):

@@ -13,12 +13,11 @@ from treadle import (
     Treadle,
 )
 from treadle.errors import TreadleError
-from treadle.model import What
+from treadle.model import EventKind
 from treadle.model.records import Misfire, Overlap
 from treadle.schedules.api import reconcile
 from treadle.schedules.firing import Scheduler
 from treadle.testing import FakeClock
-from treadle.worker.config import Plan
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
@@ -55,7 +54,7 @@ def test_what_code_declares_is_made_when_a_worker_starts_and_then_left_alone(
     assert (schedule.overlap, schedule.jitter, schedule.created_at) == (Overlap.SKIP, 60.0, clock.now())
     assert schedule.next_at == datetime(2026, 1, 2, 5, tzinfo=UTC)
     [line] = app.schedules.events("report")
-    assert (line.what, line.actor, line.note) == (What.CREATED, "w1", "schedule report: declared in code")
+    assert (line.kind, line.actor, line.note) == (EventKind.CREATED, "w1", "schedule report: declared in code")
     clock.advance(hours=1)
     assert restarted(app) == []
     assert app.schedules.get("report") == schedule
@@ -65,9 +64,9 @@ def test_a_scheduler_brings_what_is_declared_into_the_store_and_fires_it(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
     app = declaring(make_app(), cron=None, every="1h")
-    Scheduler(app.engine, Plan("w1"), app.declared()).tick()
+    Scheduler(app.engine, "w1", app.declared()).tick()
     clock.advance(hours=1)
-    Scheduler(app.engine, Plan("w1"), app.declared()).tick()
+    Scheduler(app.engine, "w1", app.declared()).tick()
     assert made(app) == ["01 13:00"]
 
 
@@ -95,7 +94,11 @@ def test_what_an_operator_edited_stays_until_the_code_says_something_new(make_ap
     assert restarted(declaring(make_app(), priority=5)) == ["report"]
     schedule = app.schedules.get("report")
     assert (schedule.cron, schedule.priority, schedule.payload) == ("0 6 * * *", 5, {})
-    assert [line.what for line in app.schedules.events("report")] == [What.CREATED, What.CHANGED, What.CHANGED]
+    assert [line.kind for line in app.schedules.events("report")] == [
+        EventKind.CREATED,
+        EventKind.CHANGED,
+        EventKind.CHANGED,
+    ]
 
 
 def test_code_that_says_another_time_counts_the_next_run_from_now_and_keeps_what_was(

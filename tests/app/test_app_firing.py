@@ -20,12 +20,11 @@ from treadle import (
 )
 from treadle.engines.contract import Engine
 from treadle.errors import EngineUnavailable, TreadleError
-from treadle.model import What
+from treadle.model import EventKind
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Misfire, Schedule
 from treadle.schedules.firing import Scheduler
 from treadle.testing import FakeClock, run_until_idle
-from treadle.worker.config import Plan
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
@@ -71,9 +70,9 @@ def test_a_job_whose_schedule_has_jitter_is_due_a_little_later(app: Treadle, gre
 def test_how_often_schedules_are_looked_at_is_a_setting_and_15_seconds_for_the_backend(
     make_app: Callable[..., Treadle],
 ) -> None:
-    assert make_app().worker().plan.tick == 1.0
-    assert make_app(profile=BACKEND).worker().plan.tick == 15.0
-    assert make_app(profile=BACKEND, schedule_tick="1m").worker().plan.tick == 60.0
+    assert make_app().worker().config.tick == 1.0
+    assert make_app(profile=BACKEND).worker().config.tick == 15.0
+    assert make_app(profile=BACKEND, schedule_tick="1m").worker().config.tick == 60.0
 
 
 @pytest.mark.covers("000-R22.d")
@@ -85,8 +84,8 @@ def test_an_application_that_keeps_its_own_loops_leaves_schedules_off(
     hourly(app, tenant="ada")
     app.declare("declared", "greet", tenant="ada", cron="@hourly")
     clock.advance(hours=1)
-    plan = app.worker().plan
-    Scheduler(app.engine, plan, app.declared()).tick()
+    plan = app.worker().config
+    Scheduler(app.engine, plan.name, app.declared(), enabled=plan.schedules).tick()
     assert not plan.schedules
     assert made(app) == []
     assert [schedule.name for schedule in app.schedules.list()] == ["hourly"]
@@ -118,8 +117,8 @@ def test_a_scheduler_that_comes_second_is_told_that_the_tick_was_not_its_own(
     clock.advance(hours=1)
     [one], other = app.engine.due(limit=10), make_engine()
     [same] = other.due(limit=10)
-    assert Scheduler(app.engine, Plan("s1")).fire(one) == clock.now() + HOUR
-    assert Scheduler(other, Plan("s2")).fire(same) is None
+    assert Scheduler(app.engine, "s1").fire(one) == clock.now() + HOUR
+    assert Scheduler(other, "s2").fire(same) is None
     assert made(app) == ["01 13:00"]
 
 
@@ -138,7 +137,7 @@ def test_a_schedule_that_is_changed_after_it_was_read_as_due_does_not_fire(
             app.schedules.delete("hourly")
         case "moved":
             app.schedules.update("hourly", cron="@daily")
-    assert Scheduler(app.engine, Plan("s1")).fire(read) is None
+    assert Scheduler(app.engine, "s1").fire(read) is None
     assert made(app) == []
 
 
@@ -252,7 +251,7 @@ def test_all_is_bounded_and_comes_in_portions_that_let_the_jobs_come_first(
 ) -> None:
     hourly(app, cron="* * * * *", misfire="all", misfire_limit=450, misfire_age="8h")
     clock.advance(days=9, seconds=30)
-    scheduler = Scheduler(app.engine, Plan("s1"))
+    scheduler = Scheduler(app.engine, "s1")
     portions = []
     while scheduler.tick():
         portions.append(sum(app.count().values()))
@@ -266,7 +265,7 @@ def test_all_is_bounded_and_comes_in_portions_that_let_the_jobs_come_first(
 def test_how_late_counts_as_missed_grows_with_the_tick(app: Treadle, greet: Task, clock: FakeClock) -> None:
     hourly(app, misfire="skip")
     clock.advance(hours=1, seconds=119)
-    fire(app, tick=60.0)
+    fire(app, interval=60.0)
     assert app.schedules.get("hourly").last_at is not None
 
 
@@ -421,7 +420,7 @@ def test_a_row_that_cannot_be_read_disables_itself_with_a_line_and_stops_nobody_
     bad = app.schedules.get("bad")
     assert not bad.enabled
     [line] = app.schedules.events("bad")
-    assert (line.what, line.actor, line.revision) == (What.DISABLED, "w7", bad.revision)
+    assert (line.kind, line.actor, line.revision) == (EventKind.DISABLED, "w7", bad.revision)
     assert "schedule bad: disabled" in line.note
     assert "schedule bad: disabled" in caplog.text
     assert [job.schedule for job in app.find().jobs] == ["good"]
@@ -445,7 +444,7 @@ def test_more_schedules_than_fit_one_look_all_fire(app: Treadle, clock: FakeCloc
         row = Schedule(f"n{number}", "greet", clock.now(), cron="0 * * * *", next_at=clock.now() + HOUR)
         app.engine.save(row, before=None)
     clock.advance(hours=1)
-    scheduler = Scheduler(app.engine, Plan("s1"))
+    scheduler = Scheduler(app.engine, "s1")
     while scheduler.tick():
         pass
     assert sum(app.count().values()) == 205
@@ -459,7 +458,7 @@ def test_a_store_that_takes_its_time_has_its_schedules_fired_all_the_same(
         row = Schedule(f"n{number}", "greet", clock.now(), cron="0 * * * *", next_at=clock.now() + HOUR)
         app.engine.save(row, before=None)
     clock.advance(hours=1)
-    scheduler = Scheduler(app.engine, Plan("s1"))
+    scheduler = Scheduler(app.engine, "s1")
     assert [scheduler.tick() for _ in range(4)] == [True, True, True, False]
     assert sum(app.count().values()) == 3
 

@@ -7,10 +7,10 @@ from pydantic import BaseModel
 from seed_profiles import CHAT_SERVER
 
 from making import claim, start
-from treadle import Cancelled, Context, GiveUp, InvalidJob, Job, Reason, Retry, Snooze, State, Task, Treadle, lifecycle
-from treadle.engines.contract import Ruling
+from treadle import Cancelled, Context, GiveUp, InvalidJob, Job, Reason, Retry, Snooze, State, Task, Treadle
+from treadle.engines.values import Ruling
 from treadle.errors import ConfigError
-from treadle.model import What
+from treadle.model import EventKind, lifecycle
 from treadle.testing import FakeClock, run_until_idle
 
 ONCE = Retry(max_attempts=1)
@@ -222,7 +222,7 @@ def test_a_named_event_and_a_follow_up_go_together(app: Treadle, told: list) -> 
     job = app.register("work", lambda: None, on_succeeded="tell", audit={"succeeded": "DONE"}).enqueue()
     run_until_idle(app)
     assert told == [job.id]
-    assert [(line.what, line.note) for line in app.events(job.id)] == [(What.SUCCEEDED, "DONE")]
+    assert [(line.kind, line.note) for line in app.events(job.id)] == [(EventKind.SUCCEEDED, "DONE")]
 
 
 def test_what_follows_was_decided_when_the_job_was_made(make_app: Callable[..., Treadle], told: list) -> None:

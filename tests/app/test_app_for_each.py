@@ -11,7 +11,7 @@ from treadle import ConfigError, Context, InvalidJob, Job, Reason, Retry, State,
 from treadle.errors import TreadleError
 from treadle.model.records import Misfire
 from treadle.schedules.rules import EXPANSION
-from treadle.tasks.context import Told
+from treadle.tasks.context import StopReason
 from treadle.testing import FakeClock, run_until_idle
 
 ROWS = f"{EXPANSION}users"
@@ -294,7 +294,7 @@ def test_a_parent_that_is_told_to_stop_stops_between_two_batches_and_goes_on_whe
         for number in range(9):
             if number == 4 and not asked:
                 asked.append(True)
-                ctx._attempt.tell(Told.SHUTDOWN)  # as its worker does
+                ctx._attempt.request_stop(StopReason.SHUTDOWN)  # as its worker does
             yield {"user": str(number)}
 
     hourly(app, rows)

@@ -12,7 +12,7 @@ from seed_profiles import TENANT_SYSTEM
 from making import claim, race, settle
 from treadle import Context, InvalidJob, NotPossible, State, Task, Treadle
 from treadle.errors import TreadleError
-from treadle.model import What
+from treadle.model import EventKind
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import ANY, Pause
 from treadle.testing import FakeClock, run_until_idle
@@ -132,15 +132,15 @@ def test_every_act_at_the_gate_leaves_a_line_with_actor_and_reason(house: Treadl
     house.pause(tenant="acme", queue="mail", actor="kim")
     house.pause(everything=True, actor="root", reason="all of it")
     lines = house.audit(tenant="acme")[::-1]
-    assert [(line.what, line.actor, line.note) for line in lines] == [
-        (What.PAUSED, "ada", "tenant acme, queue mail: down"),
-        (What.PAUSED, "bob", "tenant acme, queue mail: still down"),
-        (What.RESUMED, "eve", "tenant acme, queue mail: up again"),
-        (What.PAUSED, "kim", "tenant acme, queue mail"),
+    assert [(line.kind, line.actor, line.note) for line in lines] == [
+        (EventKind.PAUSED, "ada", "tenant acme, queue mail: down"),
+        (EventKind.PAUSED, "bob", "tenant acme, queue mail: still down"),
+        (EventKind.RESUMED, "eve", "tenant acme, queue mail: up again"),
+        (EventKind.PAUSED, "kim", "tenant acme, queue mail"),
     ]
     assert len({line.revision for line in lines}) == 4
     [line] = [line for line in house.audit() if line.actor == "root"]
-    assert (line.what, line.note) == (What.PAUSED, "everything: all of it")
+    assert (line.kind, line.note) == (EventKind.PAUSED, "everything: all of it")
 
 
 def test_pausing_twice_changes_who_why_and_until_and_is_lifted_once(house: Treadle, clock: FakeClock) -> None:
@@ -275,7 +275,7 @@ def test_a_pause_that_waits_returns_when_nothing_in_its_scope_runs_any_more(hous
     answer: list[Pause] = []
 
     def pause() -> None:
-        answer.append(house.pause(queue="mail", wait=True, patience="1m"))
+        answer.append(house.pause(queue="mail", wait=True, timeout="1m"))
         returned.set()
 
     save = house.engine.save
@@ -306,7 +306,7 @@ def test_when_patience_is_over_it_says_so_and_the_pause_stands(house: Treadle, s
     [held] = claim(house.engine, 1, queues=BOTH)
     house.tasks["send"].using(tenant="acme").enqueue()
     with pytest.raises(NotPossible, match=rf"is paused, but job {held.id} and maybe others still run after 0.2 s"):
-        house.pause(**scope, wait=True, patience=0.2, actor="ada")
+        house.pause(**scope, wait=True, timeout=0.2, actor="ada")
     assert [pause.actor for pause in house.pauses()] == ["ada"]
     assert claim(house.engine, 1, queues=BOTH) == []
 
@@ -315,7 +315,7 @@ def test_a_pause_does_not_wait_for_what_it_does_not_stop(house: Treadle) -> None
     house.tasks["send"].using(tenant="acme").enqueue()
     assert len(claim(house.engine, 1, queues=BOTH)) == 1
     for scope in ({"tenant": "globex"}, {"queue": "paper"}, {"task": "print"}, {"tenant": "acme", "queue": "paper"}):
-        house.pause(**scope, wait=True, patience=0)
+        house.pause(**scope, wait=True, timeout=0)
     assert len(house.pauses()) == 4
 
 
@@ -355,7 +355,7 @@ def test_of_many_that_resume_at_once_one_does(make_app: Callable[..., Treadle]) 
             return "no"
 
     assert sorted(race(4, resume)) == ["no", "no", "no", "queue mail"]
-    assert [line.what for line in apps[0].audit()].count(What.RESUMED) == 1
+    assert [line.kind for line in apps[0].audit()].count(EventKind.RESUMED) == 1
 
 
 # --------------------------------------------------------------------------------------------- why, and schedules

@@ -7,7 +7,7 @@ import pytest
 
 from making import claim, settle
 from treadle import InvalidJob, Job, JobNotFound, NotPossible, Reason, Retry, State, Task, Treadle
-from treadle.model import JobError, What, new_id
+from treadle.model import EventKind, JobError, new_id
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.testing import FakeClock, run_until_idle
 from treadle.worker.maintenance.housekeeping import Housekeeping
@@ -225,8 +225,8 @@ def test_failures_and_acts_of_operators_leave_lines_with_actor_and_reason(app: T
     app.retry(job.id, actor="ada", reason="the disk is back")
     app.cancel(job.id, actor="bob", reason="not wanted\0 any more")
     events = app.events(job.id)
-    assert [event.what for event in events] == [
-        What.RETRYING, What.RETRYING, What.FAILED, What.RETRIED, What.CANCELLED,
+    assert [event.kind for event in events] == [
+        EventKind.RETRYING, EventKind.RETRYING, EventKind.FAILED, EventKind.RETRIED, EventKind.CANCELLED,
     ]  # fmt: skip
     assert [(event.actor, event.note) for event in events[-2:]] == [
         ("ada", "the disk is back"),
@@ -241,7 +241,7 @@ def test_at_the_full_level_every_transition_leaves_a_line(make_app: Callable[...
     app = make_app(audit="everything")
     job = app.register("tick", lambda: None).enqueue()
     run_until_idle(app)
-    assert [event.what for event in app.events(job.id)] == [What.ENQUEUED, What.CLAIMED, What.SUCCEEDED]
+    assert [event.kind for event in app.events(job.id)] == [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.SUCCEEDED]
 
 
 def test_a_success_leaves_no_line_by_default(app: Treadle, greet: Task) -> None:
@@ -332,7 +332,7 @@ def test_a_worker_deletes_old_jobs_of_its_own_tasks_and_the_app_those_of_all(
     for held in claim(app.engine, 2):
         settle(app.engine, held, Succeeded("1"))
     clock.advance(days=8)
-    Housekeeping(app.engine, app.worker().plan, ["greet"], lambda: 60.0)._prune()
+    Housekeeping(app.engine, app.worker().config, ["greet"], lambda: 60.0)._prune()
     assert [job.id for job in app.find().jobs] == [other.id]
     assert "deleted 1 old job" in caplog.text
     assert app.prune() == 1
@@ -345,7 +345,7 @@ def test_pruning_leaves_the_audit_lines(app: Treadle, fail: Task, clock: FakeClo
     run_until_idle(app)
     clock.advance(days=31)
     assert app.prune() == 1
-    assert [line.what for line in app.engine.events(job.id)][-1] == "failed"
+    assert [line.kind for line in app.engine.events(job.id)][-1] == "failed"
 
 
 def test_more_than_one_batch_is_pruned(app: Treadle, greet: Task, clock: FakeClock) -> None:

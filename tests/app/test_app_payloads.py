@@ -166,10 +166,10 @@ def test_handle_may_be_a_static_or_a_class_method(app: Treadle, kind: type) -> N
 def test_a_class_without_payload_model_takes_its_payload_from_handle(app: Treadle) -> None:
     @app.task(name="greet")
     class Greet:
-        def handle(self, name: str, *, loud: bool = False) -> str:
-            return name.upper() if loud else name
+        def handle(self, name: str, *, always_audited: bool = False) -> str:
+            return name.upper() if always_audited else name
 
-    Greet.enqueue("Ada", loud=True)
+    Greet.enqueue("Ada", always_audited=True)
     assert succeeded(app).result == "ADA"
 
 

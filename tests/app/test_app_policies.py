@@ -6,8 +6,8 @@ import pytest
 
 from making import claim, start
 from treadle import InvalidJob, Job, NotPossible, Reason, Retry, State, Task, Treadle
-from treadle.engines.contract import Hold, Renewal
-from treadle.model import What
+from treadle.engines.values import Lease, Renewal
+from treadle.model import EventKind
 from treadle.testing import FakeClock, run_until_idle
 
 ONCE = Retry(max_attempts=1)
@@ -39,7 +39,7 @@ def test_leases_that_ran_out_are_taken_back_on_request_and_counted(app: Treadle,
     assert {(app.get(job.id).state, app.get(job.id).crashes) for job in jobs} == {(State.PENDING, 1)}
     assert app.get(kept.id) == kept
     [line] = app.events(jobs[0].id)
-    assert (line.what, line.actor) == (What.CRASHED, "ada")
+    assert (line.kind, line.actor) == (EventKind.CRASHED, "ada")
     assert "ran out on attempt 1" in line.note
     assert app.recover() == 0
 
@@ -80,7 +80,7 @@ def test_a_recovery_leaves_a_lease_alone_that_was_renewed_since_it_looked_and_co
     [job] = held(app)
     clock.advance(seconds=LEASE)
     [seen] = app.engine.expired(limit=10)
-    assert app.engine.extend([Hold(job.id, job.lease_token)], lease=LEASE)[0].renewal is Renewal.RENEWED
+    assert app.engine.extend([Lease(job.id, job.lease_token)], lease=LEASE)[0].renewal is Renewal.RENEWED
     monkeypatch.setattr(app.engine, "expired", lambda **_: [seen])
     assert app.recover() == 0
     assert (app.get(job.id).state, app.get(job.id).crashes) == (State.RUNNING, 0)

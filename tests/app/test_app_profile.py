@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from treadle import ConfigError, GiveUp, InvalidJob, Profile, Retry, State, Task, Treadle, Unique, looking
+from treadle import ConfigError, GiveUp, InvalidJob, Profile, Retry, State, Task, Treadle, Unique
+from treadle.app import queries
 from treadle.testing import FakeClock, run_until_idle
 
 WORDS = Profile(
@@ -103,7 +104,7 @@ def ids(app: Treadle, **where: object) -> list[str]:
 def test_a_word_for_some_jobs_of_a_state_finds_these_page_by_page_and_no_others(
     app: Treadle, work: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "PAGE", 2)
+    monkeypatch.setattr(queries, "PAGE", 2)
     failed = [work.enqueue("fail").id for _ in range(3)]
     run_until_idle(app)
     waiting = [work.using(run_after="1h").enqueue("x").id for _ in range(5)]

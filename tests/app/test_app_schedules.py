@@ -22,7 +22,7 @@ from treadle import (
     UnknownTask,
 )
 from treadle.errors import ScheduleNotFound, TreadleError
-from treadle.model import What
+from treadle.model import EventKind
 from treadle.model.records import Misfire, Overlap, Schedule
 from treadle.schedules.cron import MOVED, ONCE
 from treadle.testing import FakeClock, run_until_idle
@@ -137,8 +137,9 @@ def test_the_trail_of_a_schedule_tells_who_did_what_when_and_why(app: Treadle, g
         act(actor=f"ada{place}", reason=f"why {place}")
         clock.advance(seconds=1)
     lines = app.schedules.events("hourly")
-    assert [line.what for line in lines] == [
-        What.CREATED, What.CHANGED, What.DISABLED, What.ENABLED, What.RUN_REQUESTED, What.DELETED,
+    assert [line.kind for line in lines] == [
+        EventKind.CREATED, EventKind.CHANGED, EventKind.DISABLED, EventKind.ENABLED, EventKind.RUN_REQUESTED,
+        EventKind.DELETED,
     ]  # fmt: skip
     assert [line.actor for line in lines] == [f"ada{place}" for place in range(6)]
     assert [line.note for line in lines] == [f"schedule hourly: why {place}" for place in range(6)]

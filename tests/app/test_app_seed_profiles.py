@@ -27,7 +27,7 @@ def test_every_seed_is_a_profile_with_its_own_numbers(
     app = make_app(profile=profile)
     job = app.register("work", lambda: None).using(tenant="ada").enqueue()
     assert job.retry == Retry(*retry)
-    plan = app.worker().plan
+    plan = app.worker().config
     assert (plan.lease, plan.sweep, plan.poll, plan.concurrency, plan.batch) == numbers
     assert plan.fail_unknown is (profile is not TENANT_SYSTEM)
     assert (State.FAILED in plan.keep.states) is (profile is MAIL_ASSISTANT)

@@ -26,7 +26,7 @@ def test_every_state_change_is_decided_in_lifecycle_and_nowhere_else() -> None:
                 if name == "Change" or moves:
                     deciders.add(path.relative_to(SOURCE).as_posix())
     undoing = {"engines/dynamodb/settling.py"}  # a claim that a pause has overtaken, put back as it was
-    assert deciders - undoing == {"lifecycle.py"}
+    assert deciders - undoing == {"model/lifecycle.py"}
 
 
 @pytest.mark.covers("002-D1.a")

@@ -10,9 +10,10 @@ import psycopg
 import pytest
 
 from making import a_job, claim, current, ended, enqueued, race, recover, running, settle, several, start
-from treadle import EngineError, Job, KeyTaken, Reason, Retry, State, Task, Treadle, Unique, lifecycle
-from treadle.engines.contract import Engine, Hold, Renewal, Ruling
-from treadle.model import JobError
+from treadle import EngineError, Job, KeyTaken, Reason, Retry, State, Task, Treadle, Unique
+from treadle.engines.contract import Engine
+from treadle.engines.values import Lease, Renewal, Ruling
+from treadle.model import JobError, lifecycle
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 from treadle.testing import FakeClock, run_until_idle
 
@@ -308,7 +309,7 @@ def test_a_lease_that_ran_out_is_recovered_and_one_renewed_meanwhile_is_left_alo
     clock.advance(seconds=30)
     seen = engine.expired(limit=10)
     assert {job.id for job in seen} == {stalled.id, kept.id}
-    assert engine.extend([Hold(kept.id, kept.lease_token)], lease=30.0)[0].renewal is Renewal.RENEWED
+    assert engine.extend([Lease(kept.id, kept.lease_token)], lease=30.0)[0].renewal is Renewal.RENEWED
     changes = [lifecycle.crash(job, clock.now(), actor="sweep") for job in seen]
     engine.turn(changes)
     assert (current(engine, stalled).state, current(engine, stalled).crashes) == (State.PENDING, 1)

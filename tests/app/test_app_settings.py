@@ -243,13 +243,13 @@ def test_a_url_that_cannot_be_opened_says_what_to_write(url: str, said: str) -> 
 
 def test_a_worker_takes_its_plan_from_the_settings_and_its_arguments(store_url: str) -> None:
     app = App(store_url, queues=["mail"], lease="45s", grace=9, poll=2, concurrency=4, unknown_tasks="fail")
-    plan = app.worker(concurrency=2, name="w7", lanes=["a"]).plan
+    plan = app.worker(concurrency=2, name="w7", lanes=["a"]).config
     assert (plan.queues, plan.lease, plan.grace, plan.poll) == (("mail",), 45, 9, 2)
     assert (plan.concurrency, plan.name, plan.lanes, plan.fail_unknown) == (2, "w7", ("a",), True)
     assert (plan.sweep, plan.batch, plan.start_first, plan.end_expired) == (1, None, False, True)
     app.close()
     app = App(store_url, sweep="5m", batch=25, start="first", expired_jobs="leave")
-    plan = app.worker().plan
+    plan = app.worker().config
     assert (plan.sweep, plan.batch, plan.start_first, plan.end_expired) == (300, 25, True, False)
     app.close()
 

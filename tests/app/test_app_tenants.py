@@ -21,13 +21,12 @@ from treadle import (
     Treadle,
     Unique,
     UnknownTask,
-    lifecycle,
 )
 from treadle.app.tenant import Tenant
-from treadle.engines.contract import Ruling
+from treadle.engines.values import Ruling
 from treadle.errors import ScheduleNotFound, TreadleError
-from treadle.model import What, new_id
-from treadle.model.records import Pause, Schedule, made_id, subject
+from treadle.model import EventKind, lifecycle, new_id
+from treadle.model.records import Pause, Schedule, derived_id, subject
 from treadle.tasks.task import OnConflict
 from treadle.testing import FakeClock, run_until_idle
 
@@ -364,7 +363,7 @@ def test_pauses_of_the_house_are_neither_seen_nor_lifted_by_a_tenant(app: Treadl
 def test_a_pause_that_waits_waits_for_its_own_jobs(app: Treadle, greet: Task, acme: Tenant, globex: Tenant) -> None:
     acme.using(greet).enqueue()
     assert claim(app.engine, 1)
-    assert globex.pause(wait=True, patience=0).scope == "tenant globex"
+    assert globex.pause(wait=True, timeout=0).scope == "tenant globex"
 
 
 # ------------------------------------------------------------------------------------- what could be inferred
@@ -439,7 +438,7 @@ def test_nobody_stops_anothers_schedule_by_taking_the_ids_of_its_ticks(
     schedule = acme.schedules.create("nightly", "greet", every="1h")
     tick = schedule.next_at
     with suppress(InvalidJob):  # such an id may also be refused
-        globex.using(greet, id=made_id(f"tick\x1facme\x1fnightly\x1f{tick.isoformat()}", tick)).enqueue()
+        globex.using(greet, id=derived_id(f"tick\x1facme\x1fnightly\x1f{tick.isoformat()}", tick)).enqueue()
     clock.advance(hours=1)
     fire(app)
     fire(app)
@@ -492,7 +491,7 @@ def test_acts_of_a_tenant_leave_their_lines_under_its_name(
     acme.cancel(job.id, actor="ada", reason="not wanted")
     clock.advance(seconds=1)
     acme.retry(job.id, actor="bob")
-    assert [(line.what, line.actor, line.tenant) for line in acme.events(job.id)] == [
-        (What.CANCELLED, "ada", "acme"), (What.RETRIED, "bob", "acme"),
+    assert [(line.kind, line.actor, line.tenant) for line in acme.events(job.id)] == [
+        (EventKind.CANCELLED, "ada", "acme"), (EventKind.RETRIED, "bob", "acme"),
     ]  # fmt: skip
     assert acme.view(acme.get(job.id))["tenant"] == "acme"

@@ -7,22 +7,22 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from treadle.model import Event, Job, Reason, State, What
+from treadle.model import Event, EventKind, Job, Reason, State
 
 INSTANT = 0.001  # seconds: the store keeps microseconds, notes are floats
 
 PENDING, RUNNING, FINAL = "pending", "running", "final"
 LEGAL = {
-    PENDING: {What.CLAIMED: RUNNING, What.CANCELLED: FINAL},
+    PENDING: {EventKind.CLAIMED: RUNNING, EventKind.CANCELLED: FINAL},
     RUNNING: {
-        What.SUCCEEDED: FINAL,
-        What.FAILED: FINAL,
-        What.CANCELLED: FINAL,
-        What.RETRYING: PENDING,
-        What.SNOOZED: PENDING,
-        What.RELEASED: PENDING,
-        What.CRASHED: PENDING,
-        What.CANCEL_REQUESTED: RUNNING,
+        EventKind.SUCCEEDED: FINAL,
+        EventKind.FAILED: FINAL,
+        EventKind.CANCELLED: FINAL,
+        EventKind.RETRYING: PENDING,
+        EventKind.SNOOZED: PENDING,
+        EventKind.RELEASED: PENDING,
+        EventKind.CRASHED: PENDING,
+        EventKind.CANCEL_REQUESTED: RUNNING,
     },
     FINAL: {},
 }
@@ -55,12 +55,12 @@ class Span(NamedTuple):
         if self.end is None:
             return False
         by_holder = self.end.actor == self.holder
-        match self.end.what:
-            case What.CRASHED:
+        match self.end.kind:
+            case EventKind.CRASHED:
                 return True
-            case What.FAILED:
+            case EventKind.FAILED:
                 return job.reason is Reason.CRASHED
-            case What.CANCELLED:
+            case EventKind.CANCELLED:
                 return not by_holder
             case _:
                 return False
@@ -140,9 +140,9 @@ def trail(job: Job, events: Sequence[Event]) -> Trail:
     spans: list[Span] = []
     crashes = 0
     for event in events:
-        if event.what is What.CLAIMED:
+        if event.kind is EventKind.CLAIMED:
             spans.append(Span(len(spans) + 1, event, None, crashes))
-        elif event.what is not What.CANCEL_REQUESTED and spans and spans[-1].end is None:
+        elif event.kind is not EventKind.CANCEL_REQUESTED and spans and spans[-1].end is None:
             spans[-1] = spans[-1]._replace(end=event)
             crashes += spans[-1].crashed(job)
     return Trail(job, events, spans)
@@ -186,8 +186,8 @@ def recovery(trails: Mapping[str, Trail], held: Job, quiet: Sequence[Quiet] = ()
     span = _span(trails, held.id, held.attempt)
     if span is None or span.end is None or held.lease_until is None:
         return f"job {held.id}: attempt {held.attempt} of {held.worker}, who died, was never ended"
-    if span.end.what is not What.CANCELLED and not span.crashed(trails[held.id].job):
-        return f"job {held.id}: {span.end.actor} wrote {span.end.what} on attempt {held.attempt}, whose holder was dead"
+    if span.end.kind is not EventKind.CANCELLED and not span.crashed(trails[held.id].job):
+        return f"job {held.id}: {span.end.actor} wrote {span.end.kind} on attempt {held.attempt}, whose holder was dead"
     following = _span(trails, held.id, held.attempt + 1)
     until = span.end.at.timestamp()
     if following is not None:  # a claim may be stamped before the write that made it possible
@@ -219,28 +219,28 @@ def _legal(trail: Trail) -> Iterator[str]:
     job, events = trail.job, trail.events
     if [event.revision for event in events] != list(range(job.revision + 1)):
         yield f"events {[event.revision for event in events]} do not lead to revision {job.revision} without a gap"
-    if not events or events[0].what is not What.ENQUEUED:
+    if not events or events[0].kind is not EventKind.ENQUEUED:
         yield "its first event is not that it was enqueued"
         return
     state, holder, asked = PENDING, "", False
     for event in events[1:]:
-        after = LEGAL[state].get(event.what)
+        after = LEGAL[state].get(event.kind)
         if after is None:
-            yield f"{event.what} by {event.actor} (revision {event.revision}) may not follow, it was {state}"
+            yield f"{event.kind} by {event.actor} (revision {event.revision}) may not follow, it was {state}"
             return
-        by_others = event.what in (What.CRASHED, What.CANCEL_REQUESTED)
-        crash = event.what is What.FAILED and job.reason is Reason.CRASHED
-        stopped = event.what is What.CANCELLED and asked
+        by_others = event.kind in (EventKind.CRASHED, EventKind.CANCEL_REQUESTED)
+        crash = event.kind is EventKind.FAILED and job.reason is Reason.CRASHED
+        stopped = event.kind is EventKind.CANCELLED and asked
         if state == RUNNING and event.actor != holder and not (by_others or crash or stopped):
-            yield f"zombie write: {event.actor} wrote {event.what} (revision {event.revision}) while {holder} held it"
-        if asked and event.what not in (What.SUCCEEDED, What.CANCELLED, What.CANCEL_REQUESTED):
-            yield f"{event.what} (revision {event.revision}) buried a cancel request"
-        state, asked = after, asked or event.what is What.CANCEL_REQUESTED
-        holder = event.actor if event.what is What.CLAIMED else holder
+            yield f"zombie write: {event.actor} wrote {event.kind} (revision {event.revision}) while {holder} held it"
+        if asked and event.kind not in (EventKind.SUCCEEDED, EventKind.CANCELLED, EventKind.CANCEL_REQUESTED):
+            yield f"{event.kind} (revision {event.revision}) buried a cancel request"
+        state, asked = after, asked or event.kind is EventKind.CANCEL_REQUESTED
+        holder = event.actor if event.kind is EventKind.CLAIMED else holder
     if state != FINAL or not job.state.final:
         yield f"is not final: {job.state}, attempt {job.attempt}, worker {job.worker}"
-    elif events[-1].what.value != job.state.value:
-        yield f"is {job.state} but its last event is {events[-1].what}"
+    elif events[-1].kind.value != job.state.value:
+        yield f"is {job.state} but its last event is {events[-1].kind}"
 
 
 def _counted(trail: Trail, notes: Notes) -> Iterator[str]:
@@ -253,7 +253,7 @@ def _counted(trail: Trail, notes: Notes) -> Iterator[str]:
         crashed.append(trail.spans[-1])  # its own holder had given it up, and was the one to find it
     if job.crashes != len(crashed):
         yield f"crashes {job.crashes}, but {len(crashed)} crashed attempts"
-    own = sum(event.what is What.RETRYING for event in trail.events)
+    own = sum(event.kind is EventKind.RETRYING for event in trail.events)
     own += job.state is State.FAILED and job.reason in (Reason.EXHAUSTED, Reason.TIMEOUT)
     may_pay = [span for span in crashed if span.suspect(job)]
     must_pay = [span for span in may_pay if "start" in notes.effects.get((job.id, span.number), ())]
@@ -310,7 +310,7 @@ def _answers_true(trails: Mapping[str, Trail], notes: Notes) -> Iterator[str]:
     for process, (_, _, job, attempt, revision, what, fence, outcome) in notes.settles:
         events = trails[job].events if job in trails else ()
         event = events[revision] if revision < len(events) else None
-        ours = event is not None and (event.actor, event.what) == (process, what)
+        ours = event is not None and (event.actor, event.kind) == (process, what)
         if outcome in ("applied", "already") and not ours:
             yield f"job {job}: {process} was told that {what} (attempt {attempt}) is written, it is not"
         if outcome == "refused":  # no outcome in this run gives a store reason to

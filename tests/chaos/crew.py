@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 from notes import Notebook
 
 from treadle import Context, EngineUnavailable, GiveUp, NotPossible, Retry, Snooze, Treadle
-from treadle.engines.contract import Engine, Held, Hold, Turn
+from treadle.engines.contract import Engine
+from treadle.engines.values import Lease, RenewalResult, Turn
 from treadle.model import Job, new_id
 from treadle.tasks.task import OnConflict
 
@@ -109,12 +110,12 @@ class Recorder:
         now = time.time()
         for change, verdict in zip(changes, answer.verdicts, strict=True):
             job, fence, outcome = change.before, change.fence.value, verdict.ruling.value
-            self._note("settle", now, job.id, job.attempt, change.after.revision, change.what, fence, outcome)
+            self._note("settle", now, job.id, job.attempt, change.after.revision, change.kind, fence, outcome)
         for job in answer.jobs:
             self._note("claim", now, job.id, job.attempt, job.lease_token)
         return answer
 
-    def extend(self, holds: list[Hold], *, lease: float, **more: Any) -> list[Held]:
+    def extend(self, holds: list[Lease], *, lease: float, **more: Any) -> list[RenewalResult]:
         asked = time.time()
         answer = self._engine.extend(holds, lease=lease, **more)
         for hold, held in zip(holds, answer, strict=True):

@@ -163,7 +163,7 @@ class Run:
             f"{elapsed:.0f} s"
         )
         for figure in told:
-            print(figure.line)
+            print(figure.event)
             problems += figure.problems
         print(f"violations: {len(problems)}")
         return problems

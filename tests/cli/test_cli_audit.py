@@ -41,7 +41,7 @@ def tampered(statement: str) -> None:
 
 def test_the_latest_lines_are_listed_newest_first(busy):
     header, *rows = [re.split(r" {2,}", line) for line in busy("audit").out.splitlines()]
-    assert header == ["at", "what", "by", "tenant", "job", "note"]
+    assert header == ["at", "kind", "by", "tenant", "job", "note"]
     me = getpass.getuser()
     assert [row[1:] for row in rows[:2]] == [
         ["created", me, "default", "schedule often"],
@@ -54,8 +54,8 @@ def test_the_latest_lines_are_listed_newest_first(busy):
 
 def test_lines_are_limited_and_filtered_and_have_stable_names_in_json(busy):
     events = busy("audit", "--json").json["events"]
-    assert [event["what"] for event in events] == ["created", "paused", "failed"]
-    assert events[2].keys() == {"job", "tenant", "revision", "at", "what", "actor", "note"}
+    assert [event["kind"] for event in events] == ["created", "paused", "failed"]
+    assert events[2].keys() == {"job", "tenant", "revision", "at", "kind", "actor", "note"}
     assert busy("audit", "-n", "1", "--json").json["events"] == events[:1]
     assert busy("audit", "--tenant", "acme", "--json").json["events"] == events[2:]
     assert busy("audit", "--tenant", "nobody").out == "no audit lines\n"
@@ -204,14 +204,14 @@ def test_lines_are_sealed_on_request(busy):
 
 
 def test_a_store_without_walls_of_its_own_says_so(ready):
-    said = ready("walls", "--worker-role", "worker", "--app-role", "web")
+    said = ready("rls", "--worker-role", "worker", "--app-role", "web")
     assert said.code == 1
     assert "no row-level security" in said.err
 
 
 def test_walls_are_printed_without_a_server(call):
     nowhere = ("--url", "postgresql://nobody@127.0.0.1:1/shop", "--worker-role", "worker", "--app-role", "web")
-    said = call("walls", "--sql", *nowhere)
+    said = call("rls", "--sql", *nowhere)
     assert (said.code, said.err) == (0, "")
     assert "force row level security" in said.out
     assert "to worker using (true)" in said.out

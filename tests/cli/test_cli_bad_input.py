@@ -117,7 +117,7 @@ CASES = [
     ("pause --queue mail --until 2099-01-31T12:00", 2, "write 2099-01-31T12:00:00Z for UTC"),
     ("pause --queue mail --until 2020-01-31T12:00Z", 2, "is past"),
     ("pause --queue mail --until 0s", 2, "is past"),
-    ("pause --queue mail --wait --patience long", 2, "--patience: 'long' is no duration"),
+    ("pause --queue mail --wait --timeout long", 2, "--timeout: 'long' is no duration"),
     (("pause", "--queue", ""), 2, "queue: '' is no name"),
     ("resume --queue mail", 1, "queue mail is not paused by itself; paused: nothing"),
     ("why", 2, "Missing argument"),

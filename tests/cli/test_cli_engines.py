@@ -46,7 +46,7 @@ def test_a_schedule_is_made_listed_changed_switched_run_and_deleted(store):
     assert store("schedules", "disable", "nightly", "--json").json["schedule"]["enabled"] is False
     assert store("schedules", "delete", "nightly").code == 0
     assert store("schedules", "list").out.startswith("no schedules")
-    told = [event["what"] for event in store("audit", "--json").json["events"]]
+    told = [event["kind"] for event in store("audit", "--json").json["events"]]
     assert told == ["deleted", "disabled", "run_requested", "run_requested", "changed", "enabled", "created"]
 
 
@@ -73,7 +73,7 @@ def test_what_was_done_and_spent_is_accounted_for(store, store_url, monkeypatch)
         {"tenant": "acme", "task": "spend", "micros": 1_250_000, "units": "1.25"}
     ]
     [event] = store("audit", "--json").json["events"]
-    assert (event["what"], event["tenant"], event["note"]) == ("failed", "default", "no luck")
+    assert (event["kind"], event["tenant"], event["note"]) == ("failed", "default", "no luck")
     app = Treadle(store_url)
     assert app.seal_audit() == 1
     app.close()

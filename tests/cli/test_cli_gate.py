@@ -83,7 +83,7 @@ def test_resume_lifts_one_pause_and_names_those_that_still_hold(ready):
     assert machine["resumed"]["scope"] == "queue mail"
     assert [pause["scope"] for pause in machine["pauses"]] == ["tenant acme"]
     events = ready("audit", "--json").json["events"]
-    assert (events[0]["what"], events[0]["actor"], events[0]["note"]) == (
+    assert (events[0]["kind"], events[0]["actor"], events[0]["note"]) == (
         "resumed", getpass.getuser(), "queue mail: it is back"
     )  # fmt: skip
     wrong = ready("resume", "--queue", "post")
@@ -121,7 +121,7 @@ def test_with_wait_a_pause_comes_back_when_nothing_of_it_runs(ready):
     app = Treadle(STORE)
     [job] = claim(app.engine, 1)
     app.close()
-    late = ready("pause", "--queue", "default", "--wait", "--patience", "0.2s")
+    late = ready("pause", "--queue", "default", "--wait", "--timeout", "0.2s")
     assert (late.code, late.out) == (1, "")
     assert f"queue default is paused, but job {job.id} and maybe others still run after 0.2 s" in late.err
     assert paused(ready)[0]["scope"] == "queue default"  # the pause stands

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from treadle.app.profile import Profile
-from treadle.cli.describe import standing
+from treadle.app.views import standing
 from treadle.cli.jobs import _account, _tries
 from treadle.model import Job, Reason, State, new_id
 
@@ -73,7 +73,7 @@ def test_show_tells_everything(store):
         assert words in shown.out
     machine = store("jobs", "show", job["id"], "--json").json
     assert machine["job"] == {**job, "label": machine["job"]["label"]}
-    assert [event["what"] for event in machine["events"]] == ["retrying", "failed"]
+    assert [event["kind"] for event in machine["events"]] == ["retrying", "failed"]
     assert "lease_token" not in machine["job"]
 
 
@@ -83,7 +83,7 @@ def test_retry_makes_a_failed_job_pending_and_names_who_did_it(store):
     assert store("jobs", "retry", id, "--reason", "the network is back").out == f"{id}  boom waits to be run again\n"
     assert only(store, "--task", "boom")["failures"] == 0
     event = store("jobs", "show", id, "--json").json["events"][-1]
-    assert (event["what"], event["actor"], event["note"]) == ("retried", getpass.getuser(), "the network is back")
+    assert (event["kind"], event["actor"], event["note"]) == ("retried", getpass.getuser(), "the network is back")
     assert store("jobs", "retry", id).code == 1  # it waits already
 
 

@@ -11,14 +11,14 @@ from test_cli_worker import until
 
 from making import claim
 from treadle import Treadle
-from treadle.engines.contract import WHATEVER
-from treadle.model.records import Member
+from treadle.engines.values import OVERWRITE
+from treadle.model.records import WorkerInfo
 
 STORE = "sqlite:///treadle.db"
 GREET = ("enqueue", "greet", '{"name": "Ada"}', "--json")
 
 
-def alive(**fields: object) -> Member:
+def alive(**fields: object) -> WorkerInfo:
     """A worker that has just said that it is alive, in the store."""
     app = Treadle(STORE)
     now = app.store_now()
@@ -27,8 +27,8 @@ def alive(**fields: object) -> Member:
         "concurrency": 10, "running": 3, "stopping": False, "started_at": now - timedelta(hours=3), "seen_at": now,
         "period": 60.0,
     }  # fmt: skip
-    member = Member(**{**given, **fields})
-    app.engine.save(member, before=WHATEVER)
+    member = WorkerInfo(**{**given, **fields})
+    app.engine.save(member, before=OVERWRITE)
     app.close()
     return member
 

@@ -9,7 +9,7 @@ from treadle.cli.commands import cli
 
 URL = ("--url", "sqlite:///x.db")
 TOP = (
-    "demo", "worker", "enqueue", "why", "workers", "pause", "resume", "pauses", "costs", "migrate", "doctor", "walls",
+    "demo", "worker", "enqueue", "why", "workers", "pause", "resume", "pauses", "costs", "migrate", "doctor", "rls",
     "prune", "version",
 )  # fmt: skip
 GROUPS = {

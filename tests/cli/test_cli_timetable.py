@@ -31,7 +31,7 @@ def only(treadle, *options: str) -> dict:
 def trail(treadle) -> list[tuple[str, str, str]]:
     """What was done, oldest first: what, by whom, and the note."""
     events = treadle("audit", "--json").json["events"]
-    return [(event["what"], event["actor"], event["note"]) for event in reversed(events)]
+    return [(event["kind"], event["actor"], event["note"]) for event in reversed(events)]
 
 
 def fired(name: str, tenant: str = "default", **ago: float) -> str:

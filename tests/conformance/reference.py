@@ -8,23 +8,23 @@ clock of its own, no speed to speak of. Where the contract leaves something open
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from treadle.engines.contract import (
+from treadle.engines.values import (
     LISTED,
-    WHATEVER,
+    OVERWRITE,
     Claim,
-    Held,
-    Hold,
+    JobFilter,
+    Lease,
+    Overwrite,
     Receipt,
     Renewal,
+    RenewalResult,
     Retention,
     Ruling,
     Saved,
     Turn,
     Verdict,
-    Whatever,
-    Where,
 )
-from treadle.model import Change, Event, Fence, Job, Scope, State, What
+from treadle.model import Change, Event, EventKind, Fence, Job, Scope, State
 from treadle.model.records import ANY, Pause, Record, Schedule
 
 Key = tuple[str, str, str]  # tenant, task, key
@@ -33,12 +33,12 @@ Key = tuple[str, str, str]  # tenant, task, key
 class ReferenceEngine:
     """What a right engine would answer; see engines.base for the contract."""
 
-    def __init__(self, *, everything: bool = False) -> None:
+    def __init__(self, *, audit_all: bool = False) -> None:
         self.jobs: dict[str, Job] = {}
         self.keys: dict[Key, tuple[str, datetime | None]] = {}  # who holds it, until when
         self.trail: dict[str, list[Event]] = {}
         self.beside: dict[object, Record] = {}  # the schedules and pauses, by what tells them apart
-        self._everything = everything
+        self._audit_all = audit_all
 
     # ----------------------------------------------------------------------------------- enqueue
 
@@ -54,7 +54,7 @@ class ReferenceEngine:
             return Receipt(self.jobs[first], created=False)
         stored = job.evolve(created_at=now, due_at=job.due_at if job.due_at > job.created_at else now)
         self._store(stored, now)
-        self._note(Event(job.id, 0, now, What.ENQUEUED, "enqueue", "", job.tenant))
+        self._note(Event(job.id, 0, now, EventKind.ENQUEUED, "enqueue", "", job.tenant))
         return Receipt(stored, created=True)
 
     # -------------------------------------------------------------------------------------- turn
@@ -84,8 +84,8 @@ class ReferenceEngine:
         if _takes_key(change) and (other := self.holder_of_key(after, now)) not in (None, after.id):
             return Verdict(Ruling.REFUSED, holder=other)
         self._store(after, now)
-        line = Event(after.id, after.revision, change.at, change.what, change.actor, change.note, after.tenant)
-        self._note(line, loud=change.loud)
+        event = Event(after.id, after.revision, change.at, change.kind, change.actor, change.note, after.tenant)
+        self._note(event, always_audited=change.always_audited)
         if change.follow is not None:
             self._enqueue(change.follow, now)
         return Verdict(Ruling.APPLIED)
@@ -159,21 +159,21 @@ class ReferenceEngine:
             lease_until=now + timedelta(seconds=claim.lease),
         )
         self._store(given, now)
-        self._note(Event(job.id, given.revision, now, What.CLAIMED, claim.worker, "", job.tenant))
+        self._note(Event(job.id, given.revision, now, EventKind.CLAIMED, claim.worker, "", job.tenant))
         return given
 
     # ----------------------------------------------------------------------- leases and upkeep
 
-    def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime) -> list[Held]:
+    def extend(self, holds: Sequence[Lease], *, lease: float, now: datetime) -> list[RenewalResult]:
         return [self._extend(hold, now + timedelta(seconds=lease)) for hold in holds]
 
-    def _extend(self, hold: Hold, until: datetime) -> Held:
+    def _extend(self, hold: Lease, until: datetime) -> RenewalResult:
         job = self.jobs.get(hold.job_id)
         if job is None or job.state is not State.RUNNING or job.lease_token != hold.token:
-            return Held(hold.job_id, Renewal.LOST)
+            return RenewalResult(hold.job_id, Renewal.LOST)
         said = {name: value for name, value in hold._asdict().items() if name in Job._fields and value is not None}
         self.jobs[job.id] = job.evolve(lease_until=until, **said)
-        return Held(hold.job_id, Renewal.RENEWED, job.cancel_requested)
+        return RenewalResult(hold.job_id, Renewal.RENEWED, job.cancel_requested)
 
     def expired(self, *, limit: int, now: datetime) -> list[Job]:
         crashed = [job for job in self._in(State.RUNNING) if job.lease_until <= now]
@@ -200,23 +200,23 @@ class ReferenceEngine:
         return [record for _, record in sorted(self.beside.items()) if isinstance(record, kind)]
 
     def save(
-        self, record: Record, *, before: Record | Whatever | None, line: Event | None, job: Job | None, now: datetime
+        self, record: Record, *, before: Record | Overwrite | None, event: Event | None, job: Job | None, now: datetime
     ) -> Saved:
         there = self.beside.get(_name(record))
-        if before is not WHATEVER and _compared(there) != _compared(before):
+        if before is not OVERWRITE and _compared(there) != _compared(before):
             return Saved(done=False)
         self.beside[_name(record)] = record
-        if line is not None:
-            self._note(line, loud=True)
+        if event is not None:
+            self._note(event, always_audited=True)
         return Saved(True, None if job is None else self._enqueue(job, now))
 
-    def drop(self, record: Record, *, line: Event | None) -> bool:
+    def drop(self, record: Record, *, event: Event | None) -> bool:
         there = self.beside.get(_name(record))
         if there is None or there.revision != record.revision:
             return False
         del self.beside[_name(record)]
-        if line is not None:
-            self._note(line, loud=True)
+        if event is not None:
+            self._note(event, always_audited=True)
         return True
 
     # ----------------------------------------------------------------------------------- looking
@@ -224,19 +224,19 @@ class ReferenceEngine:
     def get(self, ids: Sequence[str]) -> list[Job | None]:
         return [self.jobs.get(id_) for id_ in ids]
 
-    def find(self, where: Where) -> list[Job]:
+    def find(self, where: JobFilter) -> list[Job]:
         """All that match, newest first: by id, which is made to rise, or by the time they ended."""
         found = [job for job in self.jobs.values() if _matches(job, where)]
         if where.state in LISTED:
             return sorted(found, key=lambda job: (job.finished_at, job.id), reverse=True)
         return sorted(found, key=lambda job: job.id, reverse=True)
 
-    def count(self, where: Where) -> dict[State, int]:
+    def count(self, where: JobFilter) -> dict[State, int]:
         states = [job.state for job in self.find(where)]
         return {state: states.count(state) for state in set(states)}
 
     def events(self, job_id: str) -> list[Event]:
-        return sorted(self.trail.get(job_id, ()), key=lambda line: (line.revision, line.at))
+        return sorted(self.trail.get(job_id, ()), key=lambda event: (event.revision, event.at))
 
     def holder_of_key(self, job: Job, now: datetime) -> str | None:
         """The id of the job that has this job's key now; a key whose window is over is nobody's."""
@@ -258,8 +258,8 @@ class ReferenceEngine:
         elif self.holder_of_key(job, now) == job.id:
             del self.keys[_key(job)]
 
-    def _note(self, event: Event, *, loud: bool = False) -> None:
-        if self._everything or loud or event.what.noteworthy:
+    def _note(self, event: Event, *, always_audited: bool = False) -> None:
+        if self._audit_all or always_audited or event.kind.noteworthy:
             self.trail.setdefault(event.job_id, []).append(event)
 
     def _in(self, state: State) -> list[Job]:
@@ -331,7 +331,7 @@ def _claim_order(job: Job) -> tuple[int, datetime, str]:
     return (-job.priority, job.due_at, job.id)
 
 
-def _matches(job: Job, where: Where) -> bool:
+def _matches(job: Job, where: JobFilter) -> bool:
     return all(wanted is None or getattr(job, name) == wanted for name, wanted in where._asdict().items())
 
 

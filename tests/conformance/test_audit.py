@@ -17,14 +17,14 @@ from making import (
     traces,
     write,
 )
-from treadle.engines.contract import Claim, Hold, Ruling
-from treadle.model import Event, Progress, Reason, Retry, Scope, State, What, lifecycle, new_id
+from treadle.engines.values import Claim, Lease, Ruling
+from treadle.model import Event, EventKind, Progress, Reason, Retry, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 
 
 def story(engine, job):
     """What the audit trail tells of a job."""
-    return [event.what for event in engine.events(job.id)]
+    return [event.kind for event in engine.events(job.id)]
 
 
 @pytest.mark.covers("001-R36.a", "004-T12.a")
@@ -35,7 +35,7 @@ def test_a_line_names_who_did_what_to_which_job_when_and_why(engine, clock):
     write(engine, lifecycle.cancel(job, clock.now(), actor="ann@example.org", note="wrong customer ☃"))
 
     assert engine.events(job.id) == [
-        Event(job.id, 1, clock.now(), What.CANCELLED, "ann@example.org", "wrong customer ☃", "acme")
+        Event(job.id, 1, clock.now(), EventKind.CANCELLED, "ann@example.org", "wrong customer ☃", "acme")
     ]
 
 
@@ -60,15 +60,15 @@ def test_failures_and_acts_of_operators_leave_a_line_by_default(engine, clock):
     write(engine, lifecycle.cancel(held, clock.now(), actor="bob", note="stop"))
     settle(engine, current(engine, job), Stopped("as asked"))
 
-    told = [(event.what, event.actor, event.note) for event in engine.events(job.id)]
+    told = [(event.kind, event.actor, event.note) for event in engine.events(job.id)]
 
     assert told == [
-        (What.RETRYING, "w1", "first"),
-        (What.CRASHED, "reaper", "the lease of worker w1 ran out on attempt 2"),
-        (What.FAILED, "w1", "last"),
-        (What.RETRIED, "ann", ""),
-        (What.CANCEL_REQUESTED, "bob", "stop"),
-        (What.CANCELLED, "w1", "as asked"),
+        (EventKind.RETRYING, "w1", "first"),
+        (EventKind.CRASHED, "reaper", "the lease of worker w1 ran out on attempt 2"),
+        (EventKind.FAILED, "w1", "last"),
+        (EventKind.RETRIED, "ann", ""),
+        (EventKind.CANCEL_REQUESTED, "bob", "stop"),
+        (EventKind.CANCELLED, "w1", "as asked"),
     ]
 
 
@@ -78,13 +78,13 @@ def test_expiry_and_superseding_leave_a_line_by_default(engine, clock):
     write(engine, lifecycle.expire(expired, clock.now(), actor="upkeep"))
     write(engine, lifecycle.supersede(lifecycle.settle(held, Released(), clock.now()), clock.now()))
 
-    assert story(engine, expired) == [What.EXPIRED]
-    assert story(engine, held) == [What.SUPERSEDED]
+    assert story(engine, expired) == [EventKind.EXPIRED]
+    assert story(engine, held) == [EventKind.SUPERSEDED]
 
 
 @pytest.mark.covers("004-T12.a", "001-R36.a")
 def test_on_request_every_transition_leaves_a_line_and_the_chain_has_no_gap(make_engine, clock):
-    engine = make_engine(everything=True)
+    engine = make_engine(audit_all=True)
     job = running(engine, retry=Retry(max_attempts=9, base=0, jitter=0))
     settle(engine, job, Snoozed(0))
     newer = a_job(clock.now(), retry=job.retry)
@@ -100,10 +100,12 @@ def test_on_request_every_transition_leaves_a_line_and_the_chain_has_no_gap(make
 
     events = engine.events(job.id)
 
-    assert [event.what for event in events] == [
-        What.ENQUEUED, What.CLAIMED, What.SNOOZED, What.REPLACED, What.CLAIMED, What.RELEASED, What.CLAIMED,
-        What.RETRYING, What.CLAIMED, What.CRASHED, What.CLAIMED, What.FAILED, What.RETRIED, What.CLAIMED,
-        What.CANCEL_REQUESTED, What.SUCCEEDED,
+    assert [event.kind for event in events] == [
+        EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.SNOOZED, EventKind.REPLACED, EventKind.CLAIMED,
+        EventKind.RELEASED, EventKind.CLAIMED,
+        EventKind.RETRYING, EventKind.CLAIMED, EventKind.CRASHED, EventKind.CLAIMED, EventKind.FAILED,
+        EventKind.RETRIED, EventKind.CLAIMED,
+        EventKind.CANCEL_REQUESTED, EventKind.SUCCEEDED,
     ]  # fmt: skip
     assert [event.revision for event in events] == list(range(current(engine, job).revision + 1))
     assert {event.tenant for event in events} == {"default"}
@@ -112,28 +114,28 @@ def test_on_request_every_transition_leaves_a_line_and_the_chain_has_no_gap(make
 
 
 def test_a_job_claimed_in_a_crowd_has_a_line_of_its_own(make_engine, clock):
-    engine = make_engine(everything=True)
+    engine = make_engine(audit_all=True)
     jobs = [receipt.job for receipt in engine.enqueue([a_job(clock.now()) for _ in range(50)])]
 
     turn = engine.turn([], Claim(token=new_id(), worker="w1", limit=50, lease=LEASE))
     engine.turn([lifecycle.settle(job, Succeeded(), clock.now()) for job in turn.jobs])
 
     for job in jobs:
-        assert story(engine, job) == [What.ENQUEUED, What.CLAIMED, What.SUCCEEDED]
+        assert story(engine, job) == [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.SUCCEEDED]
 
 
 def test_heartbeats_progress_and_cost_leave_no_line_even_on_request(make_engine, clock):
-    engine = make_engine(everything=True)
+    engine = make_engine(audit_all=True)
     job = running(engine)
 
-    engine.extend([Hold(job.id, job.lease_token, clock.now(), Progress(0.5), 10)], lease=LEASE)
+    engine.extend([Lease(job.id, job.lease_token, clock.now(), Progress(0.5), 10)], lease=LEASE)
 
-    assert story(engine, job) == [What.ENQUEUED, What.CLAIMED]
+    assert story(engine, job) == [EventKind.ENQUEUED, EventKind.CLAIMED]
 
 
 @pytest.mark.parametrize("everything", [False, True], ids=["by default", "on request"])
-def test_a_refused_change_leaves_no_line(make_engine, clock, everything):
-    engine = make_engine(everything=everything)
+def test_a_refused_change_leaves_no_line(make_engine, clock, audit_all):
+    engine = make_engine(audit_all=audit_all)
     first, second = taken_over(engine, clock, key="k", key_scope=Scope.PENDING)
     enqueued(engine, key="k", key_scope=Scope.PENDING)
     before = traces(engine)
@@ -153,7 +155,7 @@ def test_a_refused_change_leaves_no_line(make_engine, clock, everything):
 
 
 def test_a_repeated_write_or_enqueue_or_claim_leaves_no_second_line(make_engine, clock):
-    engine = make_engine(everything=True)
+    engine = make_engine(audit_all=True)
     job = enqueued(engine)
     engine.enqueue([job])
     wish = Claim(token=new_id(), worker="w1", limit=1, lease=LEASE)
@@ -163,17 +165,17 @@ def test_a_repeated_write_or_enqueue_or_claim_leaves_no_second_line(make_engine,
     write(engine, change)
     write(engine, change)
 
-    assert story(engine, job) == [What.ENQUEUED, What.CLAIMED, What.RETRYING]
+    assert story(engine, job) == [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.RETRYING]
 
 
 def test_a_request_answered_with_an_older_job_leaves_no_line(make_engine, clock):
-    engine = make_engine(everything=True)
+    engine = make_engine(audit_all=True)
     first = enqueued(engine, key="k", key_scope=Scope.EVER)
     second = a_job(clock.now(), key="k", key_scope=Scope.EVER)
 
     engine.enqueue([second])
 
-    assert story(engine, first) == [What.ENQUEUED]
+    assert story(engine, first) == [EventKind.ENQUEUED]
     assert engine.events(second.id) == []
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, write
-from treadle.engines.contract import Claim, Hold, Renewal, Ruling, Where
+from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Ruling
 from treadle.errors import InvalidJob
 from treadle.model import (
     KEY_CAP,
@@ -60,7 +60,7 @@ def test_a_bad_value_is_refused_alone_among_sixty_and_the_claim_still_works(engi
     assert turn.verdicts[place].holder is None
     assert current(engine, jobs[place]) == jobs[place]
     assert engine.events(jobs[place].id) == []
-    assert engine.count(Where(state=State.SUCCEEDED)) == {State.SUCCEEDED: 59}
+    assert engine.count(JobFilter(state=State.SUCCEEDED)) == {State.SUCCEEDED: 59}
     assert [job.id for job in turn.jobs] == [job.id for job in waiting[:2]]
 
 
@@ -76,7 +76,7 @@ def test_several_bad_values_are_refused_and_all_others_written(engine, clock):
     verdicts = engine.turn(changes).verdicts
 
     assert [verdict.ruling is Ruling.REFUSED for verdict in verdicts] == [at % 3 == 0 for at in range(20)]
-    assert engine.count(Where()) == {State.RUNNING: 7, State.PENDING: 13}
+    assert engine.count(JobFilter()) == {State.RUNNING: 7, State.PENDING: 13}
 
 
 def test_a_job_whose_result_was_refused_can_be_ended_by_its_holder(engine, clock):
@@ -111,7 +111,7 @@ def test_a_bad_job_in_bulk_is_refused_alone(engine, clock, field, place):
     assert receipts[place].job.id == jobs[place].id
     assert [receipt.refused for receipt in receipts if receipt.created] == [""] * 59
     assert engine.get([jobs[place].id]) == [None]
-    assert engine.count(Where()) == {State.PENDING: 59}
+    assert engine.count(JobFilter()) == {State.PENDING: 59}
 
 
 def test_a_refused_job_does_not_keep_the_key(engine, clock):
@@ -125,10 +125,10 @@ def test_a_refused_job_does_not_keep_the_key(engine, clock):
 def test_a_bad_note_does_not_cost_the_neighbours_their_leases(engine, clock):
     bad, *others = [running(engine) for _ in range(5)]
     clock.advance(seconds=10)
-    holds = [Hold(job.id, job.lease_token) for job in others]
+    holds = [Lease(job.id, job.lease_token) for job in others]
 
     held = engine.extend(
-        [*holds[:2], Hold(bad.id, bad.lease_token, progress=Progress(0.5, HALF)), *holds[2:]], lease=60
+        [*holds[:2], Lease(bad.id, bad.lease_token, progress=Progress(0.5, HALF)), *holds[2:]], lease=60
     )
 
     assert [held[at].renewal for at in (0, 1, 3, 4)] == [Renewal.RENEWED] * 4
@@ -138,7 +138,7 @@ def test_a_bad_note_does_not_cost_the_neighbours_their_leases(engine, clock):
 def test_a_job_with_a_bad_note_can_still_be_read_and_recovered(engine, clock):
     bad, other = running(engine), running(engine)
 
-    engine.extend([Hold(bad.id, bad.lease_token, progress=Progress(0.5, HALF))], lease=LEASE)
+    engine.extend([Lease(bad.id, bad.lease_token, progress=Progress(0.5, HALF))], lease=LEASE)
 
     assert engine.get([bad.id, other.id])[1] == other
     clock.advance(seconds=LEASE)
@@ -169,7 +169,7 @@ def test_a_number_out_of_bounds_in_bulk_does_not_cost_the_neighbours_their_jobs(
 
 def test_a_cost_out_of_bounds_does_not_cost_the_neighbours_their_settle_or_their_lease(engine, clock):
     jobs = [running(engine) for _ in range(5)]
-    holds = [Hold(job.id, job.lease_token, cost_micros=5) for job in jobs]
+    holds = [Lease(job.id, job.lease_token, cost_micros=5) for job in jobs]
     holds[2] = holds[2]._replace(cost_micros=2**70)
 
     held = engine.extend(holds, lease=LEASE)
@@ -197,7 +197,7 @@ def test_a_search_for_what_cannot_be_stored_finds_nothing(engine):
 
     for field in ("task", "queue", "tenant", "key"):
         for state in (None, State.PENDING, State.FAILED):
-            where = Where(state=state, **{field: HALF})
+            where = JobFilter(state=state, **{field: HALF})
             assert engine.find(where, limit=10) == ([], None)
             assert engine.count(where) == {}
     assert engine.get([HALF]) == [None]

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, claim, enqueued
-from treadle.engines.contract import Claim, Where
+from treadle.engines.values import Claim, JobFilter
 from treadle.model import State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 
@@ -22,7 +22,7 @@ def crowded(engine, clock):
     later = now + timedelta(days=1)
     engine.enqueue([a_job(now, priority=1 + number % 5, due_at=later) for number in range(CROWD)])
     engine.enqueue([a_job(now, priority=9, queue="other") for _ in range(CROWD)])
-    assert engine.count(Where()) == {State.SUCCEEDED: CROWD, State.PENDING: 2 * CROWD}
+    assert engine.count(JobFilter()) == {State.SUCCEEDED: CROWD, State.PENDING: 2 * CROWD}
     return engine
 
 

@@ -19,8 +19,8 @@ from making import (
     start,
     write,
 )
-from treadle.engines.contract import Hold, Ruling, Where
-from treadle.model import Reason, Retry, State, What, lifecycle
+from treadle.engines.values import JobFilter, Lease, Ruling
+from treadle.model import EventKind, Reason, Retry, State, lifecycle
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 
 THREE = Retry(max_attempts=3, base=0, jitter=0)
@@ -53,7 +53,7 @@ def test_a_look_at_expired_leases_writes_nothing_and_keeps_to_its_limit(engine, 
 def test_a_renewed_lease_is_not_listed(engine, clock):
     job = running(engine)
     clock.advance(seconds=LEASE - 1)
-    engine.extend([Hold(job.id, job.lease_token)], lease=LEASE)
+    engine.extend([Lease(job.id, job.lease_token)], lease=LEASE)
     clock.advance(seconds=LEASE - 1)
 
     assert engine.expired(limit=10) == []
@@ -81,7 +81,7 @@ def test_a_recovered_job_is_pending_at_its_old_place_and_says_what_happened(engi
     assert (after.worker, after.lease_until, after.lease_token) == (None, None, None)
     assert after.error.type == "Crashed"
     assert "w1" in after.error.message
-    assert [(event.what, event.actor) for event in engine.events(job.id)] == [(What.CRASHED, "reaper")]
+    assert [(event.kind, event.actor) for event in engine.events(job.id)] == [(EventKind.CRASHED, "reaper")]
 
 
 @pytest.mark.parametrize("began", [True, False], ids=["started", "not started"])
@@ -156,7 +156,7 @@ def test_poison_ends_failed_after_one_crash_more_than_it_has_attempts(engine, cl
     after = current(engine, job)
     assert crashes == max_attempts + 1
     assert (after.reason, after.crashes, after.failures) == (Reason.CRASHED, max_attempts + 1, max_attempts)
-    assert [event.what for event in engine.events(job.id)] == [What.CRASHED] * max_attempts + [What.FAILED]
+    assert [event.kind for event in engine.events(job.id)] == [EventKind.CRASHED] * max_attempts + [EventKind.FAILED]
     assert claim(engine) == []
 
 
@@ -249,5 +249,5 @@ def test_a_crowd_of_crashed_jobs_is_recovered_in_one_turn(engine, clock):
     verdicts = engine.turn([lifecycle.crash(job, clock.now(), actor="reaper") for job in found]).verdicts
 
     assert {verdict.ruling for verdict in verdicts} == {Ruling.APPLIED}
-    assert engine.count(Where()) == {State.PENDING: 100}
+    assert engine.count(JobFilter()) == {State.PENDING: 100}
     assert [job.id for job in claim(engine, 100)] == [job.id for job in jobs]

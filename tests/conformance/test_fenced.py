@@ -26,8 +26,8 @@ from making import (
     traces,
     write,
 )
-from treadle.engines.contract import Claim, Held, Hold, Renewal, Ruling
-from treadle.model import Progress, Reason, Retry, Scope, State, What, lifecycle, new_id
+from treadle.engines.values import Claim, Lease, Renewal, RenewalResult, Ruling
+from treadle.model import EventKind, Progress, Reason, Retry, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
 
 # ------------------------------------------------------------------------------------------- the zombie
@@ -104,9 +104,9 @@ def test_a_zombies_heartbeat_and_progress_are_refused(engine, clock):
     before = traces(engine)
     clock.advance(seconds=1)
 
-    held = engine.extend([Hold(first.id, first.lease_token, clock.now(), Progress(0.9, "mine"), 5)], lease=3600)
+    held = engine.extend([Lease(first.id, first.lease_token, clock.now(), Progress(0.9, "mine"), 5)], lease=3600)
 
-    assert held == [Held(first.id, Renewal.LOST, False)]
+    assert held == [RenewalResult(first.id, Renewal.LOST, False)]
     assert traces(engine) == before
     assert current(engine, second).lease_until == second.lease_until
 
@@ -117,9 +117,9 @@ def test_a_heartbeat_after_the_own_settle_is_refused(engine, clock, name):
     settle(engine, job, every_outcome(clock.now())[name])
     before = traces(engine)
 
-    held = engine.extend([Hold(job.id, job.lease_token, progress=Progress(1.0))], lease=LEASE)
+    held = engine.extend([Lease(job.id, job.lease_token, progress=Progress(1.0))], lease=LEASE)
 
-    assert held == [Held(job.id, Renewal.LOST)]
+    assert held == [RenewalResult(job.id, Renewal.LOST)]
     assert traces(engine) == before
 
 
@@ -127,9 +127,9 @@ def test_heartbeats_are_answered_in_order_and_one_that_is_lost_does_not_disturb_
     first, _ = taken_over(engine, clock)
     other, another = running(engine), running(engine)
     clock.advance(seconds=10)
-    holds = [Hold(other.id, other.lease_token), Hold(first.id, first.lease_token), Hold(new_id(), "nobody")]
+    holds = [Lease(other.id, other.lease_token), Lease(first.id, first.lease_token), Lease(new_id(), "nobody")]
 
-    held = engine.extend([*holds, Hold(another.id, another.lease_token)], lease=100)
+    held = engine.extend([*holds, Lease(another.id, another.lease_token)], lease=100)
 
     assert [answer.job_id for answer in held] == [other.id, first.id, holds[2].job_id, another.id]
     renewed, lost = Renewal.RENEWED, Renewal.LOST
@@ -141,8 +141,8 @@ def test_heartbeats_are_answered_in_order_and_one_that_is_lost_does_not_disturb_
 
 def test_a_worker_that_claimed_its_own_lost_job_again_hears_that_the_old_attempt_is_lost(engine, clock):
     first, second = taken_over(engine, clock)
-    old = Hold(first.id, first.lease_token, progress=Progress(0.9, "old"))
-    new = Hold(second.id, second.lease_token, progress=Progress(0.1, "new"))
+    old = Lease(first.id, first.lease_token, progress=Progress(0.9, "old"))
+    new = Lease(second.id, second.lease_token, progress=Progress(0.1, "new"))
 
     for holds, answers in (
         ([old, new], [Renewal.LOST, Renewal.RENEWED]),
@@ -158,7 +158,7 @@ def test_a_token_is_good_for_its_own_job_only(engine, clock):
     borrowed = other.evolve(lease_token=mine.lease_token)
 
     assert settle(engine, borrowed, Succeeded()).ruling is Ruling.LOST
-    assert engine.extend([Hold(other.id, mine.lease_token)], lease=LEASE)[0].renewal is Renewal.LOST
+    assert engine.extend([Lease(other.id, mine.lease_token)], lease=LEASE)[0].renewal is Renewal.LOST
     assert traces(engine) == before
 
 
@@ -168,7 +168,7 @@ def test_a_token_is_good_for_its_own_job_only(engine, clock):
 @pytest.mark.covers("000-AC-26.c", "000-AC-28", "000-AC-26.d")
 def test_a_holder_can_settle_right_after_it_extended_its_lease(engine, clock):
     job = running(engine)
-    engine.extend([Hold(job.id, job.lease_token, started_at=clock.now(), progress=Progress(0.1))], lease=300)
+    engine.extend([Lease(job.id, job.lease_token, started_at=clock.now(), progress=Progress(0.1))], lease=300)
     assert current(engine, job).started_at == clock.now()
 
     verdict = settle(engine, job, Succeeded('"ok"'))
@@ -189,7 +189,7 @@ def test_a_holder_whose_lease_has_passed_may_still_renew_while_nobody_took_the_j
     job = running(engine)
     clock.advance(hours=1)
 
-    assert engine.extend([Hold(job.id, job.lease_token)], lease=LEASE)[0].renewal is Renewal.RENEWED
+    assert engine.extend([Lease(job.id, job.lease_token)], lease=LEASE)[0].renewal is Renewal.RENEWED
     assert engine.expired(limit=10) == []
 
 
@@ -295,7 +295,7 @@ def test_a_reaper_cannot_take_a_job_whose_lease_was_renewed_since_it_looked(engi
     job = running(engine)
     clock.advance(seconds=LEASE)
     [seen] = engine.expired(limit=10)
-    engine.extend([Hold(job.id, job.lease_token)], lease=LEASE)
+    engine.extend([Lease(job.id, job.lease_token)], lease=LEASE)
     before = traces(engine)
 
     verdict = recover(engine, seen)
@@ -310,7 +310,7 @@ def test_a_reaper_cannot_act_on_another_lease_than_the_one_it_saw_even_if_that_i
     job = running(engine)
     clock.advance(seconds=LEASE)
     [seen] = engine.expired(limit=10)
-    engine.extend([Hold(job.id, job.lease_token)], lease=LEASE)
+    engine.extend([Lease(job.id, job.lease_token)], lease=LEASE)
     clock.advance(seconds=LEASE * 2)
 
     assert recover(engine, seen).ruling is Ruling.LOST
@@ -435,9 +435,9 @@ def test_a_cancel_request_reaches_the_holder_with_its_next_heartbeat(engine, clo
     job, other = running(engine), running(engine)
     write(engine, lifecycle.cancel(job, clock.now(), actor="ann"))
 
-    held = engine.extend([Hold(job.id, job.lease_token), Hold(other.id, other.lease_token)], lease=LEASE)
+    held = engine.extend([Lease(job.id, job.lease_token), Lease(other.id, other.lease_token)], lease=LEASE)
 
-    assert held == [Held(job.id, Renewal.RENEWED, True), Held(other.id, Renewal.RENEWED, False)]
+    assert held == [RenewalResult(job.id, Renewal.RENEWED, True), RenewalResult(other.id, Renewal.RENEWED, False)]
 
 
 def test_a_cancel_request_meets_whoever_holds_the_job_now(engine, clock):
@@ -454,7 +454,7 @@ def test_the_flag_of_a_cancel_request_never_falls(engine, clock):
     job = running(engine)
     for actor in ("ann", "bob"):
         assert write(engine, lifecycle.cancel(job, clock.now(), actor=actor)).ruling is Ruling.APPLIED
-    engine.extend([Hold(job.id, job.lease_token, clock.now(), Progress(0.5), 3)], lease=LEASE)
+    engine.extend([Lease(job.id, job.lease_token, clock.now(), Progress(0.5), 3)], lease=LEASE)
 
     found = current(engine, job)
 
@@ -547,7 +547,7 @@ def test_of_racing_operators_one_retries_the_job(make_engine, clock):
     outcomes = race(4, retry)
 
     assert sorted(outcome.value for outcome in outcomes) == ["applied"] + ["lost"] * 3
-    assert [event.what for event in engines[0].events(job.id)] == [What.FAILED, What.RETRIED]
+    assert [event.kind for event in engines[0].events(job.id)] == [EventKind.FAILED, EventKind.RETRIED]
 
 
 # ---------------------------------------------------------------------------------------------- the turn

@@ -21,9 +21,9 @@ from making import (
     traces,
     write,
 )
-from treadle.engines.contract import Hold, Renewal, Ruling, Where
+from treadle.engines.values import JobFilter, Lease, Renewal, Ruling
 from treadle.errors import NotPossible
-from treadle.model import Reason, Retry, State, What, lifecycle
+from treadle.model import EventKind, Reason, Retry, State, lifecycle
 from treadle.model.lifecycle import Failed, Refused, Succeeded, TimedOut
 
 FINAL = [state for state in State if state.final]
@@ -190,7 +190,7 @@ def test_no_write_of_a_worker_a_reaper_or_an_operator_changes_a_finished_job(eng
         lifecycle.replace(waiting, a_job(now), now, actor="enqueue"),
     ]
     verdicts = [write(engine, change) for change in late]
-    renewals = engine.extend([Hold(held.id, held.lease_token, started_at=now)], lease=LEASE)
+    renewals = engine.extend([Lease(held.id, held.lease_token, started_at=now)], lease=LEASE)
 
     assert Ruling.APPLIED not in {verdict.ruling for verdict in verdicts}
     assert renewals[0].renewal is Renewal.LOST
@@ -221,11 +221,11 @@ def test_a_finished_job_is_still_found(engine, clock, state):
     clock.advance(days=100)
 
     assert engine.get([job.id]) == [job]
-    for where in (Where(), Where(state=state), Where(task="mail"), Where(tenant="acme", state=state)):
+    for where in (JobFilter(), JobFilter(state=state), JobFilter(task="mail"), JobFilter(tenant="acme", state=state)):
         assert engine.find(where, limit=10).jobs == [job]
         assert engine.count(where) == {state: 1}
-    written = {State.SUCCEEDED: [], State.FAILED: [What.FAILED], State.CANCELLED: [What.CANCELLED]}[state]
-    assert [event.what for event in engine.events(job.id)] == written
+    written = {State.SUCCEEDED: [], State.FAILED: [EventKind.FAILED], State.CANCELLED: [EventKind.CANCELLED]}[state]
+    assert [event.kind for event in engine.events(job.id)] == written
 
 
 # ----------------------------------------------------------------------------------- the operator's retry
@@ -247,7 +247,7 @@ def test_an_operators_retry_brings_the_job_back_with_a_fresh_budget(engine, cloc
     assert again.due_at == clock.now()
     assert engine.expired(limit=10) == []
     event = engine.events(job.id)[-1]
-    assert (event.what, event.actor, event.note) == (What.RETRIED, "ann", "the mail server is back")
+    assert (event.kind, event.actor, event.note) == (EventKind.RETRIED, "ann", "the mail server is back")
     assert event.revision == again.revision
     assert runs_until_it_ends(engine, clock, job) == 3
 
@@ -257,11 +257,11 @@ def test_a_retried_job_is_no_longer_among_the_finished_ones(engine, clock):
 
     write(engine, lifecycle.retry(job, clock.now(), actor="ann"))
 
-    assert engine.count(Where()) == {State.PENDING: 1}
-    assert engine.find(Where(state=State.FAILED), limit=10).jobs == []
-    assert [found.id for found in engine.find(Where(), limit=10).jobs] == [job.id]
+    assert engine.count(JobFilter()) == {State.PENDING: 1}
+    assert engine.find(JobFilter(state=State.FAILED), limit=10).jobs == []
+    assert [found.id for found in engine.find(JobFilter(), limit=10).jobs] == [job.id]
     settle(engine, claimed(engine, job), Succeeded("1"))
-    assert engine.count(Where()) == {State.SUCCEEDED: 1}
+    assert engine.count(JobFilter()) == {State.SUCCEEDED: 1}
 
 
 @pytest.mark.covers("002-Q7.b")
@@ -296,7 +296,7 @@ def test_a_cancelled_job_that_is_retried_forgets_the_cancel_request(engine, cloc
     again = claimed(engine, job)
 
     assert not again.cancel_requested
-    assert engine.extend([Hold(job.id, again.lease_token)], lease=LEASE)[0].cancel_requested is False
+    assert engine.extend([Lease(job.id, again.lease_token)], lease=LEASE)[0].cancel_requested is False
 
 
 def test_the_old_holder_of_a_retried_job_is_a_stranger(engine, clock):

@@ -27,8 +27,9 @@ from making import (
     taken_over,
     write,
 )
-from treadle.engines.contract import Claim, Ruling, Where, drive
-from treadle.model import FollowUp, OnEnd, Reason, Retry, Scope, State, What, lifecycle, new_id
+from treadle.engines.scripts import drive
+from treadle.engines.values import Claim, JobFilter, Ruling
+from treadle.model import EventKind, FollowUp, OnEnd, Reason, Retry, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Released, Succeeded
 
 SENT = FollowUp(event="EMAIL_SENT", task="tell", queue="mail", priority=7, version=3)
@@ -46,7 +47,7 @@ def followed(job, now, outcome=None, **follow):
 
 def waiting(engine):
     """What has been stored for the queue of follow-ups."""
-    return engine.find(Where(queue="mail"), limit=100).jobs
+    return engine.find(JobFilter(queue="mail"), limit=100).jobs
 
 
 # ---------------------------------------------------------------------------------------------- it is kept
@@ -68,7 +69,7 @@ def test_a_job_keeps_its_schedule_and_what_is_to_follow_all_its_life(engine, clo
     assert told(current(engine, job)) == kept
     write(engine, lifecycle.retry(current(engine, job), clock.now(), actor="ann"))
     assert told(claimed(engine, job)) == kept
-    assert told(engine.find(Where(task="greet"), limit=1).jobs[0]) == kept
+    assert told(engine.find(JobFilter(task="greet"), limit=1).jobs[0]) == kept
 
 
 # --------------------------------------------------------------------------------------------- both or neither
@@ -137,11 +138,11 @@ def by_operators(engine, clock):
 
 @pytest.mark.parametrize("way", ["cancel", "request", "expire", "retry", "replace"])
 def test_a_follow_up_comes_with_what_operators_and_upkeep_do(engine, clock, way):
-    change = by_operators(engine, clock)[way]._replace(follow=a_job(clock.now(), queue="mail"), loud=True)
+    change = by_operators(engine, clock)[way]._replace(follow=a_job(clock.now(), queue="mail"), always_audited=True)
 
     assert write(engine, change).ruling is Ruling.APPLIED
     assert waiting(engine) == [change.follow]
-    assert engine.events(change.before.id)[-1].what is change.what
+    assert engine.events(change.before.id)[-1].kind is change.kind
 
 
 def test_a_crash_that_ends_a_job_is_followed(engine, clock):
@@ -278,22 +279,26 @@ def test_a_named_event_is_in_the_trail_at_the_default_level(engine, clock):
     settle(engine, told, Succeeded("1"))
     settle(engine, untold, Succeeded("1"))
 
-    assert [(line.what, line.note) for line in engine.events(told.id)] == [(What.SUCCEEDED, "EMAIL_SENT")]
+    assert [(line.kind, line.note) for line in engine.events(told.id)] == [(EventKind.SUCCEEDED, "EMAIL_SENT")]
     assert engine.events(untold.id) == []
 
 
 @pytest.mark.parametrize("outcome", [Succeeded("1"), Released()], ids=["success", "release"])
 @pytest.mark.parametrize("loud", [True, False])
-def test_a_loud_change_leaves_its_line_at_every_level_and_a_quiet_one_by_its_kind(engine, clock, outcome, loud):
-    change = lifecycle.settle(running(engine), outcome, clock.now())._replace(loud=loud, note="named")
+def test_a_loud_change_leaves_its_line_at_every_level_and_a_quiet_one_by_its_kind(
+    engine, clock, outcome, always_audited
+):
+    change = lifecycle.settle(running(engine), outcome, clock.now())._replace(
+        always_audited=always_audited, note="named"
+    )
     write(engine, change)
 
-    assert [line.note for line in engine.events(change.before.id)] == ["named"] * loud
+    assert [line.note for line in engine.events(change.before.id)] == ["named"] * always_audited
 
 
 def test_a_loud_change_among_quiet_ones_speaks_for_itself_alone(engine, clock):
     changes = [lifecycle.settle(running(engine), Succeeded("1"), clock.now()) for _ in range(6)]
-    changes[2] = changes[2]._replace(loud=True)
+    changes[2] = changes[2]._replace(always_audited=True)
     engine.turn(changes)
 
     assert [len(engine.events(change.before.id)) for change in changes] == [0, 0, 1, 0, 0, 0]
@@ -308,15 +313,15 @@ def test_a_loud_change_that_is_not_applied_or_only_repeated_leaves_no_line(engin
     change = lifecycle.settle(second, Succeeded("2"), clock.now())
     write(engine, change)
     write(engine, change)
-    assert [line.what for line in engine.events(first.id)] == [*(line.what for line in trail), What.SUCCEEDED]
+    assert [line.kind for line in engine.events(first.id)] == [*(line.kind for line in trail), EventKind.SUCCEEDED]
 
 
 def test_on_request_a_follow_up_has_a_first_line_of_its_own(make_engine, clock):
-    engine = make_engine(everything=True)
+    engine = make_engine(audit_all=True)
     change = followed(running(engine), clock.now())
     write(engine, change)
 
-    assert [line.what for line in engine.events(change.follow.id)] == [What.ENQUEUED]
+    assert [line.kind for line in engine.events(change.follow.id)] == [EventKind.ENQUEUED]
 
 
 # ----------------------------------------------------------------------------------- in the caller's transaction

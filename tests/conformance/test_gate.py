@@ -21,7 +21,8 @@ from making import (
     several,
     write,
 )
-from treadle.engines.contract import Claim, Hold, Renewal, Ruling, in_order
+from treadle.engines.fence import in_order
+from treadle.engines.values import Claim, Lease, Renewal, Ruling
 from treadle.model import Retry, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 from treadle.model.records import ANY, Pause
@@ -407,7 +408,7 @@ def test_a_running_job_is_settled_and_renewed_behind_a_pause(engine, clock, scop
 
     assert settle(engine, done, Succeeded("1")).ruling is Ruling.APPLIED
     assert current(engine, done).state is State.SUCCEEDED
-    [held] = engine.extend([Hold(renewed.id, renewed.lease_token)], lease=LEASE)
+    [held] = engine.extend([Lease(renewed.id, renewed.lease_token)], lease=LEASE)
     assert held.renewal is Renewal.RENEWED
 
 
@@ -578,10 +579,10 @@ class Claimers:
         """Wait until each of them has made so many more."""
         with self._moved:
             wanted = [done + claims for done in self._claims]
-            arrived = self._moved.wait_for(
+            stamped = self._moved.wait_for(
                 lambda: self._errors or all(done >= goal for done, goal in zip(self._claims, wanted, strict=True)), 60
             )
-        assert arrived, "the claimers hang"
+        assert stamped, "the claimers hang"
 
     def __enter__(self):
         for thread in self._threads:

@@ -24,9 +24,9 @@ from making import (
     traces,
     write,
 )
-from treadle.engines.contract import Hold, Retention, Ruling, Where
+from treadle.engines.values import JobFilter, Lease, Retention, Ruling
 from treadle.errors import NotPossible
-from treadle.model import JobError, Reason, Retry, Scope, State, What, lifecycle
+from treadle.model import EventKind, JobError, Reason, Retry, Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
 
 BACK_TO_WAITING = {
@@ -60,7 +60,7 @@ def test_a_second_request_with_the_key_is_answered_with_the_first_job(engine, cl
 
     assert not second.created
     assert second.job == first
-    assert engine.find(Where(), limit=10).jobs == [first]
+    assert engine.find(JobFilter(), limit=10).jobs == [first]
 
 
 @pytest.mark.covers("002-D5.b")
@@ -232,7 +232,7 @@ def test_the_same_key_twice_in_one_call_makes_one_job(engine, clock, scope):
 
     assert [receipt.created for receipt in receipts] == [True, True, False, False, True]
     assert [receipt.job for receipt in receipts] == [jobs[at] for at in (0, 1, 0, 0, 4)]
-    assert engine.count(Where()) == {State.PENDING: 3}
+    assert engine.count(JobFilter()) == {State.PENDING: 3}
 
 
 def test_a_call_mixes_taken_free_and_absent_keys(engine, clock):
@@ -271,7 +271,7 @@ def test_eight_racers_with_one_key_all_get_the_same_job(make_engine, clock, scop
 
         assert sorted(receipt.created for receipt in receipts) == [False] * 7 + [True]
         assert len({receipt.job.id for receipt in receipts}) == 1
-    assert engines[0].count(Where()) == {State.PENDING: 5}
+    assert engines[0].count(JobFilter()) == {State.PENDING: 5}
 
 
 def test_racers_in_bulk_make_one_job_a_key(make_engine, clock):
@@ -285,7 +285,7 @@ def test_racers_in_bulk_make_one_job_a_key(make_engine, clock):
     answers = race(4, enqueue)
 
     assert all(answer == answers[0] for answer in answers)
-    assert engines[0].count(Where()) == {State.PENDING: 20}
+    assert engines[0].count(JobFilter()) == {State.PENDING: 20}
 
 
 # ---------------------------------------------------------------------------------- when the key is taken
@@ -309,7 +309,7 @@ def test_a_job_that_would_wait_again_gives_way_to_the_one_that_took_its_key(engi
     after = current(engine, held)
     assert (after.state, after.reason) == (State.CANCELLED, Reason.SUPERSEDED)
     assert after.finished_at == clock.now()
-    assert [event.what for event in engine.events(held.id)] == [What.SUPERSEDED]
+    assert [event.kind for event in engine.events(held.id)] == [EventKind.SUPERSEDED]
     assert ask(engine, clock, Scope.PENDING).job == newer
 
 
@@ -354,7 +354,7 @@ def test_a_reaper_cannot_supersede_a_job_whose_lease_was_renewed_since_it_looked
     clock.advance(seconds=LEASE)
     change = lifecycle.crash(held, clock.now(), actor="reaper")
     assert write(engine, change).ruling is Ruling.REFUSED
-    engine.extend([Hold(held.id, held.lease_token)], lease=LEASE)
+    engine.extend([Lease(held.id, held.lease_token)], lease=LEASE)
 
     assert write(engine, lifecycle.supersede(change, clock.now())).ruling is Ruling.LOST
     assert settle(engine, held, Succeeded()).ruling is Ruling.APPLIED
@@ -462,7 +462,7 @@ def test_replace_edits_the_waiting_job_in_place(engine, clock):
     assert (after.payload, after.due_at, after.priority) == ("new", new.due_at, 7)
     assert (after.queue, after.lane, after.task_version) == ("other", "l", 2)
     assert (after.timeout, after.expires_at, after.retry) == (9.0, new.expires_at, new.retry)
-    assert engine.count(Where()) == {State.PENDING: 1}
+    assert engine.count(JobFilter()) == {State.PENDING: 1}
     assert ask(engine, clock, Scope.PENDING).job == after
     assert claim(engine, queues=["default", "other"]) == []
     clock.advance(hours=1)

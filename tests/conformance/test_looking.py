@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claim, claimed, current, ended, enqueued, running, settle, write
-from treadle.engines.contract import Retention, Where
+from treadle.engines.values import JobFilter, Retention
 from treadle.model import Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Refused, Succeeded
 
@@ -64,7 +64,7 @@ def test_an_id_of_another_kind_is_simply_unknown(engine):
 def test_find_lists_the_newest_first_whatever_their_state(engine):
     jobs = one_of_each(engine)
 
-    page = engine.find(Where(), limit=10)
+    page = engine.find(JobFilter(), limit=10)
 
     assert ids(page.jobs) == ids(reversed(jobs))
     assert page.jobs == [current(engine, job) for job in reversed(jobs)]
@@ -72,7 +72,7 @@ def test_find_lists_the_newest_first_whatever_their_state(engine):
 
 
 def test_find_in_an_empty_store_finds_nothing(engine):
-    for where in (Where(), Where(state=State.PENDING), Where(state=State.FAILED)):
+    for where in (JobFilter(), JobFilter(state=State.PENDING), JobFilter(state=State.FAILED)):
         assert engine.find(where, limit=10) == ([], None)
         assert engine.count(where) == {}
 
@@ -81,8 +81,8 @@ def test_find_in_an_empty_store_finds_nothing(engine):
 def test_find_and_count_by_state(engine, state):
     jobs = {job.state: job for job in one_of_each(engine)}
 
-    assert engine.find(Where(state=state), limit=10).jobs == [jobs[state]]
-    assert engine.count(Where(state=state)) == {state: 1}
+    assert engine.find(JobFilter(state=state), limit=10).jobs == [jobs[state]]
+    assert engine.count(JobFilter(state=state)) == {state: 1}
 
 
 @pytest.mark.parametrize("field", ["task", "queue", "tenant", "key"])
@@ -94,11 +94,11 @@ def test_find_and_count_by_a_field(engine, field, state):
 
     mine, _ = make("mine"), make("other")
 
-    for where in (Where(**{field: "mine"}), Where(state=state, **{field: "mine"})):
+    for where in (JobFilter(**{field: "mine"}), JobFilter(state=state, **{field: "mine"})):
         assert engine.find(where, limit=10).jobs == [mine]
         assert engine.count(where) == {state: 1}
-    assert engine.find(Where(**{field: "nobody's"}), limit=10).jobs == []
-    assert engine.count(Where(**{field: "nobody's"})) == {}
+    assert engine.find(JobFilter(**{field: "nobody's"}), limit=10).jobs == []
+    assert engine.count(JobFilter(**{field: "nobody's"})) == {}
 
 
 def test_find_by_several_fields_wants_all_of_them(engine):
@@ -106,7 +106,7 @@ def test_find_by_several_fields_wants_all_of_them(engine):
     for other in ({"task": "x"}, {"queue": "x"}, {"tenant": "x"}):
         enqueued(engine, **{"task": "mail", "queue": "q", "tenant": "acme", **other})
 
-    where = Where(task="mail", queue="q", tenant="acme", state=State.PENDING)
+    where = JobFilter(task="mail", queue="q", tenant="acme", state=State.PENDING)
 
     assert engine.find(where, limit=10).jobs == [wanted]
     assert engine.count(where) == {State.PENDING: 1}
@@ -116,7 +116,7 @@ def test_a_filter_is_compared_whole_and_as_it_is(engine):
     enqueued(engine, task="mail.send")
 
     for near in ("mail", "MAIL.SEND", "mail%", "mail_send", "' or ''='", ""):
-        assert engine.find(Where(task=near), limit=10).jobs == [], near
+        assert engine.find(JobFilter(task=near), limit=10).jobs == [], near
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 12, 13, 100])
@@ -125,7 +125,7 @@ def test_paging_covers_every_job_exactly_once(engine, limit):
     for _ in range(4):  # waiting and finished ones by turns
         jobs += [ended(engine, State.SUCCEEDED), ended(engine, State.CANCELLED), enqueued(engine, queue="other")]
 
-    found = pages(engine, Where(), limit)
+    found = pages(engine, JobFilter(), limit)
 
     assert ids(found) == ids(reversed(jobs))
 
@@ -137,7 +137,7 @@ def test_paging_with_a_filter_covers_what_matches_exactly_once(engine, limit):
         wanted += [ended(engine, State.FAILED, task="mail"), enqueued(engine, task="mail", queue="other")]
         enqueued(engine, task="sync", queue="other")
 
-    assert ids(pages(engine, Where(task="mail"), limit)) == ids(reversed(wanted))
+    assert ids(pages(engine, JobFilter(task="mail"), limit)) == ids(reversed(wanted))
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10])
@@ -148,7 +148,7 @@ def test_failed_jobs_come_by_the_time_they_ended_latest_first(engine, clock, lim
         settle(engine, held[number], Refused(Reason.PERMANENT, an_error(clock.now())))
         clock.advance(seconds=1)
 
-    found = pages(engine, Where(state=State.FAILED), limit)
+    found = pages(engine, JobFilter(state=State.FAILED), limit)
 
     assert ids(found) == [held[number].id for number in reversed(order)]
 
@@ -160,7 +160,7 @@ def test_jobs_that_succeeded_come_newest_first_whenever_they_ended(engine, clock
         settle(engine, held[number], Succeeded())
         clock.advance(seconds=1)
 
-    found = pages(engine, Where(state=State.SUCCEEDED), limit)
+    found = pages(engine, JobFilter(state=State.SUCCEEDED), limit)
 
     assert ids(found) == ids(reversed(held))
 
@@ -171,29 +171,29 @@ def test_jobs_that_finished_in_one_instant_are_paged_exactly_once(engine, clock,
     outcome = Refused(Reason.PERMANENT, an_error(clock.now()))
     engine.turn([lifecycle.settle(job, outcome, clock.now()) for job in held])
 
-    found = pages(engine, Where(state=State.FAILED), limit)
+    found = pages(engine, JobFilter(state=State.FAILED), limit)
 
     assert ids(found) == sorted(ids(held), reverse=True)
 
 
 def test_paging_goes_on_where_it_was_though_newer_jobs_arrive(engine):
     old = [enqueued(engine) for _ in range(4)]
-    first = engine.find(Where(), limit=2)
+    first = engine.find(JobFilter(), limit=2)
     newer = [enqueued(engine) for _ in range(3)]
 
-    second = engine.find(Where(), limit=10, cursor=first.cursor)
+    second = engine.find(JobFilter(), limit=10, cursor=first.cursor)
 
     assert ids(first.jobs + second.jobs) == ids(reversed(old))
-    assert ids(engine.find(Where(), limit=10).jobs) == ids(reversed(old + newer))
+    assert ids(engine.find(JobFilter(), limit=10).jobs) == ids(reversed(old + newer))
 
 
 def test_a_job_that_finishes_between_two_pages_is_neither_missed_nor_shown_twice(engine):
     jobs = claim_all(engine, [enqueued(engine) for _ in range(6)])
-    first = engine.find(Where(), limit=3)
+    first = engine.find(JobFilter(), limit=3)
     for job in jobs:
         settle(engine, job, Succeeded())
 
-    second = engine.find(Where(), limit=10, cursor=first.cursor)
+    second = engine.find(JobFilter(), limit=10, cursor=first.cursor)
 
     assert ids(first.jobs + second.jobs) == ids(reversed(jobs))
 
@@ -209,7 +209,7 @@ def test_count_tells_each_state_that_has_jobs(engine, clock):
     for _ in range(4):
         enqueued(engine)
 
-    assert engine.count(Where()) == {
+    assert engine.count(JobFilter()) == {
         State.SUCCEEDED: 3, State.FAILED: 2, State.CANCELLED: 1, State.RUNNING: 1, State.PENDING: 4,
     }  # fmt: skip
 
@@ -229,7 +229,7 @@ def test_prune_deletes_what_finished_longer_ago_than_its_state_is_kept(engine, c
     assert deleted == 2
     assert engine.get(ids(old)) == [None, None]
     assert engine.get(ids(young)) == young
-    assert engine.find(Where(), limit=10).jobs == list(reversed(young))
+    assert engine.find(JobFilter(), limit=10).jobs == list(reversed(young))
 
 
 def test_prune_keeps_each_state_for_its_own_time_and_unnamed_ones_for_ever(engine, clock):
@@ -241,7 +241,7 @@ def test_prune_keeps_each_state_for_its_own_time_and_unnamed_ones_for_ever(engin
     clock.advance(days=21)
     assert engine.prune(Retention({State.SUCCEEDED: WEEK, State.FAILED: timedelta(days=30)}), limit=100) == 1
     assert engine.prune(Retention({}), limit=100) == 0
-    assert engine.count(Where()) == {State.CANCELLED: 1}
+    assert engine.count(JobFilter()) == {State.CANCELLED: 1}
 
 
 def test_prune_counts_from_the_end_of_a_job_not_from_its_making(engine, clock):
@@ -263,7 +263,7 @@ def test_prune_deletes_no_more_than_its_limit_and_the_oldest_first(engine, clock
     deleted = [engine.prune(keep, limit=3) for _ in range(5)]
 
     assert deleted == [3, 3, 3, 1, 0]
-    assert engine.count(Where()) == {}
+    assert engine.count(JobFilter()) == {}
 
 
 def test_prune_takes_the_oldest_of_a_state_first(engine, clock):
@@ -330,4 +330,4 @@ def claim_all(engine, jobs):
 @pytest.mark.parametrize("cursor", ["garbage", "1:garbage", "x:y:z", "12345"])
 def test_a_cursor_that_is_none_is_a_mistake_of_the_caller(engine, state, cursor):
     with pytest.raises((ValueError, IndexError, OverflowError)):
-        engine.find(Where(state=state), limit=10, cursor=cursor)
+        engine.find(JobFilter(state=state), limit=10, cursor=cursor)

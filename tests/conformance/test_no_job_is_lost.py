@@ -19,7 +19,7 @@ from making import (
     settle,
     write,
 )
-from treadle.engines.contract import Hold, Ruling, Where
+from treadle.engines.values import JobFilter, Lease, Ruling
 from treadle.model import Job, JobError, Progress, Retry, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 
@@ -91,7 +91,7 @@ def test_the_same_id_twice_in_one_call_makes_one_job(engine, clock):
 
     assert [receipt.created for receipt in receipts] == [True, False, True]
     assert [receipt.job.payload for receipt in receipts[:2]] == ["one", "one"]
-    assert engine.count(Where()) == {State.PENDING: 2}
+    assert engine.count(JobFilter()) == {State.PENDING: 2}
 
 
 def test_a_thousand_jobs_in_one_call_are_all_there_and_all_claimed(engine, clock):
@@ -123,7 +123,7 @@ def test_engines_that_open_a_new_store_at_the_same_moment_all_get_in(make_engine
     receipts = race(8, lambda place: engines[place].enqueue([a_job(clock.now())])[0])
 
     assert all(receipt.created for receipt in receipts)
-    assert engines[0].count(Where()) == {State.PENDING: 8}
+    assert engines[0].count(JobFilter()) == {State.PENDING: 8}
 
 
 def test_a_job_is_created_at_the_time_of_the_store_not_of_the_caller(engine, clock):
@@ -244,7 +244,7 @@ def test_a_full_error_and_a_big_result_survive_the_round_trip(engine, clock):
 def test_what_an_attempt_tells_on_the_way_is_stored(engine, clock):
     job = running(engine)
     clock.advance(seconds=5, microseconds=7)
-    told = Hold(job.id, job.lease_token, clock.now(), Progress(0.25, "a quarter, ¼"), 2**53)
+    told = Lease(job.id, job.lease_token, clock.now(), Progress(0.25, "a quarter, ¼"), 2**53)
 
     engine.extend([told], lease=30.0)
 
@@ -256,11 +256,11 @@ def test_what_an_attempt_tells_on_the_way_is_stored(engine, clock):
 
 def test_what_an_attempt_told_before_is_kept_when_it_only_renews(engine, clock):
     job = running(engine)
-    engine.extend([Hold(job.id, job.lease_token, clock.now(), Progress(0.25, "¼"), 9)], lease=30.0)
+    engine.extend([Lease(job.id, job.lease_token, clock.now(), Progress(0.25, "¼"), 9)], lease=30.0)
     told = current(engine, job)
     clock.advance(seconds=10)
 
-    engine.extend([Hold(job.id, job.lease_token)], lease=30.0)
+    engine.extend([Lease(job.id, job.lease_token)], lease=30.0)
 
     assert current(engine, job) == told.evolve(lease_until=clock.now() + timedelta(seconds=30))
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from making import LEASE, a_job, claim, claimed, crashed, current, enqueued, race, running, settle, several, traces
-from treadle.engines.contract import Claim, Hold, Renewal, Ruling, Where
+from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Ruling
 from treadle.model import JobError, Progress, Retry, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 
@@ -80,7 +80,7 @@ def test_a_claim_takes_no_more_than_its_limit(engine):
 
     assert len(claim(engine, 3)) == 3
     assert claim(engine, 0) == []
-    assert engine.count(Where()) == {State.RUNNING: 3, State.PENDING: 1}
+    assert engine.count(JobFilter()) == {State.RUNNING: 3, State.PENDING: 1}
 
 
 @pytest.mark.covers("004-T09", "000-AC-09.a")
@@ -211,7 +211,7 @@ def test_attempt_counts_claims_and_never_falls(engine, clock):
 
 def test_a_claim_clears_what_the_previous_attempt_told(engine, clock):
     job = running(engine)
-    engine.extend([Hold(job.id, job.lease_token, clock.now(), Progress(0.5, "half"), 77)], lease=LEASE)
+    engine.extend([Lease(job.id, job.lease_token, clock.now(), Progress(0.5, "half"), 77)], lease=LEASE)
     settle(engine, current(engine, job), Released())
     clock.advance(seconds=5)
 
@@ -295,7 +295,7 @@ def test_a_lease_that_is_extended_in_time_keeps_the_job_from_others(engine, cloc
 
     for _ in range(5):
         clock.advance(seconds=LEASE - 1)
-        [held] = engine.extend([Hold(job.id, job.lease_token)], lease=LEASE)
+        [held] = engine.extend([Lease(job.id, job.lease_token)], lease=LEASE)
         assert held == (job.id, Renewal.RENEWED, False)
         assert engine.expired(limit=10) == []
         assert claim(engine) == []

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from making import a_job, claim, current, ended, enqueued, race, several
-from treadle.engines.contract import WHATEVER, Saved, Where
+from treadle.engines.values import OVERWRITE, JobFilter, Saved
 from treadle.errors import EngineError
-from treadle.model import PAYLOAD_CAP, Event, FollowUp, OnEnd, Scope, State, What
-from treadle.model.records import ANY, Member, Misfire, Overlap, Pause, Schedule, Seal, subject
+from treadle.model import PAYLOAD_CAP, Event, EventKind, FollowUp, OnEnd, Scope, State
+from treadle.model.records import ANY, Misfire, Overlap, Pause, Schedule, Seal, WorkerInfo, subject
 from treadle.model.retry import Retry
 
 MINUTE = timedelta(minutes=1)
@@ -33,7 +33,7 @@ def a_pause(now, **fields):
 def a_member(now, **fields):
     given = {"name": "w1", "host": "here", "pid": 7, "queues": ["default"], "lanes": None, "tasks": {"greet": 1}}
     given |= {"concurrency": 4, "running": 0, "stopping": False, "started_at": now, "seen_at": now, "period": 10.0}
-    return Member(**{**given, **fields})
+    return WorkerInfo(**{**given, **fields})
 
 
 def a_seal(now, **fields):
@@ -48,9 +48,9 @@ every_kind = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 every_revised_kind = pytest.mark.parametrize("make", REVISED.values(), ids=REVISED)
 
 
-def a_line(record, now, what=What.CHANGED):
+def a_line(record, now, kind=EventKind.CHANGED):
     """An audit line of what ann does to a record."""
-    return Event(subject(record), getattr(record, "revision", 0), now, what, "ann", "why ☃", "acme")
+    return Event(subject(record), getattr(record, "revision", 0), now, kind, "ann", "why ☃", "acme")
 
 
 def saved(engine, record):
@@ -87,7 +87,7 @@ def test_a_save_without_a_before_creates_only_where_there_is_none(engine, clock,
     )
 
     assert engine.save(record, before=None) == Saved(done=False)
-    assert engine.save(other, before=None, line=a_line(other, clock.now())) == Saved(done=False)
+    assert engine.save(other, before=None, event=a_line(other, clock.now())) == Saved(done=False)
     assert stored(engine, record) == [record]
     assert engine.events(subject(record)) == []
 
@@ -105,10 +105,10 @@ def test_a_save_is_done_if_the_record_is_still_the_one_that_was_read(engine, clo
 def test_a_save_over_a_newer_revision_is_not_done_and_leaves_no_trace(engine, clock, make):
     first = saved(engine, make(clock.now()))
     second = changed(first)
-    engine.save(second, before=first, line=a_line(second, clock.now()))
+    engine.save(second, before=first, event=a_line(second, clock.now()))
     late = changed(first, **{NOTE[make]: "late"})
 
-    assert engine.save(late, before=first, line=a_line(late, clock.now())) == Saved(done=False)
+    assert engine.save(late, before=first, event=a_line(late, clock.now())) == Saved(done=False)
     assert stored(engine, first) == [second]
     assert engine.events(subject(first)) == [a_line(second, clock.now())]
 
@@ -130,7 +130,7 @@ def test_a_save_over_a_record_that_is_gone_is_not_done_and_brings_nothing_back(e
 def test_a_schedule_that_somebody_changed_without_a_new_revision_is_another_one(engine, clock, plainly):
     read = saved(engine, a_schedule(clock.now()))
     edited = read.evolve(**plainly)
-    engine.save(edited, before=WHATEVER)
+    engine.save(edited, before=OVERWRITE)
 
     assert engine.save(changed(read), before=read) == Saved(done=False)
     assert stored(engine, read) == [edited]
@@ -140,7 +140,7 @@ def test_a_schedule_that_somebody_changed_without_a_new_revision_is_another_one(
 @pytest.mark.parametrize("next_at", [None, datetime(2026, 1, 2, tzinfo=UTC)])
 def test_a_schedule_without_a_next_time_is_compared_like_any_other(engine, clock, next_at):
     read = saved(engine, a_schedule(clock.now(), next_at=None))
-    engine.save(read.evolve(next_at=next_at), before=WHATEVER)
+    engine.save(read.evolve(next_at=next_at), before=OVERWRITE)
 
     assert engine.save(changed(read), before=read).done == (next_at is None)
 
@@ -150,8 +150,8 @@ def test_a_save_whatever_is_there_creates_and_replaces(engine, clock, make):
     record = make(clock.now())
     later = record._replace(**{name: clock.now() + MINUTE for name in record._fields if name in ("at", "seen_at")})
 
-    assert engine.save(record, before=WHATEVER) == Saved(done=True)
-    assert engine.save(later, before=WHATEVER, line=a_line(later, clock.now())) == Saved(done=True)
+    assert engine.save(record, before=OVERWRITE) == Saved(done=True)
+    assert engine.save(later, before=OVERWRITE, event=a_line(later, clock.now())) == Saved(done=True)
     assert stored(engine, record) == [later]
     assert engine.events(subject(record)) == [a_line(later, clock.now())]
 
@@ -159,9 +159,9 @@ def test_a_save_whatever_is_there_creates_and_replaces(engine, clock, make):
 @every_kind
 def test_the_line_of_a_save_is_written_with_it(engine, clock, make):
     record = make(clock.now())
-    line = a_line(record, clock.now(), What.CREATED)
+    line = a_line(record, clock.now(), EventKind.CREATED)
 
-    assert engine.save(record, before=None, line=line).done
+    assert engine.save(record, before=None, event=line).done
     assert engine.events(subject(record)) == [line]
 
 
@@ -170,7 +170,7 @@ def test_a_line_that_no_store_takes_stops_its_record_and_its_job(engine, clock):
     line = a_line(record, clock.now())._replace(note="half \ud800")
 
     with pytest.raises((ValueError, EngineError)):
-        engine.save(record, before=None, line=line, job=job)
+        engine.save(record, before=None, event=line, job=job)
 
     assert stored(engine, record) == []
     assert engine.events(subject(record)) == []
@@ -215,7 +215,7 @@ def test_workers_come_in_the_order_of_their_names(engine, clock):
     for member in made:
         saved(engine, member)
 
-    assert engine.records(Member) == sorted(made)
+    assert engine.records(WorkerInfo) == sorted(made)
 
 
 def test_seals_come_in_the_order_of_tenant_and_number(engine, clock):
@@ -254,10 +254,10 @@ def test_hundreds_of_records_are_read_at_once(engine, clock):
 @every_kind
 def test_a_record_is_dropped_once(engine, clock, make):
     record = saved(engine, make(clock.now()))
-    line = a_line(record, clock.now(), What.DELETED)
+    line = a_line(record, clock.now(), EventKind.DELETED)
 
-    assert engine.drop(record, line=line)
-    assert not engine.drop(record, line=line._replace(revision=9))
+    assert engine.drop(record, event=line)
+    assert not engine.drop(record, event=line._replace(revision=9))
     assert stored(engine, record) == []
     assert engine.events(subject(record)) == [line]
 
@@ -268,7 +268,7 @@ def test_a_record_of_another_revision_is_not_dropped(engine, clock, make):
     second = changed(first)
     engine.save(second, before=first)
 
-    assert not engine.drop(first, line=a_line(first, clock.now(), What.DELETED))
+    assert not engine.drop(first, event=a_line(first, clock.now(), EventKind.DELETED))
     assert stored(engine, first) == [second]
     assert engine.events(subject(first)) == []
     assert engine.drop(second)
@@ -332,7 +332,7 @@ VALUES = {
         until=maybe(moments), revision=numbers,
     ),
     "worker": st.builds(
-        Member, name=names, host=words, pid=numbers, queues=st.lists(names), lanes=maybe(st.lists(words)),
+        WorkerInfo, name=names, host=words, pid=numbers, queues=st.lists(names), lanes=maybe(st.lists(words)),
         tasks=st.dictionaries(names, numbers), concurrency=numbers, running=numbers, stopping=st.booleans(),
         started_at=moments, seen_at=moments, period=seconds,
     ),
@@ -356,7 +356,7 @@ def test_every_value_of_every_field_survives_the_store(engine, engine_kind, valu
     )
     @given(values)
     def survives(record):
-        assert engine.save(record, before=WHATEVER).done
+        assert engine.save(record, before=OVERWRITE).done
         assert stored(engine, record) == [record]
         # A value that is read back a little differently could never be changed or dropped again.
         assert engine.save(record, before=record).done
@@ -426,7 +426,7 @@ def fire(engine, schedule, job):
     """Make the job of the schedule's next tick, as upkeep does."""
     tick = schedule.next_at
     after = changed(schedule, next_at=tick + MINUTE, last_at=tick, last_job=job.id)
-    return after, engine.save(after, before=schedule, line=a_line(after, tick), job=job)
+    return after, engine.save(after, before=schedule, event=a_line(after, tick), job=job)
 
 
 def test_a_save_with_a_job_makes_it_with_the_tick(engine, clock):
@@ -455,13 +455,13 @@ def test_the_job_of_a_tick_arrives_by_the_stores_clock(engine, clock):
 
 
 @pytest.mark.parametrize("everything", [False, True], ids=["by default", "on request"])
-def test_the_job_of_a_tick_leaves_a_line_on_request(make_engine, clock, everything):
-    engine = make_engine(everything=everything)
+def test_the_job_of_a_tick_leaves_a_line_on_request(make_engine, clock, audit_all):
+    engine = make_engine(audit_all=audit_all)
     schedule = saved(engine, a_schedule(clock.now()))
     job = a_job(clock.now())
     fire(engine, schedule, job)
 
-    assert [line.what for line in engine.events(job.id)] == [What.ENQUEUED] * everything
+    assert [line.kind for line in engine.events(job.id)] == [EventKind.ENQUEUED] * audit_all
 
 
 def test_a_taken_key_makes_no_job_and_does_not_stop_the_tick(engine, clock):
@@ -523,10 +523,10 @@ def test_a_refused_job_leaves_its_key_free(engine, clock):
 BETWEEN = {
     "fired by another": lambda engine, was: fire(engine, was, a_job(was.created_at, queue="other")),
     "disabled": lambda engine, was: engine.save(changed(was, enabled=False), before=was),
-    "disabled by hand": lambda engine, was: engine.save(was.evolve(enabled=False), before=WHATEVER),
+    "disabled by hand": lambda engine, was: engine.save(was.evolve(enabled=False), before=OVERWRITE),
     "dropped": lambda engine, was: engine.drop(was),
     "edited": lambda engine, was: engine.save(changed(was, task="another"), before=was),
-    "moved by hand": lambda engine, was: engine.save(was.evolve(next_at=was.next_at + MINUTE), before=WHATEVER),
+    "moved by hand": lambda engine, was: engine.save(was.evolve(next_at=was.next_at + MINUTE), before=OVERWRITE),
 }
 
 
@@ -567,7 +567,7 @@ def test_eight_racers_make_exactly_one_job_a_tick(make_engine, clock):
     made = [one for racer in race(8, fire_all) for one in racer]
 
     assert sorted(tick for tick, _ in made) == [first.next_at + number * MINUTE for number in range(ROUNDS)]
-    jobs = engines[0].find(Where(), limit=1000).jobs
+    jobs = engines[0].find(JobFilter(), limit=1000).jobs
     assert sorted(job.id for job in jobs) == sorted(id_ for _, id_ in made)
     assert set(Counter(job.payload for job in jobs).values()) == {1}
     assert [line.revision for line in engines[0].events(subject(first))] == list(range(1, ROUNDS + 1))
@@ -602,7 +602,7 @@ def test_of_a_tick_and_an_enqueue_of_one_job_at_once_one_makes_it_and_both_are_a
         assert sorted([fired.receipt.created, receipt.created]) == [False, True]
         assert fired.receipt.job.id == receipt.job.id
         [schedule] = stored(engines[0], schedule)
-    assert engines[0].count(Where()) == {State.PENDING: ROUNDS}
+    assert engines[0].count(JobFilter()) == {State.PENDING: ROUNDS}
 
 
 # ------------------------------------------------------------------------------------------------------- due

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from making import LEASE, a_job, an_error, claim, claimed, current, ended, enqueued, running, settle, write
-from treadle.engines.contract import Claim, Hold, Retention, Where
+from treadle.engines.values import Claim, JobFilter, Lease, Retention
 from treadle.model import Reason, Retry, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Snoozed, Succeeded
 
@@ -15,7 +15,7 @@ CROWD = 1_100  # more than an engine looks at in one go
 
 def left(engine):
     """What is there, by task and state."""
-    return sorted((job.task, job.state.value) for job in engine.find(Where(), limit=10_000).jobs)
+    return sorted((job.task, job.state.value) for job in engine.find(JobFilter(), limit=10_000).jobs)
 
 
 def of_each(engine, *tasks, states=(State.SUCCEEDED, State.FAILED)):
@@ -172,7 +172,7 @@ def test_old_jobs_behind_many_that_are_kept_are_found(engine, clock, step, age):
     clock.advance(days=2)
 
     assert emptied(engine, keep) == 5
-    assert engine.count(Where()) == {State.SUCCEEDED: CROWD}
+    assert engine.count(JobFilter()) == {State.SUCCEEDED: CROWD}
     of_each(engine, *["greet"] * 3, states=[State.SUCCEEDED])
     clock.advance(days=2)
     assert emptied(engine, keep) == 3
@@ -187,7 +187,7 @@ def test_a_task_kept_shorter_is_found_behind_many_others(engine, clock, step):
     clock.advance(days=2)
 
     assert emptied(engine, keep) == 5
-    assert engine.count(Where()) == {State.SUCCEEDED: CROWD}
+    assert engine.count(JobFilter()) == {State.SUCCEEDED: CROWD}
 
 
 @pytest.mark.slow
@@ -212,7 +212,7 @@ def spent(engine, micros, state=State.SUCCEEDED, **fields):
 
 def end(engine, job, micros, state=State.SUCCEEDED):
     """Let the holder tell what the job has cost so far, and end it."""
-    engine.extend([Hold(job.id, job.lease_token, cost_micros=micros)], lease=LEASE)
+    engine.extend([Lease(job.id, job.lease_token, cost_micros=micros)], lease=LEASE)
     failure = Refused(Reason.PERMANENT, an_error(engine.now()))
     outcome = Succeeded("1") if state is State.SUCCEEDED else failure
     settle(engine, job.evolve(cost_micros=micros), outcome)
@@ -244,7 +244,7 @@ def test_jobs_cost_whatever_way_they_ended(engine, clock):
     spent(engine, 5)
     spent(engine, 7, State.FAILED)
     job = running(engine)
-    engine.extend([Hold(job.id, job.lease_token, cost_micros=11)], lease=LEASE)
+    engine.extend([Lease(job.id, job.lease_token, cost_micros=11)], lease=LEASE)
     settle(engine, job.evolve(cost_micros=11), Snoozed(0.0))
     write(engine, lifecycle.cancel(current(engine, job), clock.now(), actor="ann"))
 
@@ -267,7 +267,7 @@ def test_costs_are_of_jobs_that_ended_from_the_first_moment_on_and_before_the_la
 
 def test_a_job_that_has_not_ended_counts_when_it_has(engine, clock):
     job = running(engine)
-    engine.extend([Hold(job.id, job.lease_token, cost_micros=5)], lease=LEASE)
+    engine.extend([Lease(job.id, job.lease_token, cost_micros=5)], lease=LEASE)
     assert costs(engine) == {}
     settle(engine, job.evolve(cost_micros=5), Failed(an_error(clock.now()), 0.0))
 

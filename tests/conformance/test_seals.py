@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 
 from making import current, ended, enqueued, race, running, settle, several, write
-from treadle.engines.contract import WHATEVER, Retention
-from treadle.model import Event, State, What, lifecycle, new_id
+from treadle.engines.values import OVERWRITE, Retention
+from treadle.model import Event, EventKind, State, lifecycle, new_id
 from treadle.model.lifecycle import Stopped
 from treadle.model.records import Pause, Seal
 
@@ -17,9 +17,16 @@ AT_ONCE = 90  # lines in a seal: what upkeep asks for
 
 def told(engine, **fields):
     """An audit line, stored as somebody's save of a record."""
-    given = {"job_id": new_id(), "revision": 1, "at": engine.now(), "what": What.PAUSED, "actor": "ann", "note": "☃"}
+    given = {
+        "job_id": new_id(),
+        "revision": 1,
+        "at": engine.now(),
+        "kind": EventKind.PAUSED,
+        "actor": "ann",
+        "note": "☃",
+    }
     line = Event(**{**given, "tenant": "acme", **fields})
-    assert engine.save(Pause(at=engine.now(), until=engine.now()), before=WHATEVER, line=line).done
+    assert engine.save(Pause(at=engine.now(), until=engine.now()), before=OVERWRITE, event=line).done
     return line
 
 
@@ -177,14 +184,14 @@ def test_lines_whose_seal_was_removed_are_strays_and_no_others(engine, clock):
     second = lines_of(engine, 2)
     gone = sealed(engine, second, 2)
     forgotten = sealed(engine, lines_of(engine, 2), 3)
-    assert engine.forget(forgotten)
+    assert engine.prune_events(forgotten)
     open_line = told(engine)
-    assert engine.strays(limit=10) == []
+    assert engine.orphaned_events(limit=10) == []
 
     assert engine.drop(gone)
 
-    assert engine.strays(limit=10) == second
-    assert engine.strays(limit=1) == second[:1]
+    assert engine.orphaned_events(limit=10) == second
+    assert engine.orphaned_events(limit=1) == second[:1]
     assert (engine.unsealed(limit=10), engine.sealed(kept)) == ([open_line], first)
 
 
@@ -195,8 +202,8 @@ def test_forgetting_deletes_the_lines_once_and_keeps_the_seal(engine, clock):
     seal = sealed(engine, lines)
     clock.advance(days=1)
 
-    assert engine.forget(seal)
-    assert not engine.forget(seal)
+    assert engine.prune_events(seal)
+    assert not engine.prune_events(seal)
     assert engine.records(Seal) == [seal.evolve(pruned_at=clock.now())]
     assert engine.sealed(seal) == engine.unsealed(limit=100) == engine.events(job.id) == []
     assert current(engine, job).state is State.CANCELLED
@@ -204,10 +211,10 @@ def test_forgetting_deletes_the_lines_once_and_keeps_the_seal(engine, clock):
 
 def test_forgetting_again_does_not_move_the_time_of_the_first(engine, clock):
     seal = sealed(engine, lines_of(engine, 1))
-    engine.forget(seal)
+    engine.prune_events(seal)
     first = clock.now()
     clock.advance(days=1)
-    engine.forget(seal)
+    engine.prune_events(seal)
 
     assert engine.records(Seal) == [seal.evolve(pruned_at=first)]
 
@@ -216,7 +223,7 @@ def test_forgetting_leaves_the_lines_of_others(engine, clock):
     lines, theirs = lines_of(engine, 4), lines_of(engine, 2, tenant="zeta")
     first, second, third = sealed(engine, lines[:2]), sealed(engine, lines[2:3], 2), sealed(engine, theirs)
 
-    assert engine.forget(first)
+    assert engine.prune_events(first)
     assert [engine.sealed(seal) for seal in (first, second, third)] == [[], lines[2:3], theirs]
     assert engine.unsealed(limit=100) == lines[3:]
 
@@ -228,15 +235,15 @@ def test_forgetting_takes_a_part_of_a_jobs_trail_and_leaves_the_rest(engine, clo
     seal = sealed(engine, first)
     clock.advance(seconds=1)
     settle(engine, current(engine, job), Stopped("as asked"))
-    engine.forget(seal)
+    engine.prune_events(seal)
 
-    assert [line.what for line in engine.events(job.id)] == [What.CANCELLED]
+    assert [line.kind for line in engine.events(job.id)] == [EventKind.CANCELLED]
 
 
 def test_a_seal_that_is_not_there_is_not_forgotten(engine, clock):
     line = told(engine)
 
-    assert not engine.forget(a_seal([line]))
+    assert not engine.prune_events(a_seal([line]))
     assert engine.records(Seal) == []
     assert engine.unsealed(limit=10) == [line]
 
@@ -289,7 +296,7 @@ def test_the_lives_of_one_id_are_sealed_and_forgotten_apart(engine, clock, order
     assert engine.unsealed(limit=10) == [two]
     assert engine.sealed(first) == [one]
     second = sealed(engine, [two], 2)
-    engine.forget(first)
+    engine.prune_events(first)
     assert engine.events(one.job_id) == engine.sealed(second) == [two]
 
 
@@ -305,7 +312,7 @@ def test_a_trail_is_in_the_order_of_revisions_even_if_a_clock_went_back(engine, 
     engine.turn([lifecycle.cancel(job, later, actor="ann")])
     settle(engine, current(engine, job), Stopped("as asked"))
 
-    assert [line.what for line in engine.events(job.id)] == [What.CANCEL_REQUESTED, What.CANCELLED]
+    assert [line.kind for line in engine.events(job.id)] == [EventKind.CANCEL_REQUESTED, EventKind.CANCELLED]
 
 
 # ----------------------------------------------------------------------------------------------------- races
@@ -342,7 +349,7 @@ def test_of_two_that_forget_a_seal_exactly_one_did_it(make_engine, clock):
     engines = several(make_engine, 2)
     for number in range(1, ROUNDS + 1):
         seal = sealed(engines[0], lines_of(engines[0], 2), number)
-        answers = race(2, lambda at, seal=seal: engines[at].forget(seal))
+        answers = race(2, lambda at, seal=seal: engines[at].prune_events(seal))
 
         assert sorted(answers) == [False, True]
     assert engines[0].unsealed(limit=10) == []

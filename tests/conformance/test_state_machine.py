@@ -19,7 +19,7 @@ from walk import START, Pair
 import stores
 from making import an_error
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Hold, Retention, Ruling
+from treadle.engines.values import Claim, Lease, Retention, Ruling
 from treadle.model import Change, Fence, Job, Progress, Reason, Retry, Scope, State, lifecycle
 
 LEASE = 5.0
@@ -72,7 +72,7 @@ class Story(RuleBasedStateMachine):
     def __init__(self, url: str) -> None:
         super().__init__()
         self.now = START
-        self.pair = Pair(connect(url, clock=lambda: START, everything=True), everything=True)
+        self.pair = Pair(connect(url, clock=lambda: START, audit_all=True), audit_all=True)
         self.made = 0
         self.requests: dict[str, Job] = {}
         self.claims: list[Claim] = []
@@ -146,7 +146,7 @@ class Story(RuleBasedStateMachine):
 
     @rule(jobs=st.lists(held, min_size=1, max_size=3, unique_by=lambda job: (job.id, job.lease_token)))
     def extend(self, jobs: list[Job]) -> None:
-        holds = [Hold(job.id, job.lease_token, self.now, Progress(0.5), 7) for job in jobs]
+        holds = [Lease(job.id, job.lease_token, self.now, Progress(0.5), 7) for job in jobs]
         self.pair.extend(holds, LEASE, self.now)
 
     # ---------------------------------------------------------------- upkeep, operators, lost answers

@@ -22,25 +22,26 @@ from reference import ReferenceEngine, storable, writable
 
 import stores
 from treadle.engines import connect
-from treadle.engines.contract import (
-    WHATEVER,
+from treadle.engines.contract import Engine
+from treadle.engines.values import (
+    OVERWRITE,
     Claim,
-    Engine,
-    Held,
-    Hold,
+    JobFilter,
+    Lease,
+    Overwrite,
     Receipt,
     Renewal,
+    RenewalResult,
     Retention,
     Ruling,
     Saved,
     Turn,
     Verdict,
-    Whatever,
-    Where,
 )
 from treadle.model import (
     Change,
     Event,
+    EventKind,
     Fence,
     FollowUp,
     Job,
@@ -51,7 +52,6 @@ from treadle.model import (
     Retry,
     Scope,
     State,
-    What,
     lifecycle,
 )
 from treadle.model.records import ANY, Pause, Record, Schedule, subject
@@ -94,10 +94,10 @@ class Pair:
     Several engines are several processes on one store: `switch` says which one is called from now on.
     """
 
-    def __init__(self, *engines: Engine, everything: bool = False) -> None:
+    def __init__(self, *engines: Engine, audit_all: bool = False) -> None:
         self.engines = engines
         self.engine = engines[0]
-        self.reference = ReferenceEngine(everything=everything)
+        self.reference = ReferenceEngine(audit_all=audit_all)
         self.ledger = Ledger()
         self.counts: Counter[str] = Counter()
         self.recent: deque[tuple[object, ...]] = deque(maxlen=12)
@@ -130,7 +130,7 @@ class Pair:
             if verdict.ruling is Ruling.APPLIED and change.follow is not None and change.follow.id not in known:
                 self.ledger.created(change.follow)
                 self.counts["follow-up: stored"] += 1
-            self.counts["loud line"] += verdict.ruling is Ruling.APPLIED and change.loud
+            self.counts["loud line"] += verdict.ruling is Ruling.APPLIED and change.always_audited
         # Between lanes the order is the engine's own affair.
         same(_by_lane(turn.jobs), _by_lane(expected.jobs), "jobs claimed")
         same(turn.now, expected.now, "the store's time")
@@ -155,9 +155,9 @@ class Pair:
         else:  # whether the value or the fence is looked at first is open
             promise(outcome is not Ruling.APPLIED, "a value no store takes was applied:", change)
             self.counts[f"{kind}: value refused"] += outcome is Ruling.REFUSED
-        self.ledger.told(change, outcome)
+        self.ledger.stop_reason(change, outcome)
 
-    def extend(self, holds: Sequence[Hold], lease: float, now: datetime) -> list[Held]:
+    def extend(self, holds: Sequence[Lease], lease: float, now: datetime) -> list[RenewalResult]:
         self.recent.append(("extend", now, holds, lease))
         answers = self.engine.extend(holds, lease=lease, now=now)
         same(answers, self.reference.extend(holds, lease=lease, now=now), "renewals")
@@ -192,14 +192,14 @@ class Pair:
     def save(
         self,
         record: Record,
-        before: Record | Whatever | None,
+        before: Record | Overwrite | None,
         now: datetime,
         line: Event | None = None,
         job: Job | None = None,
     ) -> Saved:
         self.recent.append(("save", now, record, before, job))
-        saved = self.engine.save(record, before=before, line=line, job=job, now=now)
-        expected = self.reference.save(record, before=before, line=line, job=job, now=now)
+        saved = self.engine.save(record, before=before, event=line, job=job, now=now)
+        expected = self.reference.save(record, before=before, event=line, job=job, now=now)
         same(saved.done, expected.done, "saved")
         same(saved.receipt is None, expected.receipt is None, "receipt")
         kind = type(record).__name__.lower()
@@ -223,8 +223,8 @@ class Pair:
 
     def drop(self, record: Record, line: Event | None = None) -> bool:
         self.recent.append(("drop", record))
-        dropped = self.engine.drop(record, line=line)
-        same(dropped, self.reference.drop(record, line=line), "dropped")
+        dropped = self.engine.drop(record, event=line)
+        same(dropped, self.reference.drop(record, event=line), "dropped")
         self.counts[f"{type(record).__name__.lower()}: {'dropped' if dropped else 'not dropped'}"] += 1
         return dropped
 
@@ -244,7 +244,7 @@ class Pair:
         promise(all(one in wanted for one in found), "due, and should not be:", found)
         return found
 
-    def find(self, where: Where, limit: int) -> list[Job]:
+    def find(self, where: JobFilter, limit: int) -> list[Job]:
         self.recent.append(("find", where, limit))
         found: list[Job] = []
         cursor = None
@@ -268,7 +268,7 @@ class Pair:
     def check(self, trails: int = sys.maxsize) -> None:
         """Compare the whole state, the trails of the newest `trails` jobs, and what the ledger has seen."""
         self.recent.append(("check",))
-        jobs = self.find(Where(), limit=1000)
+        jobs = self.find(JobFilter(), limit=1000)
         self.ledger.compare(jobs)
         records = [*self.records(Pause), *self.records(Schedule)]
         for id_ in [*(job.id for job in jobs[:trails]), *(subject(record) for record in records[:trails])]:
@@ -332,7 +332,7 @@ class Ledger:
                 self.asked.add(id_)
             case Fence.REVISION:
                 promise(token is None, "held under this token, written by that change:", token, change)
-        promise((id_ in self.final) == (change.what is What.RETRIED), "final is final, except by a retry:", change)
+        promise((id_ in self.final) == (change.kind is EventKind.RETRIED), "final is final, except by a retry:", change)
         (self.final.add if change.after.state.final else self.final.discard)(id_)
         self.revisions[id_] += 1
 
@@ -377,10 +377,10 @@ def _differences(place: str, answer: Any, expected: Any) -> list[str]:
 
 def kind_of(change: Change) -> str:
     """Who writes: the rows of the compare table."""
-    match change.fence, change.what:
-        case _, What.SUPERSEDED | What.RETRIED | What.REPLACED | What.EXPIRED:
+    match change.fence, change.kind:
+        case _, EventKind.SUPERSEDED | EventKind.RETRIED | EventKind.REPLACED | EventKind.EXPIRED:
             names = {"superseded": "supersede", "retried": "retry", "replaced": "replace", "expired": "expire"}
-            return names[change.what]
+            return names[change.kind]
         case Fence.HOLDER, _:
             return "settle"
         case Fence.RECOVERY, _:
@@ -630,9 +630,9 @@ class Walk:
                 copies[copies.index(job)] = job.evolve(**told)
         return True
 
-    def _telling(self, job: Job) -> tuple[Job, Hold]:
+    def _telling(self, job: Job) -> tuple[Job, Lease]:
         roll = self.rng
-        return job, Hold(
+        return job, Lease(
             job.id,
             job.lease_token or "",
             started_at=roll.choice((None, self.now, job.started_at)),
@@ -715,10 +715,10 @@ class Walk:
         until = self.now + timedelta(seconds=roll.choice((0, 1, 5, 20))) if self._chance(self.brief) else None
         pause = Pause(*scope, actor="operator", reason="busy ☂", at=self.now, until=until)
         read = next((one for one in self._seen(Pause) if one[:3] == pause[:3]), None)
-        before = roll.choice((None, None, read, read, WHATEVER))
+        before = roll.choice((None, None, read, read, OVERWRITE))
         if isinstance(before, Pause):
             pause = pause.evolve(revision=before.revision + 1)
-        self.pair.save(pause, before, self.now, line=self._line(pause, What.PAUSED))
+        self.pair.save(pause, before, self.now, event=self._line(pause, EventKind.PAUSED))
         self.seen.append(pause)
         return True
 
@@ -728,7 +728,7 @@ class Walk:
         if not known:
             return False
         pause = self.rng.choice(known)
-        self.pair.drop(pause, line=self._line(pause, What.RESUMED))
+        self.pair.drop(pause, event=self._line(pause, EventKind.RESUMED))
         return True
 
     def _seen(self, kind: type[Any]) -> list[Any]:
@@ -739,7 +739,7 @@ class Walk:
         self.seen += found[:2]
         return found
 
-    def _line(self, record: Record, what: What) -> Event | None:
+    def _line(self, record: Record, what: EventKind) -> Event | None:
         self.acts_told += 1
         if self._chance(0.3):
             return None
@@ -759,7 +759,7 @@ class Walk:
         job = self._new_job() if self._chance(0.8) else None
         if job is not None and job.key_until is not None and job.key_until <= self.now:
             job = job.evolve(key=None, key_scope=None, key_until=None)
-        saved = self.pair.save(after, schedule, self.now, line=self._line(after, What.CHANGED), job=job)
+        saved = self.pair.save(after, schedule, self.now, event=self._line(after, EventKind.CHANGED), job=job)
         if saved.receipt is not None and saved.receipt.created:
             self._forget(saved.receipt.job.id)
         return True
@@ -772,16 +772,16 @@ class Walk:
         next_at = roll.choice((None, self.now, self.now + timedelta(seconds=roll.choice((1, 5)))))
         if read is None:
             made = Schedule(name, roll.choice(self.tasks), self.now, tenant, every=60.0, next_at=next_at)
-            self.pair.save(made, None, self.now, line=self._line(made, What.CREATED))
+            self.pair.save(made, None, self.now, event=self._line(made, EventKind.CREATED))
             return True
         if self._chance(0.15):
-            self.pair.drop(read, line=self._line(read, What.DELETED))
+            self.pair.drop(read, event=self._line(read, EventKind.DELETED))
             return True
         after = read.evolve(enabled=self._chance(0.7), next_at=next_at)
-        before: Record | Whatever = WHATEVER
+        before: Record | Overwrite = OVERWRITE
         if self._chance(0.6):
             after, before = after.evolve(revision=read.revision + 1), read
-        self.pair.save(after, before, self.now, line=self._line(after, What.CHANGED))
+        self.pair.save(after, before, self.now, event=self._line(after, EventKind.CHANGED))
         return True
 
     # --------------------------------------------------------------------------- turns and time
@@ -861,7 +861,7 @@ class Walk:
 
     def find(self) -> bool:
         roll = self.rng
-        where = Where(
+        where = JobFilter(
             state=roll.choice((None, *State)),
             task=roll.choice((None, None, *self.tasks)),
             queue=roll.choice((None, None, *self.queues)),
@@ -880,12 +880,12 @@ class Walk:
 
 def walk(kind: str, seed: int, steps: int = STEPS_PER_STORE) -> Counter[str]:
     """Walk a fresh store; what was met, how often. Raises Difference naming the seed and the step."""
-    everything = Random(-seed).random() < 0.5
+    audit_all = Random(-seed).random() < 0.5
     with tempfile.TemporaryDirectory() as folder, stores.fresh_store(kind, Path(folder)) as store:
         url = f"{store}?synchronous=normal" if kind == "sqlite" else store  # it need not survive a power cut
-        engines = [connect(url, clock=lambda: START, everything=everything) for _ in range(2)]
+        engines = [connect(url, clock=lambda: START, audit_all=audit_all) for _ in range(2)]
         try:
-            return _walk(Pair(*engines, everything=everything), seed, steps)
+            return _walk(Pair(*engines, audit_all=audit_all), seed, steps)
         finally:
             for engine in engines:
                 engine.close()
@@ -914,7 +914,7 @@ def _short(value: Any) -> str:
         case Change():
             before, after = value.before, value.after
             return (
-                f"[{value.what} {before.id[-4:]} by {value.actor}: {before.state}@{before.revision}"
+                f"[{value.kind} {before.id[-4:]} by {value.actor}: {before.state}@{before.revision}"
                 f" -> {after.state}@{after.revision}, token {before.lease_token}, key {before.key} {before.key_scope}]"
             )
         case Job():

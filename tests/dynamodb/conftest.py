@@ -157,7 +157,7 @@ class Meter:
         self.last = Units(0, 0, 0)
 
     def __enter__(self) -> None:
-        self.layer.forget()
+        self.layer.prune_events()
 
     def __exit__(self, *_: object) -> None:
         spent = self.layer.spent

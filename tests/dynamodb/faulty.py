@@ -31,7 +31,6 @@ import dynamo_servers
 import stores
 from faults_dynamodb import FaultLayer, Order
 from treadle.engines import connect
-from treadle.engines.contract import WHATEVER, Claim, Hold, Receipt, Renewal, Ruling, Turn, Verdict, Where
 from treadle.engines.dynamodb import claims, client, engine, filing, storing
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import (
@@ -43,10 +42,12 @@ from treadle.engines.dynamodb.items import (
     pointed,
 )
 from treadle.engines.dynamodb.lines import cost_place, ended_place, event_from, expiry_place, marker_place
+from treadle.engines.values import OVERWRITE, Claim, JobFilter, Lease, Receipt, Renewal, Ruling, Turn, Verdict
 from treadle.errors import EngineUnavailable
 from treadle.model import (
     Change,
     Event,
+    EventKind,
     Fence,
     Job,
     JobError,
@@ -55,7 +56,6 @@ from treadle.model import (
     Retry,
     Scope,
     State,
-    What,
     lifecycle,
     new_id,
 )
@@ -216,7 +216,7 @@ class Wish(NamedTuple):
 class Beat(NamedTuple):
     """A lease that was to be renewed; no renewal: no answer."""
 
-    hold: Hold
+    hold: Lease
     renewal: Renewal | None
     begin: datetime
     end: datetime
@@ -377,7 +377,7 @@ class Actor:
             return
         now = self._clock.now()
         holds = [
-            Hold(job.id, job.lease_token or "", started_at=job.started_at or now, progress=Progress(0.5, self.name))
+            Lease(job.id, job.lease_token or "", started_at=job.started_at or now, progress=Progress(0.5, self.name))
             for job in {job.id: job for job in jobs}.values()
         ]
         answers = self._ask("extend", lambda: self.engine.extend(holds, lease=LEASE))
@@ -439,7 +439,7 @@ class Actor:
         scopes = ({"queue": "mail"}, {"tenant": "acme"}, {"task": "render"}, {"queue": "default", "task": "greet"})
         pause = Pause(**self._dice.choice(scopes), actor=self._pen("operator"))
         for _ in range(REPEATS):
-            if self._ask("pause", lambda: self.engine.save(pause, before=WHATEVER)) is not None:
+            if self._ask("pause", lambda: self.engine.save(pause, before=OVERWRITE)) is not None:
                 before = self._running(pause)
                 for _ in range(self._dice.randint(0, 3)):
                     self.work()
@@ -450,7 +450,7 @@ class Actor:
         self.eye.drop(pause)
 
     def _running(self, pause: Pause) -> set[tuple[str, int]]:
-        jobs = self.eye.find(Where(state=State.RUNNING), limit=1000).jobs
+        jobs = self.eye.find(JobFilter(state=State.RUNNING), limit=1000).jobs
         return {(job.id, job.attempt) for job in jobs if pause.stops(job.tenant, job.queue, job.task)}
 
     # ---------------------------------------------------------------------------------------- turns
@@ -498,7 +498,7 @@ class Actor:
             case Ruling.REFUSED if verdict.holder and change.fence in (Fence.HOLDER, Fence.RECOVERY):
                 return lifecycle.supersede(change, self._clock.now())
             case Ruling.REFUSED if not verdict.holder:
-                self._book.strange.append(f"job {change.before.id}: {change.what} was refused: {verdict.why}")
+                self._book.strange.append(f"job {change.before.id}: {change.kind} was refused: {verdict.why}")
             case Ruling.STALE | Ruling.BUSY | Ruling.REFUSED:
                 pass
         return None
@@ -642,33 +642,33 @@ def _key(job: Job) -> Place:
 
 LEGAL = {
     State.PENDING: {
-        What.CLAIMED: State.RUNNING,
-        What.REPLACED: State.PENDING,
-        What.CANCELLED: State.CANCELLED,
-        What.EXPIRED: State.CANCELLED,
+        EventKind.CLAIMED: State.RUNNING,
+        EventKind.REPLACED: State.PENDING,
+        EventKind.CANCELLED: State.CANCELLED,
+        EventKind.EXPIRED: State.CANCELLED,
     },
     State.RUNNING: {
-        What.SUCCEEDED: State.SUCCEEDED,
-        What.FAILED: State.FAILED,
-        What.CANCELLED: State.CANCELLED,
-        What.SUPERSEDED: State.CANCELLED,
-        What.RETRYING: State.PENDING,
-        What.SNOOZED: State.PENDING,
-        What.RELEASED: State.PENDING,
-        What.CRASHED: State.PENDING,
-        What.CANCEL_REQUESTED: State.RUNNING,
+        EventKind.SUCCEEDED: State.SUCCEEDED,
+        EventKind.FAILED: State.FAILED,
+        EventKind.CANCELLED: State.CANCELLED,
+        EventKind.SUPERSEDED: State.CANCELLED,
+        EventKind.RETRYING: State.PENDING,
+        EventKind.SNOOZED: State.PENDING,
+        EventKind.RELEASED: State.PENDING,
+        EventKind.CRASHED: State.PENDING,
+        EventKind.CANCEL_REQUESTED: State.RUNNING,
     },
     State.SUCCEEDED: {},
-    State.FAILED: {What.RETRIED: State.PENDING},
-    State.CANCELLED: {What.RETRIED: State.PENDING},
+    State.FAILED: {EventKind.RETRIED: State.PENDING},
+    State.CANCELLED: {EventKind.RETRIED: State.PENDING},
 }
 
 
 class Ledger:
     """The book, sorted by job and by audit line, beside what the table says."""
 
-    def __init__(self, book: Book, seen: Seen, *, everything: bool) -> None:
-        self.book, self.seen, self.everything = book, seen, everything
+    def __init__(self, book: Book, seen: Seen, *, audit_all: bool) -> None:
+        self.book, self.seen, self.audit_all = book, seen, audit_all
         self.sent: dict[tuple[str, datetime], list[Sent]] = defaultdict(list)
         for sent in book.sent:
             self.sent[sent.change.before.id, sent.change.at].append(sent)
@@ -683,7 +683,7 @@ class Ledger:
         for job in self.seen.jobs.values():
             trail = self.seen.trails.get(job.id, [])
             problems = [*self._explained(trail), *self._as_last_written(job)]
-            if self.everything:
+            if self.audit_all:
                 problems += self._legal(job, trail)
             yield from (f"job {job.id}: {problem}" for problem in problems)
         yield from self._told_the_truth()
@@ -713,22 +713,22 @@ class Ledger:
         numbers = [event.revision for event in trail]
         if numbers != list(range(job.revision + 1)):
             yield f"revisions {numbers} do not lead to {job.revision} one by one"
-        if not trail or trail[0].what is not What.ENQUEUED:
+        if not trail or trail[0].kind is not EventKind.ENQUEUED:
             yield "its first line is not that it was enqueued"
             return
         state, holder, asked, claims = State.PENDING, "", False, 0
         for event in trail[1:]:
-            after = LEGAL[state].get(event.what)
+            after = LEGAL[state].get(event.kind)
             if after is None:
-                yield f"{event.what} by {event.actor} (revision {event.revision}) may not follow, it was {state}"
+                yield f"{event.kind} by {event.actor} (revision {event.revision}) may not follow, it was {state}"
                 return
             may_write = event.actor == holder or event.actor.startswith("reaper")
-            if state is State.RUNNING and not may_write and event.what is not What.CANCEL_REQUESTED:
-                yield f"{event.actor} wrote {event.what} (revision {event.revision}) while {holder} held it"
-            if asked and after is State.PENDING and event.what is not What.RETRIED:
-                yield f"{event.what} (revision {event.revision}) buried a cancel request"
-            asked = event.what is What.CANCEL_REQUESTED or (asked and state is State.RUNNING)
-            holder, claims = (event.actor, claims + 1) if event.what is What.CLAIMED else (holder, claims)
+            if state is State.RUNNING and not may_write and event.kind is not EventKind.CANCEL_REQUESTED:
+                yield f"{event.actor} wrote {event.kind} (revision {event.revision}) while {holder} held it"
+            if asked and after is State.PENDING and event.kind is not EventKind.RETRIED:
+                yield f"{event.kind} (revision {event.revision}) buried a cancel request"
+            asked = event.kind is EventKind.CANCEL_REQUESTED or (asked and state is State.RUNNING)
+            holder, claims = (event.actor, claims + 1) if event.kind is EventKind.CLAIMED else (holder, claims)
             state = after
         if (job.state, job.attempt) != (state, claims):
             yield f"is {job.state} after {job.attempt} attempts, its lines say {state} after {claims}"
@@ -736,10 +736,10 @@ class Ledger:
     def _explained(self, trail: Sequence[Event]) -> Iterator[str]:
         """Somebody sent what each line tells, and was not told that it was refused."""
         for event in trail:
-            told = f"{event.what} by {event.actor} (revision {event.revision})"
-            if event.what is What.ENQUEUED:
+            told = f"{event.kind} by {event.actor} (revision {event.revision})"
+            if event.kind is EventKind.ENQUEUED:
                 continue
-            if event.what is What.CLAIMED:
+            if event.kind is EventKind.CLAIMED:
                 yield from self._claim_explained(event)
                 continue
             sendings = self.sent.get((event.job_id, event.at), [])
@@ -748,8 +748,8 @@ class Ledger:
                 yield f"nobody sent {told}"
                 continue
             change = sendings[0].change
-            if (change.what, change.actor) != (event.what, event.actor):
-                yield f"{told} is not what was sent: {change.what} by {change.actor}"
+            if (change.kind, change.actor) != (event.kind, event.actor):
+                yield f"{told} is not what was sent: {change.kind} by {change.actor}"
             if change.fence is not Fence.RUNNING and change.after.revision != event.revision:
                 yield f"{told} was sent as revision {change.after.revision}"
             if not {Ruling.APPLIED, Ruling.ALREADY, None} & set(rulings):
@@ -777,9 +777,9 @@ class Ledger:
         times = Counter((event.job_id, event.at) for trail in self.seen.trails.values() for event in trail)
         for (id_, at), sendings in self.sent.items():
             change = sendings[0].change
-            if not self.everything and not change.what.noteworthy:
+            if not self.audit_all and not change.kind.noteworthy:
                 continue
-            told = f"job {id_}: {change.actor} was told that {change.what} (revision {change.after.revision})"
+            told = f"job {id_}: {change.actor} was told that {change.kind} (revision {change.after.revision})"
             rulings = [sent.ruling for sent in sendings]
             if rulings.count(Ruling.APPLIED) > 1:
                 yield f"{told} was applied twice"
@@ -790,10 +790,10 @@ class Ledger:
             if Ruling.ALREADY in rulings:
                 line = self.numbered.get((id_, change.after.revision))
                 # A zombie that decides otherwise the second time hears of its first decision, if both led there.
-                same = line is not None and LEGAL[State.RUNNING].get(line.what) is change.after.state
-                routine = line is None and not self.everything  # it was the first decision, which left no line
+                same = line is not None and LEGAL[State.RUNNING].get(line.kind) is change.after.state
+                routine = line is None and not self.audit_all  # it was the first decision, which left no line
                 if not routine and (line is None or line.actor != change.actor or not same):
-                    yield f"{told} had been written, the line says {line and (line.what, line.actor)}"
+                    yield f"{told} had been written, the line says {line and (line.kind, line.actor)}"
 
     def _one_writer_a_revision(self) -> Iterator[str]:
         """No two were told that they made the same revision; this needs no audit line."""
@@ -849,7 +849,7 @@ class Ledger:
                 if change.fence is Fence.RECOVERY and beat.end < sent.begin and renewed_until > sent.end:
                     yield f"{who} was taken at {sent.end}, it had been renewed until {renewed_until}"
                 if beat.begin > sent.end:
-                    yield f"{who} was renewed after {change.what} by {change.actor}"
+                    yield f"{who} was renewed after {change.kind} by {change.actor}"
 
 
 # --------------------------------------------------------------------------------------------- a run
@@ -867,7 +867,7 @@ class Outcome(NamedTuple):
 
 
 def run(
-    operations: int, *, seed: int, threads: int = 6, server: str = dynamo_servers.DEFAULT, everything: bool
+    operations: int, *, seed: int, threads: int = 6, server: str = dynamo_servers.DEFAULT, audit_all: bool
 ) -> Outcome:
     """So many operations on a fresh table; afterwards it is drained and checked."""
     kind = next(name for name, of in stores.DYNAMO.items() if of == server)
@@ -881,8 +881,8 @@ def run(
     ):
         weather = Weather(layer, seed)
         far = url.replace(target, layer.url)
-        engines = [connect(far, clock=clock.now, everything=everything) for _ in range(threads)]
-        direct = connect(url, clock=clock.now, everything=everything)
+        engines = [connect(far, clock=clock.now, audit_all=audit_all) for _ in range(threads)]
+        direct = connect(url, clock=clock.now, audit_all=audit_all)
         actors = [Actor(f"w{n}", one, clock, book, ids, f"{seed}/{n}") for n, one in enumerate(engines)]
         actors[0].eye = direct
         started = time.monotonic()
@@ -901,7 +901,7 @@ def run(
             problems += _drain(Actor("drain", direct, clock, book, ids, f"{seed}/drain"), clock)
         seen = look(direct, clock.now())
         problems += disorder(seen, spread)
-        problems += Ledger(book, seen, everything=everything).broken_promises()
+        problems += Ledger(book, seen, audit_all=audit_all).broken_promises()
         for one in (*engines, direct):
             one.close()
     lines = sum(map(len, seen.trails.values()))
@@ -935,7 +935,7 @@ def _drain(actor: Actor, clock: Clock) -> Iterator[str]:
         actor.turn([], claim)
         jobs = list(actor.held.values())
         actor.turn([lifecycle.settle(job, lifecycle.Succeeded('"drained"'), clock.now()) for job in jobs])
-        alive = actor.engine.count(Where())
+        alive = actor.engine.count(JobFilter())
         if not any(count for state, count in alive.items() if not state.final):
             return
     yield f"not everything could be brought to an end: {alive}"
@@ -980,9 +980,9 @@ def main(arguments: Sequence[str]) -> int:
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
     audited = given.operations * 2 // 3
     outcomes = []
-    for number, (operations, everything) in enumerate(((audited, True), (given.operations - audited, False))):
+    for number, (operations, audit_all) in enumerate(((audited, True), (given.operations - audited, False))):
         seed = given.seed + number
-        outcomes.append(run(operations, seed=seed, threads=given.threads, server=given.server, everything=everything))
+        outcomes.append(run(operations, seed=seed, threads=given.threads, server=given.server, audit_all=audit_all))
     problems = [problem for outcome in outcomes for problem in outcome.problems]
     print(f"faults on {given.server}: {given.threads} threads, seed {given.seed}")
     print(told(outcomes))

@@ -14,11 +14,11 @@ import pytest
 import dynamo_servers
 from making import LEASE, a_job, an_error, claim, claimed, crashed, current, ended, enqueued, recover, running, settle
 from treadle.engines import connect
-from treadle.engines.contract import WHATEVER, Claim, Hold, Retention, Where
 from treadle.engines.dynamodb import gate
-from treadle.model import Event, Job, Progress, Reason, Scope, State, What, lifecycle, new_id
+from treadle.engines.values import OVERWRITE, Claim, JobFilter, Lease, Retention
+from treadle.model import Event, EventKind, Job, Progress, Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
-from treadle.model.records import Member, Pause, Schedule, Seal, subject
+from treadle.model.records import Pause, Schedule, Seal, WorkerInfo, subject
 
 DAY = timedelta(days=1)
 KEPT = Retention({State.SUCCEEDED: DAY, State.FAILED: DAY, State.CANCELLED: DAY})
@@ -93,7 +93,7 @@ def taking(engine: Any, job: Any, now: Any) -> Any:
 
 
 def beating(engine: Any, job: Any, now: Any) -> Any:
-    return engine.extend([Hold(job.id, job.lease_token)], lease=30.0)
+    return engine.extend([Lease(job.id, job.lease_token)], lease=30.0)
 
 
 def asking(engine: Any, job: Any, now: Any) -> Any:
@@ -142,13 +142,13 @@ def window(now: Any) -> dict[str, Any]:
 
 
 def line_of(record: Any, now: Any) -> Event:
-    return Event(subject(record), 0, now, What.CHANGED, "ada", "why", "default")
+    return Event(subject(record), 0, now, EventKind.CHANGED, "ada", "why", "default")
 
 
 def paused(engine: Any) -> Pause:
     """Nobody, so that others can still claim."""
     pause = Pause(tenant="nobody", at=engine.now())
-    assert engine.save(pause, before=WHATEVER, line=line_of(pause, engine.now())).done
+    assert engine.save(pause, before=OVERWRITE, event=line_of(pause, engine.now())).done
     return pause
 
 
@@ -176,8 +176,8 @@ def fire(engine: Any, schedule: Schedule) -> Any:
     return engine.save(after, before=schedule, job=a_job(engine.now(), schedule="tick"))
 
 
-def a_member(now: Any) -> Member:
-    return Member("w1", "here", 7, ["default"], None, {"greet": 1}, 4, 0, False, now, now, 10.0)
+def a_member(now: Any) -> WorkerInfo:
+    return WorkerInfo("w1", "here", 7, ["default"], None, {"greet": 1}, 4, 0, False, now, now, 10.0)
 
 
 def a_seal(now: Any) -> Seal:
@@ -217,7 +217,7 @@ COSTS = {
     "heartbeat with progress": Cost(
         held(),
         lambda engine, job, now: engine.extend(
-            [Hold(job.id, job.lease_token, now, Progress(0.5, "half way"), 7)], lease=30.0
+            [Lease(job.id, job.lease_token, now, Progress(0.5, "half way"), 7)], lease=30.0
         ),
         1, 0,
     ),
@@ -264,14 +264,14 @@ COSTS = {
     # behind a gate
     "pause": Cost(behind_a_pause, lambda engine, _, now: paused(engine), 8 + 8, 1),
     "pause, the first of a table": Cost(nothing, lambda engine, _, now: paused(engine), 8 + 8 + 1, 1),
-    "resume": Cost(behind_a_pause, lambda engine, pause, now: engine.drop(pause, line=line_of(pause, now)), 8, 2),
+    "resume": Cost(behind_a_pause, lambda engine, pause, now: engine.drop(pause, event=line_of(pause, now)), 8, 2),
     "claim of one, in a table that had a pause": Cost(behind_a_pause, lambda engine, _, now: claim(engine, 1), 4, 2),
     "claim of ten, in a table that had a pause": Cost(behind_a_pause, lambda engine, _, now: claim(engine), 22, 2),
     "put away 60 jobs that are paused": Cost(crowd_of_a_paused_tenant, lambda engine, _, now: claim(engine), 364, 6),
     # schedules, workers, seals
     "look for schedules that are due": Cost(nothing, lambda engine, _, now: engine.due(limit=100, ahead=1.0), 0, 1),
     "fire a schedule": Cost(scheduled, lambda engine, schedule, now: fire(engine, schedule), 10, 0),
-    "beat of a worker": Cost(nothing, lambda engine, _, now: engine.save(a_member(now), before=WHATEVER), 1, 0),
+    "beat of a worker": Cost(nothing, lambda engine, _, now: engine.save(a_member(now), before=OVERWRITE), 1, 0),
     "settle, with a cost, not the first of the day": Cost(
         lambda engine, clock: (spent(engine, clock), running(engine))[1],
         lambda engine, job, now: settle(engine, job.evolve(cost_micros=7), succeeded(now)),
@@ -280,19 +280,23 @@ COSTS = {
     "costs of a day": Cost(spent, lambda engine, _, now: engine.costs(since=now, until=now + DAY), 0, 9),
     "look for lines to seal": Cost(nothing, lambda engine, _, now: engine.unsealed(limit=1800), 0, 16),
     "seal ten lines": Cost(lines, lambda engine, lines, now: engine.seal(a_seal(now), lines), 24, 0),
-    "forget a seal of ten lines": Cost(sealed, lambda engine, seal, now: engine.forget(seal), 24, 1),
+    "forget a seal of ten lines": Cost(sealed, lambda engine, seal, now: engine.prune_events(seal), 24, 1),
     # looking
     "poll that finds nothing": Cost(nothing, lambda engine, _, now: claim(engine), 0, 2),
     "look for leases, nothing runs": Cost(nothing, lambda engine, _, now: engine.expired(limit=10), 0, 10),
     "get, pending or running": Cost(waiting(), lambda engine, job, now: engine.get([job.id]), 0, 2),
     "get, finished": Cost(done(State.SUCCEEDED), lambda engine, job, now: engine.get([job.id]), 0, 1),
     "events": Cost(done(State.FAILED), lambda engine, job, now: engine.events(job.id), 0, 1),
-    "list, newest 50 of 1,000 pending": Cost(many(1000), lambda engine, _, now: engine.find(Where(), limit=50), 0, 114),
-    "list, 50 of 1,000 by state pending": Cost(
-        many(1000), lambda engine, _, now: engine.find(Where(State.PENDING), limit=50), 0, 52
+    "list, newest 50 of 1,000 pending": Cost(
+        many(1000), lambda engine, _, now: engine.find(JobFilter(), limit=50), 0, 114
     ),
-    "list, failed": Cost(done(State.FAILED), lambda engine, _, now: engine.find(Where(State.FAILED), limit=50), 0, 9),
-    "count, 1,000 pending": Cost(many(1000), lambda engine, _, now: engine.count(Where()), 0, 116),
+    "list, 50 of 1,000 by state pending": Cost(
+        many(1000), lambda engine, _, now: engine.find(JobFilter(State.PENDING), limit=50), 0, 52
+    ),
+    "list, failed": Cost(
+        done(State.FAILED), lambda engine, _, now: engine.find(JobFilter(State.FAILED), limit=50), 0, 9
+    ),
+    "count, 1,000 pending": Cost(many(1000), lambda engine, _, now: engine.count(JobFilter()), 0, 116),
     "prune, nothing old": Cost(nothing, lambda engine, _, now: engine.prune(KEPT, limit=10), 0, 80),
     "prune, one succeeded": Cost(over(State.SUCCEEDED), lambda engine, _, now: engine.prune(KEPT, limit=10), 1, 81),
     "prune, one failed": Cost(over(State.FAILED), lambda engine, _, now: engine.prune(KEPT, limit=10), 4, 82),
@@ -338,13 +342,13 @@ def test_a_key_costs_two_units_to_take_and_two_or_three_to_free(ready, clock, sc
 
 def test_a_trail_of_everything_costs_four_units_a_line_and_five_on_a_claim(ready, open_engine, far_url, clock):
     """The line, and the marker that it is in no seal yet. A claim alone is a plain write; with its line it is none."""
-    told = open_engine(far_url, clock=clock.now, everything=True)
+    told = open_engine(far_url, clock=clock.now, audit_all=True)
     settle(told, running(told), Succeeded("1"))
     with ready:
         job = claimed(told, enqueued(told))
         settle(told, job, Succeeded("1"))
     assert ready.last.writes == 9 + 4 + 5 + 4
-    assert [event.what for event in told.events(job.id)] == ["enqueued", "claimed", "succeeded"]
+    assert [event.kind for event in told.events(job.id)] == ["enqueued", "claimed", "succeeded"]
 
 
 def test_the_first_job_of_a_slot_pays_one_unit_more_in_each_process(meter, open_engine, far_url, clock):

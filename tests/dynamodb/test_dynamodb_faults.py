@@ -14,13 +14,13 @@ import pytest
 
 from faults_dynamodb import FaultLayer, Request
 from making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, start, write
-from treadle.engines.contract import Claim, Hold, Renewal, Ruling, Where
 from treadle.engines.dynamodb import client
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import Place, id_place, key_place
 from treadle.engines.dynamodb.lines import ended_place, event_place
+from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Ruling
 from treadle.errors import EngineUnavailable
-from treadle.model import Job, Scope, State, What, lifecycle, new_id
+from treadle.model import EventKind, Job, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 from treadle.testing import FakeClock
 
@@ -39,7 +39,7 @@ def far(open_engine: Callable[..., DynamoEngine], far_url: str, clock: FakeClock
 @pytest.fixture
 def audited(open_engine: Callable[..., DynamoEngine], far_url: str, clock: FakeClock) -> DynamoEngine:
     """An engine behind the layer that audits everything: all it writes are transactions."""
-    audited = open_engine(far_url, clock=clock.now, everything=True)
+    audited = open_engine(far_url, clock=clock.now, audit_all=True)
     audited.open()
     return audited
 
@@ -62,8 +62,8 @@ def applied_but(request: pytest.FixtureRequest, layer: FaultLayer) -> Callable[[
     return order
 
 
-def whats(engine: DynamoEngine, job: Job) -> list[What]:
-    return [event.what for event in engine.events(job.id)]
+def whats(engine: DynamoEngine, job: Job) -> list[EventKind]:
+    return [event.kind for event in engine.events(job.id)]
 
 
 def of_partition(pk: str) -> Callable[[Request], bool]:
@@ -92,7 +92,7 @@ def test_an_enqueue_whose_answer_is_lost_stores_the_job_once(far, layer, clock, 
 
     order.wait()
     assert receipt.created
-    assert [job.id for job in far.find(Where(), limit=10).jobs] == [receipt.job.id]
+    assert [job.id for job in far.find(JobFilter(), limit=10).jobs] == [receipt.job.id]
     assert [job.id for job in claim(far)] == [receipt.job.id]
 
 
@@ -130,7 +130,7 @@ def test_a_settle_whose_answer_is_lost_is_written_once(audited, layer, applied_b
     order.wait()
     assert verdict.ruling in (Ruling.APPLIED, Ruling.ALREADY)
     assert current(audited, job).state is State.SUCCEEDED
-    assert whats(audited, job) == [What.ENQUEUED, What.CLAIMED, What.SUCCEEDED]
+    assert whats(audited, job) == [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.SUCCEEDED]
 
 
 def test_a_requeue_in_place_whose_answer_is_lost_is_known_as_our_own(far, engine, layer, applied_but):
@@ -164,7 +164,7 @@ def test_a_renewal_whose_answer_is_lost_is_a_renewal(far, clock, layer, applied_
     clock.advance(seconds=10)
     order = applied_but("UpdateItem")
 
-    [held] = far.extend([Hold(job.id, job.lease_token)], lease=LEASE)
+    [held] = far.extend([Lease(job.id, job.lease_token)], lease=LEASE)
 
     order.wait()
     assert held.renewal is Renewal.RENEWED
@@ -188,7 +188,7 @@ def test_a_cancel_request_whose_answer_is_lost_is_made_once(far, engine, layer, 
 
     order.wait()
     assert verdict.ruling is Ruling.APPLIED
-    assert whats(engine, job) == [What.CANCEL_REQUESTED]
+    assert whats(engine, job) == [EventKind.CANCEL_REQUESTED]
 
 
 def test_a_replacement_in_place_whose_answer_is_lost_is_not_called_lost(far, engine, clock, layer, applied_but):
@@ -287,7 +287,7 @@ def test_a_throttled_partition_keeps_no_lease_of_another_from_being_renewed(far,
     hot, cool = running(far, queue="hot"), running(far, queue="cool")
     layer.refuse("ThrottlingException", "UpdateItem", when=of_partition("job#hot##0#0"))
 
-    answers = far.extend([Hold(job.id, job.lease_token) for job in (hot, cool)], lease=LEASE)
+    answers = far.extend([Lease(job.id, job.lease_token) for job in (hot, cool)], lease=LEASE)
 
     assert [held.renewal for held in answers] == [Renewal.MISSED, Renewal.RENEWED]
 
@@ -302,7 +302,7 @@ def test_heartbeats_do_not_wait_behind_settles_that_are_throttled(far, layer, cl
     time.sleep(0.2)
     began = time.monotonic()
 
-    answers = far.extend([Hold(job.id, job.lease_token) for job in cool], lease=LEASE)
+    answers = far.extend([Lease(job.id, job.lease_token) for job in cool], lease=LEASE)
 
     assert time.monotonic() - began < SLACK
     assert [held.renewal for held in answers] == [Renewal.RENEWED] * 2
@@ -313,14 +313,14 @@ def test_heartbeats_do_not_wait_behind_settles_that_are_throttled(far, layer, cl
 @pytest.mark.parametrize("times", [1, 4])
 def test_a_transaction_that_conflicts_is_repeated_and_applied_once(audited, layer, times):
     job = running(audited)
-    layer.forget()
+    layer.prune_events()
     layer.conflict("TransactWriteItems", times=times)
 
     verdict = settle(audited, job, Failed(an_error(audited.now())))
 
     assert verdict.ruling is Ruling.APPLIED
     assert layer.count("TransactWriteItems") == times + 1
-    assert whats(audited, job) == [What.ENQUEUED, What.CLAIMED, What.RETRYING]
+    assert whats(audited, job) == [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.RETRYING]
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_a_server_that_is_away_is_told_and_afterwards_everything_goes_on(far, la
     calls: list[Callable[[], object]] = [
         lambda: far.turn(changes, the_claim),
         lambda: far.enqueue([new]),
-        lambda: far.extend([Hold(held.id, held.lease_token)], lease=LEASE),
+        lambda: far.extend([Lease(held.id, held.lease_token)], lease=LEASE),
         lambda: far.expired(limit=10),
         lambda: far.get([held.id]),
     ]
@@ -404,7 +404,7 @@ def test_an_engine_keeps_going_when_three_calls_of_ten_fail(far, engine, layer, 
     layer.calm()
 
     assert sorted(run) == sorted(job.id for job in jobs)
-    assert engine.count(Where()) == {State.SUCCEEDED: len(jobs)}
+    assert engine.count(JobFilter()) == {State.SUCCEEDED: len(jobs)}
     assert all(order.count for order in faults)
 
 
@@ -423,16 +423,16 @@ def insisted(call: Callable[[], object]) -> object:
 
 def test_no_call_is_repeated_but_by_us(far, layer, clock):
     job = enqueued(far)
-    layer.forget()
+    layer.prune_events()
 
     far.enqueue([job])  # known already: a condition that fails is an answer
     assert layer.count("TransactWriteItems") == 1
     far.get([job.id])
-    layer.forget()
+    layer.prune_events()
     layer.fail("UpdateItem", times=1)
     [given] = claim(far)
     assert layer.count("UpdateItem") == 2
-    layer.forget()
+    layer.prune_events()
     layer.refuse("ThrottlingException", "TransactWriteItems", times=3)
     settle(far, given, Succeeded("1"))
     assert layer.count("TransactWriteItems") == 4
@@ -472,8 +472,8 @@ def test_no_read_may_be_stale(far, layer, clock):
     start(far, job)
     far.expired(limit=10)
     settle(far, current(far, job), Failed(an_error(clock.now())))
-    far.find(Where(state=State.FAILED), limit=10)
-    far.count(Where())
+    far.find(JobFilter(state=State.FAILED), limit=10)
+    far.count(JobFilter())
     far.events(job.id)
 
     assert layer.count(fault="stale") == 0
@@ -485,8 +485,8 @@ def test_no_read_may_be_stale(far, layer, clock):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("everything", [True, False], ids=["audited", "plain"])
-def test_many_operations_among_many_faults_break_no_promise(everything):
-    outcome = faulty.run(200, seed=3 if everything else 4, everything=everything)
+def test_many_operations_among_many_faults_break_no_promise(audit_all):
+    outcome = faulty.run(200, seed=3 if audit_all else 4, audit_all=audit_all)
 
     assert outcome.problems == []
     assert outcome.jobs > 20
@@ -527,7 +527,7 @@ def test_the_checker_sees_what_lies_wrong_in_the_table(engine, table, clock, dam
     [("event", "one by one"), ("job", "acknowledged and is lost"), ("verdict", "its sender was told")],
 )
 def test_the_checker_sees_what_the_table_and_the_answers_do_not_agree_on(make_engine, clock, table, damage, complaint):
-    engine, ticking, book = make_engine(everything=True), faulty.Clock(), faulty.Book()
+    engine, ticking, book = make_engine(audit_all=True), faulty.Clock(), faulty.Book()
     actor = faulty.Actor("w1", engine, ticking, book, [], "1")
     job = a_job(ticking.now())
     actor.store([job])
@@ -536,7 +536,7 @@ def test_the_checker_sees_what_the_table_and_the_answers_do_not_agree_on(make_en
 
     def problems() -> str:
         seen = faulty.look(engine, ticking.now())
-        return "\n".join(faulty.Ledger(book, seen, everything=True).broken_promises())
+        return "\n".join(faulty.Ledger(book, seen, audit_all=True).broken_promises())
 
     assert problems() == ""
     if damage == "event":

@@ -10,10 +10,10 @@ import pytest
 
 from dynamo_servers import shared_dynamodb
 from making import LEASE, a_job, claim, current, enqueued, settle
-from treadle.engines.contract import WHATEVER, Claim, Where
 from treadle.engines.dynamodb import gate
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import GATE, Place, Slot
+from treadle.engines.values import OVERWRITE, Claim, JobFilter
 from treadle.model import State, new_id
 from treadle.model.lifecycle import Released, Succeeded
 from treadle.model.records import Pause
@@ -63,10 +63,10 @@ def stocked(engine, number, **fields):
 
 
 def running(engine, queue="default"):
-    return {job.id for job in engine.find(Where(state=State.RUNNING, queue=queue), limit=10_000).jobs}
+    return {job.id for job in engine.find(JobFilter(state=State.RUNNING, queue=queue), limit=10_000).jobs}
 
 
-class Held:
+class RenewalResult:
     """Keeps an engine's calls of one kind back until they are let go."""
 
     def __init__(self, engine, operation, when=lambda body: True):
@@ -147,7 +147,7 @@ def nothing_is_claimed_after(operator, crowd, scope):
         before = running(operator, crowd.queue)
         crowd.go_on(3)
     assert running(operator, crowd.queue) == before
-    assert operator.count(Where(state=State.PENDING, queue=crowd.queue))  # or there was nothing left, and no race
+    assert operator.count(JobFilter(state=State.PENDING, queue=crowd.queue))  # or there was nothing left, and no race
     assert operator.drop(pause)
 
 
@@ -200,7 +200,7 @@ def test_a_claim_that_has_looked_before_the_pause_and_writes_after_it_gets_nothi
     armed(engine)
     operator, slow = real(), real()
     stocked(operator, 5)
-    held = Held(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
+    held = RenewalResult(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
     claimer = Claimer(slow)
     assert held.waiting.wait(10)
     paused(operator, **scope)
@@ -213,7 +213,7 @@ def test_a_claim_that_a_pause_of_others_has_overtaken_looks_again_and_goes_on(re
     armed(engine)
     operator, slow = real(), real()
     stocked(operator, 5)
-    held = Held(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
+    held = RenewalResult(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
     claimer = Claimer(slow)
     assert held.waiting.wait(10)
     paused(operator, tenant="another")
@@ -226,7 +226,7 @@ def test_a_claim_that_froze_before_the_first_pause_and_woke_after_it_puts_back_w
     monkeypatch.setattr(gate, "GATE_READ", 0.1)
     operator, frozen = real(), real()
     job, free = enqueued(operator, tenant="acme"), enqueued(operator)
-    held = Held(frozen, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
+    held = RenewalResult(frozen, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
     claimer = Claimer(frozen)
     assert held.waiting.wait(10)
     paused(operator, tenant="acme")
@@ -245,7 +245,7 @@ def test_a_claim_whose_look_is_too_old_minds_the_gate_although_there_is_none(rea
     old = float("-inf")
     engine._claims._keeper.seen = lambda now: looked(now)._replace(at=old)
     engine._claims._keeper.look = lambda now: looked(now)._replace(at=old)
-    layer.forget()
+    layer.prune_events()
     assert len(claim(engine)) == 3
     assert layer.count("TransactWriteItems") == 3
     assert layer.count("UpdateItem") == 0
@@ -315,7 +315,7 @@ def test_under_a_clock_for_tests_nobody_waits(engine, naps):
 def test_under_a_clock_for_tests_the_first_pause_waits_for_the_claims_of_its_process(make_engine, clock):
     operator, slow = make_engine(), make_engine()
     job = enqueued(operator)
-    held = Held(slow, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
+    held = RenewalResult(slow, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
     claimer = Claimer(slow)
     assert held.waiting.wait(10)
     pausing = threading.Thread(target=paused, args=(operator,))
@@ -356,7 +356,7 @@ def guarded(open_engine, far_url, clock):
 
 def test_jobs_are_claimed_ten_in_a_transaction(guarded, layer, clock):
     guarded.enqueue([a_job(clock.now()) for _ in range(25)])
-    layer.forget()
+    layer.prune_events()
     assert len(claim(guarded, 25)) == 25
     assert layer.count("TransactWriteItems") == 3
 
@@ -378,7 +378,7 @@ def test_claims_look_at_every_copy_by_and_by(guarded, clock):
 
 def test_a_job_that_another_was_quicker_to_take_does_not_cost_the_others(guarded, engine, clock):
     jobs = [receipt.job for receipt in guarded.enqueue([a_job(clock.now()) for _ in range(10)])]
-    held = Held(guarded, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
+    held = RenewalResult(guarded, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
     claimer = Claimer(guarded, 10)
     assert held.waiting.wait(10)
     quicker = claim(engine, 3)
@@ -419,7 +419,7 @@ def test_a_pause_is_saved_although_every_copy_is_busy_now_and_then(guarded, laye
 
 def test_two_who_pause_at_once_are_both_obeyed(guarded, engine, clock):
     job = enqueued(engine, tenant="acme")
-    held = Held(guarded, "TransactWriteItems")
+    held = RenewalResult(guarded, "TransactWriteItems")
     saving = threading.Thread(target=paused, args=(guarded,), kwargs={"tenant": "acme"})
     saving.start()
     assert held.waiting.wait(10)
@@ -517,8 +517,8 @@ def test_lanes_that_share_a_slot_share_it_where_they_are_put_away(engine, table,
 
 def test_a_paused_queue_is_not_read_at_all(guarded, layer, clock):
     guarded.enqueue([a_job(clock.now()) for _ in range(100)])
-    guarded.save(Pause(queue="default"), before=WHATEVER)
+    guarded.save(Pause(queue="default"), before=OVERWRITE)
     claim(guarded)
-    layer.forget()
+    layer.prune_events()
     assert claim(guarded) == []
     assert [exchange.operation for exchange in layer.log] == ["Query"]  # of the slots

@@ -6,11 +6,11 @@ from uuid import uuid4
 import pytest
 
 from making import LEASE, a_job, an_error, claim, claimed, current, ended, enqueued, recover, running, settle
-from treadle.engines.contract import Hold, Retention, Ruling, Where
 from treadle.engines.dynamodb import engine as engine_module
 from treadle.engines.dynamodb import pruning
 from treadle.engines.dynamodb.items import id_of
 from treadle.engines.dynamodb.keeping import DEEP, PAGE
+from treadle.engines.values import JobFilter, Lease, Retention, Ruling
 from treadle.model import Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Released, Succeeded
 from treadle.model.retry import Retry
@@ -25,7 +25,7 @@ def production(open_engine, far_url, layer, clock):
     engine = open_engine(far_url)
     engine._clock = clock.now
     engine.open()
-    layer.forget()
+    layer.prune_events()
     return engine
 
 
@@ -57,7 +57,7 @@ def test_a_worker_that_knows_when_the_next_lease_ends_looks_then(production, lay
 
 def test_between_two_looks_nothing_is_asked_for(production, layer, clock):
     production.expired(limit=10)
-    layer.forget()
+    layer.prune_events()
     for _ in range(15):
         clock.advance(seconds=STEP)
         production.expired(limit=10)
@@ -86,7 +86,7 @@ def test_a_lease_that_is_renewed_is_never_found(production, make_engine, clock):
     job = running(other)
     for _ in range(12):
         assert watch(production, clock, 10)[0] == []
-        other.extend([Hold(job.id, job.lease_token)], lease=LEASE)
+        other.extend([Lease(job.id, job.lease_token)], lease=LEASE)
     assert watch(production, clock, LEASE + 2)[0][0].id == job.id
 
 
@@ -105,7 +105,7 @@ def test_after_a_full_answer_the_next_look_is_at_once(production, clock):
 
 def test_a_clock_that_was_set_back_does_not_keep_it_from_looking(production, layer, clock):
     production.expired(limit=10)
-    layer.forget()
+    layer.prune_events()
     clock.advance(hours=-1)
     production.expired(limit=10)
     assert layer.count("Query") > 0
@@ -169,7 +169,7 @@ def test_the_slow_walk_begins_again_and_finds_what_ran_out_since(engine, clock):
 
 def test_one_look_reads_a_bounded_part_of_a_long_range(production, layer, make_engine, clock):
     a_backlog(make_engine(), clock, 3_000)
-    layer.forget()
+    layer.prune_events()
     production.expired(limit=10)
     assert layer.count("Query") <= 2 + 4 + 2 + DEEP
 
@@ -279,7 +279,7 @@ def real(open_engine, far_url, layer, monkeypatch):
     monkeypatch.setattr(engine_module, "SELDOM", 0.0)
     engine = open_engine(far_url)
     engine.open()
-    layer.forget()
+    layer.prune_events()
     return engine
 
 
@@ -292,7 +292,7 @@ def finished(engine, number):
 
 def test_records_that_are_too_young_are_not_even_read(real, layer):
     finished(real, 200)
-    layer.forget()
+    layer.prune_events()
     assert real.prune(Retention({State.SUCCEEDED: timedelta(days=1)}), limit=100) == 0
     assert (layer.count(), sum(layer.spent.reads.values())) == (4, 4)  # one unit a partition of ids
 
@@ -336,7 +336,7 @@ def test_what_may_go_is_found_behind_many_pages_of_what_stays_if_it_is_walked_to
     assert real.prune(keep, limit=5) == 0  # and the next call goes on from there
     assert real.prune(keep, limit=5, to_the_end=True) == 5
     assert real.prune(keep, limit=5, to_the_end=True) == 1
-    assert real.count(Where()) == {state: 200}
+    assert real.count(JobFilter()) == {state: 200}
 
 
 def test_walks_for_all_tasks_and_for_some_do_not_throw_each_other_back(real, monkeypatch):
@@ -367,7 +367,7 @@ def test_a_state_that_is_not_named_is_kept_for_ever(engine, clock):
     week = timedelta(days=7)
     assert engine.prune(Retention({State.SUCCEEDED: week, State.CANCELLED: week}), limit=10) == 1
     assert (engine.get([kept.id, gone.id])) == [kept, None]
-    assert engine.find(Where(state=State.FAILED), limit=10).jobs == [kept]
+    assert engine.find(JobFilter(state=State.FAILED), limit=10).jobs == [kept]
 
 
 def test_pruning_takes_everything_of_a_job_along_but_its_trail(engine, table, clock):
@@ -440,4 +440,4 @@ def test_jobs_that_keep_their_key_do_not_keep_others_from_being_pruned(engine, c
     assert engine.prune(ALL, limit=3) == 3
     assert engine.prune(ALL, limit=3) == 2
     assert engine.get([job.id for job in old]) == [None] * 5
-    assert engine.count(Where()) == {State.SUCCEEDED: 30}
+    assert engine.count(JobFilter()) == {State.SUCCEEDED: 30}

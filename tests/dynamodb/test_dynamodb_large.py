@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claim, claimed, crashed, current, ended, enqueued, running, settle, write
-from treadle.engines.contract import Hold, Renewal, Retention, Ruling, Where
 from treadle.engines.dynamodb.items import INLINE, PIECE
+from treadle.engines.values import JobFilter, Lease, Renewal, Retention, Ruling
 from treadle.model import PAYLOAD_CAP, JobError, Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 from treadle.model.retry import Retry
@@ -36,8 +36,8 @@ def test_a_payload_of_any_size_comes_back_equal_everywhere(engine, table, clock,
     assert len(payload) == size
     job = enqueued(engine, payload_json=payload)
     assert current(engine, job).payload_json == payload
-    assert engine.find(Where(), limit=1).jobs[0].payload_json == payload
-    assert engine.find(Where(state=State.PENDING), limit=1).jobs[0].payload_json == payload
+    assert engine.find(JobFilter(), limit=1).jobs[0].payload_json == payload
+    assert engine.find(JobFilter(state=State.PENDING), limit=1).jobs[0].payload_json == payload
     got = claimed(engine, job)
     assert got.payload_json == payload
     clock.advance(seconds=30)
@@ -51,7 +51,7 @@ def test_a_result_of_any_size_comes_back_equal(engine, table, clock, size):
     assert settle(engine, job, Succeeded(text(size))).ruling is Ruling.APPLIED
     done = current(engine, job)
     assert (done.state, done.result_json) == (State.SUCCEEDED, text(size))
-    assert engine.find(Where(state=State.SUCCEEDED), limit=1).jobs == [done]
+    assert engine.find(JobFilter(state=State.SUCCEEDED), limit=1).jobs == [done]
 
 
 @pytest.mark.parametrize("size", [4_000, 5_000, 400 * 1024, PAYLOAD_CAP])
@@ -62,7 +62,7 @@ def test_an_error_of_any_size_comes_back_equal(engine, clock, size, attempts):
     assert settle(engine, job, Failed(error)).ruling is Ruling.APPLIED
     assert current(engine, job).error == error
     if attempts == 1:
-        assert engine.find(Where(state=State.FAILED), limit=1).jobs[0].error == error
+        assert engine.find(JobFilter(state=State.FAILED), limit=1).jobs[0].error == error
 
 
 def test_a_character_is_not_broken_where_a_piece_ends(engine, clock):
@@ -178,7 +178,7 @@ def test_errors_of_many_attempts_leave_the_pieces_of_the_last_one_only(engine, t
 def test_a_heartbeat_does_not_pay_for_the_payload(meter, clock):
     """It comes every ten seconds, for hours: were the payload in its item, each would cost 300 units."""
     job = running(meter.engine, payload_json=text(300_000))
-    units = meter.of(lambda: meter.engine.extend([Hold(job.id, job.lease_token)], lease=30.0))
+    units = meter.of(lambda: meter.engine.extend([Lease(job.id, job.lease_token)], lease=30.0))
     assert units.writes == 1
     assert current(meter.engine, job).payload_json == text(300_000)
 
@@ -247,6 +247,6 @@ def test_one_refused_value_leaves_its_large_neighbours_alone(engine, table, cloc
 
 def test_a_renewal_says_nothing_of_the_payload_and_leaves_it(engine, clock):
     job = running(engine, payload_json=text(PAYLOAD_CAP))
-    held = engine.extend([Hold(job.id, job.lease_token, started_at=clock.now())], lease=30.0)
+    held = engine.extend([Lease(job.id, job.lease_token, started_at=clock.now())], lease=30.0)
     assert [one.renewal for one in held] == [Renewal.RENEWED]
     assert current(engine, job).payload_json == text(PAYLOAD_CAP)

@@ -10,8 +10,8 @@ import pytest
 from workbench import until, working
 
 from making import a_job, an_error, claim, claimed, crashed, current, ended, enqueued, recover, running, settle
-from treadle.engines.contract import Hold, Renewal, Ruling, Where
 from treadle.engines.dynamodb.items import Place, Slot, id_place, key_place, plain
+from treadle.engines.values import JobFilter, Lease, Renewal, Ruling
 from treadle.model import KEY_CAP, NAME_CAP, Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Released, Snoozed, Stopped, Succeeded
 from treadle.model.retry import Retry
@@ -159,7 +159,7 @@ def test_a_finished_job_leaves_the_due_range_in_the_transaction_that_ends_it(
     assert settle(far, job, outcome).ruling is Ruling.BUSY
     assert table.items() == before
     layer.calm()
-    layer.forget()
+    layer.prune_events()
     assert settle(far, job, outcome).ruling is Ruling.APPLIED
     assert [exchange.operation for exchange in layer.log] == ["TransactWriteItems"]
     assert table.items("job") == []
@@ -174,7 +174,7 @@ def test_a_retry_moves_the_item_and_its_id_and_key_follow_in_one_transaction(
     engine = open_engine(far_url, clock=clock.now)
     job = running(engine, key="ada", key_scope=Scope.ACTIVE, retry=Retry(base=60, jitter=0))
     old = due_item(table, job)
-    layer.forget()
+    layer.prune_events()
     settle(engine, job, Failed(an_error(clock.now())) if how == "failure" else Snoozed(60.0))
     assert [exchange.operation for exchange in layer.log] == ["TransactWriteItems"]
     new = due_item(table, job)  # one place, and not where it was
@@ -218,7 +218,7 @@ def test_wherever_a_job_goes_there_is_one_due_item_and_its_id_points_there(engin
     assert table.item(*pointer(home(table, job))) == item
     assert item["status"] == {"S": "pending"}
     assert item["scheduled_for"]["S"] == item["SK"]["S"].split("#")[1]
-    assert [found.id for found in engine.find(Where(state=State.PENDING), limit=10).jobs] == [job.id]
+    assert [found.id for found in engine.find(JobFilter(state=State.PENDING), limit=10).jobs] == [job.id]
 
 
 # ------------------------------------------------------------------------------------------------------- keys
@@ -301,7 +301,7 @@ def test_a_plain_item_whose_time_has_no_zone_is_read_as_utc(engine, table, clock
 def test_a_plain_item_can_be_renewed_and_its_holder_is_fenced(engine, table, clock):
     a_plain_item(table)
     [job] = claim(engine)
-    assert engine.extend([Hold(job.id, job.lease_token)], lease=30.0)[0].renewal is Renewal.RENEWED
+    assert engine.extend([Lease(job.id, job.lease_token)], lease=30.0)[0].renewal is Renewal.RENEWED
     stale = job.evolve(lease_token="another")
     assert settle(engine, stale, Succeeded("1")).ruling is Ruling.LOST
     assert settle(engine, job, Succeeded("1")).ruling is Ruling.APPLIED
@@ -342,7 +342,7 @@ def test_one_broken_item_keeps_no_other_job_from_its_worker(engine, table, clock
     table.put(**{name: value for name, value in item.items() if name != missing})
     good = enqueued(engine)
     assert [job.id for job in claim(engine)] == [good.id]
-    assert [job.id for job in engine.find(Where(state=State.RUNNING), limit=10).jobs] == [good.id]
+    assert [job.id for job in engine.find(JobFilter(state=State.RUNNING), limit=10).jobs] == [good.id]
 
 
 def test_items_that_the_seeds_own_code_finished_are_neither_claimed_nor_counted(engine, table, clock):
@@ -350,7 +350,7 @@ def test_items_that_the_seeds_own_code_finished_are_neither_claimed_nor_counted(
         a_plain_item(table, status={"S": status})
     job = enqueued(engine)
     assert [got.id for got in claim(engine)] == [job.id]
-    assert engine.count(Where())[State.RUNNING] == 1
+    assert engine.count(JobFilter())[State.RUNNING] == 1
 
 
 # ------------------------------------------------------------------------------------------------------ names

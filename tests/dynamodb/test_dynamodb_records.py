@@ -5,12 +5,12 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claimed, current, ended, enqueued, running, settle
-from treadle.engines.contract import WHATEVER, Ruling, Where
 from treadle.engines.dynamodb.items import Place
 from treadle.engines.dynamodb.trail import MOST_LINES
-from treadle.model import Event, FollowUp, OnEnd, Reason, State, What, lifecycle
+from treadle.engines.values import OVERWRITE, JobFilter, Ruling
+from treadle.model import Event, EventKind, FollowUp, OnEnd, Reason, State, lifecycle
 from treadle.model.lifecycle import Refused, Succeeded
-from treadle.model.records import ANY, Member, Pause, Schedule, Seal, subject
+from treadle.model.records import ANY, Pause, Schedule, Seal, WorkerInfo, subject
 
 MINUTE = timedelta(minutes=1)
 LATER = "2026-01-01T12:01:00.000000Z"
@@ -58,7 +58,7 @@ def test_a_record_is_an_item_of_its_kind_with_its_fields_by_name(engine, table, 
     }
     assert "cron" not in item
     saved(engine, Pause(queue="mail", at=clock.now()))
-    saved(engine, Member("w1", "here", 7, ["default"], None, {}, 4, 0, False, clock.now(), clock.now(), 10.0))
+    saved(engine, WorkerInfo("w1", "here", 7, ["default"], None, {}, 4, 0, False, clock.now(), clock.now(), 10.0))
     assert table.places("pauses") == [Place("pauses", f"{ANY}#mail#{ANY}")]
     assert table.places("workers") == [Place("workers", "w1")]
 
@@ -71,7 +71,7 @@ def test_an_enabled_schedule_has_a_tick_at_its_next_time_and_no_other_has_one(en
     off = after.evolve(enabled=False, revision=2)
     engine.save(off, before=after)
     assert table.places("ticks") == []
-    engine.save(off.evolve(enabled=True, next_at=None), before=WHATEVER)
+    engine.save(off.evolve(enabled=True, next_at=None), before=OVERWRITE)
     assert table.places("ticks") == [Place("ticks", "#default#tick")]
     engine.drop(off)
     assert table.places("ticks") == []
@@ -103,7 +103,7 @@ def test_the_name_of_a_tenant_is_no_prefix_of_anothers_however_long(engine, cloc
 def test_a_large_payload_is_written_once_however_often_its_schedule_fires(far, table, layer, clock):
     schedule = saved(far, a_schedule(clock.now(), payload="x" * 900_000))
     assert len(table.places("large#")) == 3
-    layer.forget()
+    layer.prune_events()
     after, fired = fire(far, schedule)
     assert fired.done
     assert sum(layer.spent.writes.values()) <= 10
@@ -135,7 +135,7 @@ def test_a_save_whose_answer_was_lost_is_done_once(far, engine, layer, clock, fa
         layer.fail("TransactWriteItems", applied=True, times=1)
     _, fired = fire(far, schedule, job)
     assert (fired.done, fired.receipt.created) == (True, True)
-    assert engine.count(Where()) == {State.PENDING: 1}
+    assert engine.count(JobFilter()) == {State.PENDING: 1}
 
 
 def test_a_save_that_meets_others_goes_on_when_they_are_done(far, layer, clock):
@@ -146,9 +146,9 @@ def test_a_save_that_meets_others_goes_on_when_they_are_done(far, layer, clock):
 
 
 def test_a_beat_of_a_worker_is_one_plain_write(far, layer, clock):
-    member = Member("w1", "here", 7, ["default"], None, {}, 4, 0, False, clock.now(), clock.now(), 10.0)
-    layer.forget()
-    far.save(member, before=WHATEVER)
+    member = WorkerInfo("w1", "here", 7, ["default"], None, {}, 4, 0, False, clock.now(), clock.now(), 10.0)
+    layer.prune_events()
+    far.save(member, before=OVERWRITE)
     assert [exchange.operation for exchange in layer.log] == ["PutItem"]
 
 
@@ -172,11 +172,11 @@ def test_a_job_with_what_follows_is_kept_as_it_was_given(engine, table, clock):
 
 def test_what_follows_is_stored_in_the_transaction_of_the_end(far, layer, clock):
     job = running(far, on_end=ON_END)
-    layer.forget()
+    layer.prune_events()
     settle(far, job, refused(clock.now()))
     writes = [exchange.operation for exchange in layer.log if exchange.operation != "UpdateItem"]
     assert writes == ["TransactWriteItems"]
-    assert far.count(Where(task="tell")) == {State.PENDING: 1}
+    assert far.count(JobFilter(task="tell")) == {State.PENDING: 1}
 
 
 def test_an_end_whose_answer_was_lost_is_followed_once(far, engine, layer, clock):
@@ -185,7 +185,7 @@ def test_an_end_whose_answer_was_lost_is_followed_once(far, engine, layer, clock
     layer.lose("TransactWriteItems", times=1)
     assert [verdict.ruling for verdict in far.turn([change]).verdicts] == [Ruling.APPLIED]
     assert [verdict.ruling for verdict in engine.turn([change]).verdicts] == [Ruling.ALREADY]
-    assert engine.count(Where(task="tell")) == {State.PENDING: 1}
+    assert engine.count(JobFilter(task="tell")) == {State.PENDING: 1}
 
 
 def test_an_end_is_written_although_the_id_of_what_follows_is_taken(engine, clock):
@@ -195,7 +195,7 @@ def test_an_end_is_written_although_the_id_of_what_follows_is_taken(engine, cloc
     assert [verdict.ruling for verdict in engine.turn([change]).verdicts] == [Ruling.APPLIED]
     assert current(engine, job).state is State.FAILED
     assert current(engine, first) == first
-    assert [line.what for line in engine.events(job.id)] == [What.FAILED]
+    assert [line.kind for line in engine.events(job.id)] == [EventKind.FAILED]
 
 
 # ---------------------------------------------------------------------------------------------------------- seals
@@ -210,7 +210,7 @@ def test_a_line_has_a_marker_until_it_is_sealed(engine, table, clock):
     assert engine.seal(seal, [line])
     assert table.places("unsealed#") == []
     assert engine.sealed(seal) == [line]
-    assert engine.forget(seal)
+    assert engine.prune_events(seal)
     assert table.places("events#") == table.places("sealed#") == []
 
 
@@ -218,14 +218,14 @@ def test_a_line_has_a_marker_until_it_is_sealed(engine, table, clock):
 def test_a_seal_takes_as_many_lines_as_a_transaction(engine, clock, number):
     pause = Pause(tenant="acme")
     lines = [
-        Event(subject(pause), revision, clock.now(), What.CHANGED, "ann", "", "acme") for revision in range(number)
+        Event(subject(pause), revision, clock.now(), EventKind.CHANGED, "ann", "", "acme") for revision in range(number)
     ]
     for line in lines:
-        engine.save(Seal("other", line.revision, 0, line.at, line.at, "", "", "", line.at), before=None, line=line)
+        engine.save(Seal("other", line.revision, 0, line.at, line.at, "", "", "", line.at), before=None, event=line)
     assert engine.unsealed(limit=200) == lines
     assert engine.seal(a_seal(lines), lines) is (number <= MOST_LINES)
     assert len(engine.sealed(a_seal(lines))) == (number if number <= MOST_LINES else 0)
-    assert engine.forget(a_seal(lines)) is (number <= MOST_LINES)
+    assert engine.prune_events(a_seal(lines)) is (number <= MOST_LINES)
 
 
 def test_lines_that_were_taken_away_by_hand_keep_no_others_from_being_sealed(engine, table, clock):

@@ -13,8 +13,8 @@ from workbench import ended, in_state, until, watched, working
 
 from making import a_job, an_error, claim, current, enqueued, race, recover, running, settle, several, taken_over
 from treadle import Context, InvalidJob, InvalidPayload, Job, Reason, Retry, State, Treadle, Unique
-from treadle.engines.contract import Hold, Renewal, Ruling
 from treadle.engines.dynamodb.items import Place
+from treadle.engines.values import Lease, Renewal, Ruling
 from treadle.model import Scope
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.testing import FakeClock, run_until_idle
@@ -389,7 +389,7 @@ def test_who_lost_its_lease_can_neither_settle_nor_extend_nor_report(engine, tab
     before = table.items()
     assert settle(engine, zombie, Succeeded("1")).ruling is Ruling.LOST
     assert settle(engine, zombie, Failed(an_error(clock.now()))).ruling is Ruling.LOST
-    hold = Hold(zombie.id, zombie.lease_token, clock.now(), None, 100)
+    hold = Lease(zombie.id, zombie.lease_token, clock.now(), None, 100)
     assert [held.renewal for held in engine.extend([hold], lease=30.0)] == [Renewal.LOST]
     assert table.items() == before
     assert settle(engine, holder, Succeeded("2")).ruling is Ruling.APPLIED
@@ -506,7 +506,7 @@ def test_dead_letters_are_kept_for_ever_and_the_others_are_pruned(make_app, cloc
     assert [job is None for job in found] == [False, True, True]
     printed = app.view(app.get(dead.id))
     assert (printed["status"], "no luck" in printed["last_error"]) == ("dead_letter", True)
-    assert [event.what for event in app.events(dead.id)] == ["failed"]
+    assert [event.kind for event in app.events(dead.id)] == ["failed"]
 
 
 @pytest.mark.covers("003-S06.a")

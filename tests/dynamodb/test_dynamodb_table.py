@@ -11,8 +11,8 @@ import pytest
 import dynamo_servers
 from making import claim, claimed, enqueued, race, settle
 from treadle import EngineError, EngineUnavailable, SchemaError, Treadle
-from treadle.engines.contract import Ruling
 from treadle.engines.dynamodb import client, table
+from treadle.engines.values import Ruling
 from treadle.model import State
 from treadle.model.lifecycle import Succeeded
 

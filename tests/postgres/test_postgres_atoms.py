@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from making import LEASE, a_job, an_error, claim, current, ended, enqueued, running, write
-from treadle.engines.contract import Claim, Hold, Retention, Ruling, Where
 from treadle.engines.postgres.engine import PostgresEngine
+from treadle.engines.values import Claim, JobFilter, Lease, Retention, Ruling
 from treadle.model import Job, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.model.retry import Retry
@@ -21,7 +21,7 @@ from treadle.testing import FakeClock
 def test_a_job_whose_audit_line_cannot_be_written_is_not_written_either(
     make_engine: Callable[..., PostgresEngine], clock: FakeClock
 ) -> None:
-    engine = make_engine(everything=True)
+    engine = make_engine(audit_all=True)
     job = a_job(clock.now())
     spoil(engine, job, revision=0)
 
@@ -70,7 +70,7 @@ def test_an_engine_without_a_clock_never_tells_the_server_the_time(
 
     near.enqueue([a_job(near.now())])
     [job] = claim(near)
-    near.extend([Hold(job.id, job.lease_token or "")], lease=LEASE)
+    near.extend([Lease(job.id, job.lease_token or "")], lease=LEASE)
     near.turn([lifecycle.settle(job, Succeeded(), near.now())])
     near.expired(limit=10)
     near.prune(Retention({State.SUCCEEDED: timedelta(days=1)}), limit=10)
@@ -116,4 +116,4 @@ def test_a_further_round_whose_answer_was_lost_claims_no_more_than_the_limit(
 
     assert len(rounds) > 2
     assert len(got) == 6
-    assert engine.count(Where(state=State.RUNNING)) == {State.RUNNING: 6}
+    assert engine.count(JobFilter(state=State.RUNNING)) == {State.RUNNING: 6}

@@ -12,12 +12,12 @@ import pytest
 import stores
 from making import LEASE, a_job, claim, enqueued
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Hold, Where
 from treadle.engines.postgres import keeping, looking, records, scripts, turn
 from treadle.engines.postgres.places import Place, Places
 from treadle.engines.postgres.rows import change_record, packed
 from treadle.engines.postgres.schema import named
 from treadle.engines.retention import Rule
+from treadle.engines.values import Claim, JobFilter, Lease
 from treadle.model import State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Seal
@@ -56,7 +56,7 @@ select 'default', 'greet', 'k' || n, gen_random_uuid(), 'ever' from generate_ser
 """
 
 
-class Plan(NamedTuple):
+class WorkerConfig(NamedTuple):
     """How a statement was run."""
 
     scans: set[str]  # "Seq Scan on jobs", "Index Scan using jobs_claim"
@@ -69,7 +69,7 @@ class Crowded(NamedTuple):
     engine: Any
     connection: psycopg.Connection[Any]
 
-    def explain(self, sql: str, values: Any) -> Plan:
+    def explain(self, sql: str, values: Any) -> WorkerConfig:
         """Run the statement for real, look at its plan, and undo it."""
         raw = isinstance(values, str)
         cursor = (psycopg.RawCursor if raw else psycopg.Cursor)(self.connection)
@@ -83,7 +83,7 @@ class Crowded(NamedTuple):
         _walk(plan["Plan"], found)
         top = plan["Plan"]
         assert top["Total Cost"] < 100_000, "from there on a server with jit compiles a statement for seconds"
-        return Plan(found, top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+        return WorkerConfig(found, top["Shared Hit Blocks"] + top["Shared Read Blocks"])
 
 
 def _walk(node: dict[str, Any], found: set[str]) -> None:
@@ -173,7 +173,7 @@ def test_jobs_of_hundreds_of_tenants_come_back_without_a_walk_over_all_of_them(c
 
 def test_a_settle_finds_its_jobs_by_id(crowded):
     jobs = claim(crowded.engine, 20, tasks=("greet",))
-    records = [change_record(lifecycle.settle(j, Succeeded("1"), crowded.engine.now()), everything=True) for j in jobs]
+    records = [change_record(lifecycle.settle(j, Succeeded("1"), crowded.engine.now()), audit_all=True) for j in jobs]
 
     plan = crowded.explain(scripts.SETTLE, packed(records, None))
 
@@ -185,7 +185,7 @@ def test_a_renewal_finds_its_jobs_by_id(crowded):
     jobs = claim(crowded.engine, 20, tasks=("greet",))
 
     plan = crowded.explain(
-        keeping.EXTEND, packed([keeping.renewal(Hold(j.id, j.lease_token)) for j in jobs], None, lease=30.0)
+        keeping.EXTEND, packed([keeping.renewal(Lease(j.id, j.lease_token)) for j in jobs], None, lease=30.0)
     )
 
     assert plan.scans <= {"jobs_pkey", "jobs_lease"}
@@ -202,10 +202,10 @@ def test_recovery_looks_at_running_and_expiring_jobs_only(crowded):
 @pytest.mark.parametrize(
     ("where", "index"),
     [
-        (Where(state=State.FAILED), {"finished_state"}),
-        (Where(state=State.SUCCEEDED, task="greet"), {"finished_pkey"}),
-        (Where(), {"jobs_pkey", "finished_pkey"}),
-        (Where(queue="default"), {"jobs_pkey", "finished_pkey"}),
+        (JobFilter(state=State.FAILED), {"finished_state"}),
+        (JobFilter(state=State.SUCCEEDED, task="greet"), {"finished_pkey"}),
+        (JobFilter(), {"jobs_pkey", "finished_pkey"}),
+        (JobFilter(queue="default"), {"jobs_pkey", "finished_pkey"}),
     ],
 )
 def test_a_list_reads_one_page_of_it(crowded, where, index):

@@ -15,12 +15,12 @@ from workbench import until, working
 
 from provision import Cluster, promote, standby
 from treadle import Context, EngineUnavailable, Job, State, Treadle
-from treadle.model import What, new_id
+from treadle.model import EventKind, new_id
 
 WORKERS = 2
 LEASE = 4.0
 SLOW = 0.7  # seconds: who runs such a job when the primary dies has an outcome for the new one, and no renewal before
-SETTLES = (What.SUCCEEDED, What.FAILED, What.CANCELLED)
+SETTLES = (EventKind.SUCCEEDED, EventKind.FAILED, EventKind.CANCELLED)
 
 
 class Load:
@@ -204,11 +204,11 @@ def check(app: Treadle) -> dict[str, Job]:
     for job in found.values():
         events, holder = app.events(job.id), ""
         assert [event.revision for event in events] == list(range(job.revision + 1)), f"job {job.id}: {events}"
-        assert sum(event.what in SETTLES for event in events) == 1, f"job {job.id} was settled twice: {events}"
+        assert sum(event.kind in SETTLES for event in events) == 1, f"job {job.id} was settled twice: {events}"
         for event in events:
-            if event.what is What.CLAIMED:
+            if event.kind is EventKind.CLAIMED:
                 holder = event.actor
-            elif event.what in SETTLES:
+            elif event.kind in SETTLES:
                 assert event.actor == holder, f"job {job.id}: settled by {event.actor}, held by {holder}"
         assert job.result == f"{holder}/{job.attempt}"
     return found

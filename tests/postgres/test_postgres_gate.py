@@ -19,11 +19,11 @@ import pytest
 from workbench import until
 
 from making import LEASE, a_job, claim, enqueued
-from treadle.engines.contract import WHATEVER, Claim, Where
 from treadle.engines.postgres import records, turn
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.postgres.places import Places
 from treadle.engines.postgres.schema import named
+from treadle.engines.values import OVERWRITE, Claim, JobFilter
 from treadle.errors import EngineUnavailable
 from treadle.model import Job, State, new_id
 from treadle.model.records import ANY, Pause
@@ -151,7 +151,7 @@ def test_a_pause_returns_when_the_claims_that_began_before_it_are_over(
     assert not pausing.done()
     early.commit()
     assert pausing.result(10).done
-    assert engine.count(Where(state=State.RUNNING)) == {State.RUNNING: 1}
+    assert engine.count(JobFilter(state=State.RUNNING)) == {State.RUNNING: 1}
     assert "RowShareLock" in gate_locks(engine, later)
 
 
@@ -200,7 +200,7 @@ def test_a_pause_that_waited_in_vain_is_stored_says_so_and_may_be_repeated(
         engine.save(pause, before=None)  # still there, still not to be relied upon
     early.commit()
     assert not engine.save(pause, before=None).done
-    assert engine.save(pause, before=WHATEVER).done
+    assert engine.save(pause, before=OVERWRITE).done
 
 
 # ------------------------------------------------------------------------------------ no claim waits for a pause
@@ -374,7 +374,7 @@ JOBS = 40
 CLAIMER = """
 import json, sys, time
 from treadle.engines import connect
-from treadle.engines.contract import Claim
+from treadle.engines.values import Claim
 from treadle.engines.postgres import turn
 from treadle.model import new_id
 

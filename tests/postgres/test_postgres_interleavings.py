@@ -19,10 +19,11 @@ from workbench import until
 import stores
 from making import a_job, an_error
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Hold, Retention, Where, drive
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.connections import Connection, conninfo
 from treadle.engines.postgres.engine import PostgresEngine
+from treadle.engines.scripts import drive
+from treadle.engines.values import Claim, JobFilter, Lease, Retention
 from treadle.model import Job, Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Succeeded
 from treadle.model.retry import Retry
@@ -119,7 +120,7 @@ def rulings(engine: PostgresEngine, *changes: Any) -> Any:
 
 
 def extend(engine: PostgresEngine, side: str, jobs: Jobs) -> Any:
-    answers = engine.extend([Hold(J, TOKEN), Hold(R, TOKEN)], lease=LEASE * 2)
+    answers = engine.extend([Lease(J, TOKEN), Lease(R, TOKEN)], lease=LEASE * 2)
     return [(answer.renewal.value, answer.cancel_requested) for answer in answers]
 
 
@@ -238,7 +239,7 @@ class Stage:
         [old] = engine.turn([], Claim(new_id(), "w0", 1, LEASE, tasks=["old"]), now=long_ago).jobs
         engine.turn([lifecycle.settle(old, Succeeded(), long_ago)], now=long_ago)
         engine.enqueue([a_job(NOW, id=N1), a_job(NOW, id=N2)], now=NOW)
-        self.jobs = {job.id: job for job in engine.find(Where(), limit=10).jobs}
+        self.jobs = {job.id: job for job in engine.find(JobFilter(), limit=10).jobs}
         self._tell("; ".join(f"insert into @.saved_{table} table @.{table}" for table in TABLES))
 
     def set_up(self) -> None:

@@ -10,9 +10,11 @@ import psycopg
 import pytest
 
 from making import LEASE, a_job, claim, current, ended, enqueued, running, write
-from treadle.engines.contract import Claim, Engine, Hold, Renewal, Retention, Ruling, drive
+from treadle.engines.contract import Engine
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
+from treadle.engines.scripts import drive
+from treadle.engines.values import Claim, Lease, Renewal, Retention, Ruling
 from treadle.model import Change, Job, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 from treadle.testing import FakeClock
@@ -61,11 +63,11 @@ def test_a_lease_of_a_locked_job_is_busy_and_the_others_are_renewed(
     engine: PostgresEngine, clock: FakeClock, locked: Locked
 ) -> None:
     held, other = running(engine), running(engine)
-    holds = [Hold(job.id, job.lease_token or "") for job in (held, other)]
+    holds = [Lease(job.id, job.lease_token or "") for job in (held, other)]
     clock.advance(seconds=10)
 
     with locked(held):
-        answers = engine.extend([*holds, Hold(held.id, "somebody else's")], lease=LEASE)
+        answers = engine.extend([*holds, Lease(held.id, "somebody else's")], lease=LEASE)
 
     assert [answer.renewal for answer in answers] == [Renewal.BUSY, Renewal.RENEWED, Renewal.LOST]
     assert current(engine, held) == held

@@ -17,11 +17,11 @@ from workbench import QUICK, Crowd, Process, ended, until, working
 
 from making import a_job, claim, current, enqueued, recover, running
 from proxy import Proxy
-from treadle import Context, EngineUnavailable, State, Treadle, lifecycle
-from treadle.engines.contract import Claim, Hold, Renewal, Retention, Ruling, Turn, Where
+from treadle import Context, EngineUnavailable, State, Treadle
 from treadle.engines.postgres.connections import IDLE
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
-from treadle.model import Job, Scope, new_id
+from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Retention, Ruling, Turn
+from treadle.model import Job, Scope, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Pause
 
@@ -58,7 +58,7 @@ def aside() -> Iterator[Callable[..., Future[Any]]]:
 
 
 def the_jobs(engine: PostgresEngine) -> list[Job]:
-    return engine.find(Where(), limit=10_000).jobs
+    return engine.find(JobFilter(), limit=10_000).jobs
 
 
 def insisted(act: Callable[[], Any], within: float = 20.0) -> Any:
@@ -102,7 +102,7 @@ class Calls:
         assert {job.attempt for job in held} == {1}
 
     def extend(self, engine: PostgresEngine) -> Any:
-        return engine.extend([Hold(job.id, job.lease_token or "") for job in self.mine], lease=60.0)
+        return engine.extend([Lease(job.id, job.lease_token or "") for job in self.mine], lease=60.0)
 
     def extended(self, answers: Any) -> None:
         assert {answer.renewal for answer in answers} <= {Renewal.RENEWED, Renewal.BUSY}  # the first may still be at it
@@ -118,7 +118,7 @@ class Calls:
         [receipt] = receipts
         assert (receipt.job.id, receipt.refused) == (self.new.id, "")
         assert receipt.job == current(self.near, self.new)
-        assert len(self.near.find(Where(task="new"), limit=10).jobs) == 1
+        assert len(self.near.find(JobFilter(task="new"), limit=10).jobs) == 1
 
     def enqueue_keyed(self, engine: PostgresEngine) -> Any:
         return engine.enqueue([self.keyed])
@@ -315,7 +315,7 @@ def test_an_operator_whose_write_was_done_but_not_heard_of_is_not_told_that_it_i
     drops = proxy.drop_replies(lambda sql: is_turn(sql) or ".finished where id = any" in sql or "asked as" in sql)
     job = OPERATOR[act](app, near)
     drops.wait()
-    operators = [event.what for event in near.events(job.id) if event.actor == "api"]
+    operators = [event.kind for event in near.events(job.id) if event.actor == "api"]
     # A request to stop has no fence to tell its repetition by: it may be noted twice.
     assert len(operators) in ((1, 2) if act == "cancel request" else (1,)), f"one act, {len(operators)} audit lines"
 
@@ -337,7 +337,7 @@ BOUNDED: dict[str, tuple[Callable[[PostgresEngine, Job], Any], float]] = {
     ),
     "expired": (lambda engine, job: engine.expired(limit=5), PERSISTENCE),
     "get": (lambda engine, job: engine.get([job.id]), PERSISTENCE),
-    "find": (lambda engine, job: engine.find(Where(), limit=5), PERSISTENCE),
+    "find": (lambda engine, job: engine.find(JobFilter(), limit=5), PERSISTENCE),
     "events": (lambda engine, job: engine.events(job.id), PERSISTENCE),
     "prune": (lambda engine, job: engine.prune(Retention({State.SUCCEEDED: timedelta(0)}), limit=5), 0.0),
     "records": (lambda engine, job: engine.records(Pause), PERSISTENCE),
@@ -386,7 +386,7 @@ def test_a_renewal_into_a_stalled_network_ends_well_before_the_lease(
     proxy.stall()
     began = time.monotonic()
     with pytest.raises(EngineUnavailable, match="repeating is safe"):
-        far.extend([Hold(job.id, job.lease_token or "")], lease=lease)
+        far.extend([Lease(job.id, job.lease_token or "")], lease=lease)
     took = time.monotonic() - began
     proxy.flow()
     assert took < lease * (1 - 1 / 3 - 1 / 5)
@@ -471,7 +471,7 @@ def test_a_slow_answer_does_not_set_the_workers_clock_back(
     far.now()
     act = {
         "turn": lambda: far.turn([], Claim(new_id(), "w1", 1, 30.0)),
-        "extend": lambda: far.extend([Hold(job.id, job.lease_token or "")], lease=60.0),
+        "extend": lambda: far.extend([Lease(job.id, job.lease_token or "")], lease=60.0),
     }[late]
     with psycopg.connect(store_url.partition("?")[0]) as stranger:
         stranger.execute(f"lock table {far.schema}.jobs in access exclusive mode")
@@ -538,7 +538,7 @@ SPREAD = [*range(0, 45, 5), *(int(50 * 1.17**n) for n in range(31))]  # 40 value
 def test_replies_cut_after_any_number_of_bytes_leave_every_job_accounted_for_once(
     open_engine: Callable[..., PostgresEngine], far_url: str, near: PostgresEngine, store_url: str, proxy: Proxy
 ) -> None:
-    far = open_engine(far_url, everything=True)
+    far = open_engine(far_url, audit_all=True)
     far.open()
     spread = SPREAD
     cuts = 0
@@ -554,7 +554,7 @@ def test_replies_cut_after_any_number_of_bytes_leave_every_job_accounted_for_onc
             held = insisted(lambda wish=wish: far.turn([], wish)).jobs
         assert sorted(job.id for job in held) == sorted(job.id for job in jobs)
         with cutting(proxy, n):
-            insisted(lambda held=held: far.extend([Hold(job.id, job.lease_token or "") for job in held], lease=30.0))
+            insisted(lambda held=held: far.extend([Lease(job.id, job.lease_token or "") for job in held], lease=30.0))
         changes = [lifecycle.settle(job, Succeeded(f'"{job.id}"'), far.now()) for job in held]
         with cutting(proxy, n):
             turn = insisted(lambda changes=changes: far.turn(changes, Claim(new_id(), "w1", 4, 30.0, tasks=["none"])))
@@ -564,7 +564,7 @@ def test_replies_cut_after_any_number_of_bytes_leave_every_job_accounted_for_onc
     assert len(found) == 4 * len(spread)
     for job in found:
         assert (job.state, job.attempt, job.result, job.revision) == (State.SUCCEEDED, 1, job.id, 2)
-        assert [event.what.value for event in near.events(job.id)] == ["enqueued", "claimed", "succeeded"]
+        assert [event.kind.value for event in near.events(job.id)] == ["enqueued", "claimed", "succeeded"]
     print(f"\n  {cuts} connections cut, after {spread[0]} to {spread[-1]} bytes")
     assert cuts > len(spread)
 
@@ -600,7 +600,7 @@ def test_a_worker_whose_connections_are_cut_all_the_time_runs_every_job_to_its_e
         done = ended(watcher, *jobs)
     assert [job.result for job in done] == list(range(300))
     for job in done:
-        what = [event.what.value for event in watcher.events(job.id)]
+        what = [event.kind.value for event in watcher.events(job.id)]
         assert what.count("succeeded") == 1
         assert len(what) == job.revision + 1 or "enqueued" not in what
     assert len(runs) == len(set(runs)), "an attempt ran twice"
@@ -637,7 +637,9 @@ def test_a_client_frozen_in_the_middle_of_a_large_claim_holds_no_locks(
     try:
         until(lambda: frozen.is_set() or process[0].process.poll() is not None, "its claim")
         assert frozen.is_set(), f"it ended: {process[0]._said()}"
-        until(lambda: near.count(Where(state=State.RUNNING)) == {State.RUNNING: taken}, "the claim's commit", within=5)
+        until(
+            lambda: near.count(JobFilter(state=State.RUNNING)) == {State.RUNNING: taken}, "the claim's commit", within=5
+        )
         began = time.monotonic()
         others = claim(near, many, lease=60.0, worker="other")
         took = time.monotonic() - began

@@ -19,7 +19,7 @@ from making import OUTCOMES, claim, claimed, current, every_outcome, settle, sta
 from provision import Cluster
 from stores import SECOND, missing
 from treadle import GiveUp, Job, Reason, Retry, State, Treadle, Unique
-from treadle.engines.contract import Hold, Renewal, Ruling
+from treadle.engines.values import Lease, Renewal, Ruling
 from treadle.model import JobError
 from treadle.model.lifecycle import Failed, Refused, Snoozed, Succeeded
 from treadle.testing import FakeClock
@@ -456,7 +456,7 @@ def test_who_runs_a_job_of_a_deleted_user_finds_nothing_to_settle(app: Treadle, 
     jobs = {outcome: held(app, ada, begun=True) for outcome in OUTCOMES}
     sql("delete from auth.users where id = %s", ada)
     for outcome, job in jobs.items():
-        [renewed] = app.engine.extend([Hold(job.id, str(job.lease_token))], lease=30)
+        [renewed] = app.engine.extend([Lease(job.id, str(job.lease_token))], lease=30)
         assert renewed.renewal is Renewal.LOST
         verdict = settle(app.engine, job, every_outcome(app.engine.now())[outcome])
         assert (verdict.ruling, verdict.job) == (Ruling.LOST, None)
@@ -654,7 +654,7 @@ def test_the_view_and_its_columns_carry_comments(app: Treadle, sql: Sql) -> None
 @pytest.fixture
 def walled(app: Treadle, store_url: str, sql: Sql) -> Treadle:
     """The store behind walls: workers are the service role, the application is `web`."""
-    app.walls(worker_role=SERVICE, app_role=WEB)
+    app.rls(worker_role=SERVICE, app_role=WEB)
     run_script(store_url)
     sql(f"grant select, insert on jobs to {WEB}")
     return app
@@ -714,7 +714,7 @@ def test_without_the_role_or_the_owner_function_the_policy_is_left_out_and_the_s
 def test_functions_that_walls_would_blind_are_refused_or_handed_to_the_workers_role(
     app: Treadle, store_url: str, sql: Sql, ada: str
 ) -> None:
-    app.walls(worker_role=SERVICE, app_role=WEB)
+    app.rls(worker_role=SERVICE, app_role=WEB)
     for statement in (
         f"grant create on schema public to {BOSS}",
         f"grant all on schema auth, treadle to {BOSS}",
@@ -815,7 +815,7 @@ def test_what_it_writes_is_what_treadles_own_recovery_writes(app: Treadle, sql: 
         error=JobError("Crashed", STALE, "", before.attempt, after.finished_at.isoformat()),
     )  # fmt: skip
     [line] = app.events(before.id)
-    assert (line.what, line.actor, line.note, line.tenant) == ("failed", "expire_stale_jobs", STALE, ada)
+    assert (line.kind, line.actor, line.note, line.tenant) == ("failed", "expire_stale_jobs", STALE, ada)
     assert (line.revision, line.at) == (after.revision, after.finished_at)
     assert sql("select count(*) from treadle.keys") == [(0,)]
     assert app.retry(before.id, actor="ada").state is State.PENDING
@@ -829,7 +829,7 @@ def test_a_worker_that_comes_back_to_a_job_failed_as_stale_has_lost_it(app: Trea
     before = traces(app.engine)
     for outcome, job in jobs.items():
         assert settle(app.engine, job, every_outcome(app.engine.now())[outcome]).ruling is Ruling.LOST, outcome
-        [renewed] = app.engine.extend([Hold(job.id, str(job.lease_token))], lease=30)
+        [renewed] = app.engine.extend([Lease(job.id, str(job.lease_token))], lease=30)
         assert renewed.renewal is Renewal.LOST
     assert traces(app.engine) == before
 
@@ -853,7 +853,7 @@ def test_a_real_worker_cannot_finish_what_was_failed_under_it_and_goes_on(app: T
         ended(app, app.tasks["greet"].using(tenant=ada).enqueue())
     found = app.get(job.id)
     assert (found.state, found.result, found.error and found.error.message) == (State.FAILED, None, STALE)
-    assert [line.what for line in app.events(job.id)] == ["failed"]
+    assert [line.kind for line in app.events(job.id)] == ["failed"]
 
 
 def test_a_key_for_longer_than_its_job_stays_taken(app: Treadle, sql: Sql, ada: str) -> None:
@@ -883,7 +883,7 @@ def test_a_stale_job_that_was_asked_to_stop_ends_cancelled(app: Treadle, store_u
     assert expire(sql) == 1
     found = app.get(job.id)
     assert (found.state, found.reason) == (State.CANCELLED, Reason.BY_REQUEST)
-    assert [line.what for line in app.events(job.id)] == ["cancel_requested", "cancelled"]
+    assert [line.kind for line in app.events(job.id)] == ["cancel_requested", "cancelled"]
     assert row_of(store_url, job)["status"] == "failed"
 
 

@@ -11,10 +11,10 @@ from workbench import ended, until, working
 import provision
 from making import a_job, an_error, claim, current, enqueued, race, recover, running
 from provision import Cluster, PgBouncer
-from treadle import Context, State, Treadle, lifecycle
-from treadle.engines.contract import Claim, Hold, Renewal, Retention, Ruling, Where
+from treadle import Context, State, Treadle
 from treadle.engines.postgres.engine import PostgresEngine
-from treadle.model import Scope, new_id
+from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Retention, Ruling
+from treadle.model import Scope, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.model.retry import Retry
 
@@ -65,7 +65,7 @@ def test_an_engine_lives_its_whole_life_behind_a_pooler(pooled: PostgresEngine) 
 
     held = claim(pooled, 2, tasks=["greet"])
     assert [job.id for job in held] == [plain.id, keyed.id]
-    answers = pooled.extend([Hold(job.id, job.lease_token or "") for job in held], lease=60.0)
+    answers = pooled.extend([Lease(job.id, job.lease_token or "") for job in held], lease=60.0)
     assert [answer.renewal for answer in answers] == [Renewal.RENEWED] * 2
     changes = [
         lifecycle.settle(held[0], Succeeded('"done"'), pooled.now()),
@@ -76,7 +76,7 @@ def test_an_engine_lives_its_whole_life_behind_a_pooler(pooled: PostgresEngine) 
     assert [(job.id, job.attempt) for job in turn.jobs] == [(keyed.id, 2)]
     asked = lifecycle.cancel(turn.jobs[0], pooled.now(), actor="me")
     assert pooled.turn([asked]).verdicts[0].ruling is Ruling.APPLIED
-    [held_again] = pooled.extend([Hold(keyed.id, turn.jobs[0].lease_token or "")], lease=1.0)
+    [held_again] = pooled.extend([Lease(keyed.id, turn.jobs[0].lease_token or "")], lease=1.0)
     assert (held_again.renewal, held_again.cancel_requested) == (Renewal.RENEWED, True)
 
     short = claim(pooled, 1, tasks=["bulk"], lease=0.05)
@@ -84,9 +84,9 @@ def test_an_engine_lives_its_whole_life_behind_a_pooler(pooled: PostgresEngine) 
     assert recover(pooled, late[0]).ruling is Ruling.APPLIED
     assert current(pooled, short[0]).crashes == 1
 
-    assert len(pooled.find(Where(task="bulk"), limit=100).jobs) == 50
-    assert pooled.count(Where(task="bulk")) == {State.PENDING: 50}
-    assert [event.what.value for event in pooled.events(keyed.id)] == ["retrying", "cancel_requested"]
+    assert len(pooled.find(JobFilter(task="bulk"), limit=100).jobs) == 50
+    assert pooled.count(JobFilter(task="bulk")) == {State.PENDING: 50}
+    assert [event.kind.value for event in pooled.events(keyed.id)] == ["retrying", "cancel_requested"]
     assert pooled.prune(Retention({State.SUCCEEDED: timedelta(0)}), limit=10) == 1
     assert pooled.get([plain.id]) == [None]
     cancelled = lifecycle.cancel(current(pooled, short[0]), pooled.now(), actor="me")

@@ -10,12 +10,12 @@ import pytest
 
 import provision
 from making import a_job, claim, current, enqueued
-from treadle.engines.contract import Retention, Ruling, Saved, Where
 from treadle.engines.postgres import records, schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.rows import on_end_from, on_end_text
+from treadle.engines.values import JobFilter, Retention, Ruling, Saved
 from treadle.errors import EngineError
-from treadle.model import Event, FollowUp, Job, OnEnd, Scope, State, What, lifecycle, new_id
+from treadle.model import Event, EventKind, FollowUp, Job, OnEnd, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Pause, Schedule, Seal, subject
 from treadle.testing import FakeClock
@@ -229,28 +229,28 @@ def test_a_job_that_the_database_refuses_does_not_undo_the_save(engine: Postgres
     schedule = a_schedule(clock.now())
     engine.save(schedule, before=None)
     job = a_job(clock.now(), task="x" * 201)
-    line = Event(subject(schedule), 1, clock.now(), What.CHANGED, "w1", "", "default")
+    line = Event(subject(schedule), 1, clock.now(), EventKind.CHANGED, "w1", "", "default")
 
-    saved = engine.save(fired(schedule, job), before=schedule, job=job, line=line)
+    saved = engine.save(fired(schedule, job), before=schedule, job=job, event=line)
 
     assert saved.done
     assert (saved.receipt.created, "jobs_task_check" in saved.receipt.refused) == (False, True)
     assert engine.records(Schedule) == [fired(schedule, job)]
     assert engine.events(subject(schedule)) == [line]
-    assert engine.count(Where()) == {}
+    assert engine.count(JobFilter()) == {}
 
 
 def test_a_record_whose_audit_line_cannot_be_written_is_not_written_either(
     engine: PostgresEngine, clock: FakeClock
 ) -> None:
     schedule, job = a_schedule(clock.now()), a_job(clock.now())
-    line = Event(subject(schedule), 0, clock.now(), What.CREATED, "ann", "", "default")
-    engine.save(Pause(), before=None, line=line)
+    line = Event(subject(schedule), 0, clock.now(), EventKind.CREATED, "ann", "", "default")
+    engine.save(Pause(), before=None, event=line)
 
     with pytest.raises(EngineError, match="events_pkey"):
-        engine.save(schedule, before=None, line=line, job=job)
+        engine.save(schedule, before=None, event=line, job=job)
     with pytest.raises(EngineError, match="events_pkey"):
-        engine.drop(Pause(), line=line)
+        engine.drop(Pause(), event=line)
     assert (engine.records(Schedule), engine.records(Pause)) == ([], [Pause()])
     assert engine.get([job.id]) == [None]
 
@@ -258,9 +258,9 @@ def test_a_record_whose_audit_line_cannot_be_written_is_not_written_either(
 def test_no_line_is_sealed_while_an_open_transaction_holds_one_of_them(
     engine: PostgresEngine, clock: FakeClock, session: Session
 ) -> None:
-    lines = [Event(new_id(), 1, clock.now(), What.FAILED, "w1", "", "acme") for _ in range(3)]
+    lines = [Event(new_id(), 1, clock.now(), EventKind.FAILED, "w1", "", "acme") for _ in range(3)]
     for line in lines:
-        engine.save(Pause(), before=None, line=line)
+        engine.save(Pause(), before=None, event=line)
         engine.drop(Pause())
     lines = engine.unsealed(limit=10)
     seal = Seal("acme", 1, 3, clock.now(), clock.now(), "d", "", "h", clock.now())
@@ -279,7 +279,7 @@ def test_a_sealer_that_finds_the_oldest_line_taken_takes_none_of_the_others(
     """All sealers begin with the oldest: so one of them is done, however the rest of what they saw may differ."""
     older_ids = [new_id() for _ in range(3)]
     for job_id in (new_id(), *older_ids):
-        engine.save(Pause(), before=None, line=Event(job_id, 1, clock.now(), What.FAILED, "w1", "", "acme"))
+        engine.save(Pause(), before=None, event=Event(job_id, 1, clock.now(), EventKind.FAILED, "w1", "", "acme"))
         engine.drop(Pause())
         clock.advance(seconds=1)
     lines = engine.unsealed(limit=10)
@@ -332,7 +332,7 @@ def test_thousands_of_jobs_that_ended_in_one_moment_are_walked_over(
     keep = Retention({State.FAILED: day}, {"kept": {State.FAILED: None}})
     assert engine.prune(keep, limit=100) == 0  # and the next call goes on from there
     assert engine.prune(keep, limit=100, to_the_end=True) == 7
-    assert engine.count(Where()) == {State.FAILED: 25_000}
+    assert engine.count(JobFilter()) == {State.FAILED: 25_000}
 
 
 # -------------------------------------------------------------------------------------------- from before
@@ -370,8 +370,8 @@ def test_jobs_and_audit_lines_of_the_first_schema_live_on(
     engine.migrate()
 
     assert engine.check() == []
-    assert engine.count(Where()) == {State.PENDING: 3, State.FAILED: 1}
-    [failed] = engine.find(Where(state=State.FAILED), limit=10).jobs
+    assert engine.count(JobFilter()) == {State.PENDING: 3, State.FAILED: 1}
+    [failed] = engine.find(JobFilter(state=State.FAILED), limit=10).jobs
     assert (failed.schedule, failed.on_end) == (None, None)
     assert engine.unsealed(limit=10) == engine.events(failed.id)
     assert [event.note for event in engine.events(failed.id)] == ["boom"]

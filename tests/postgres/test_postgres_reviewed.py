@@ -12,7 +12,8 @@ from workbench import until
 
 from making import a_job, an_error, claimed, current, enqueued, running, settle
 from treadle import Context, Retry
-from treadle.engines.contract import Claim, Ruling, Where, drive
+from treadle.engines.scripts import drive
+from treadle.engines.values import Claim, JobFilter, Ruling
 from treadle.errors import EngineUnavailable
 from treadle.model import Scope, State, new_id
 from treadle.model.lifecycle import Failed, Succeeded
@@ -80,7 +81,7 @@ def test_a_job_that_came_and_went_while_a_bulk_waited_does_not_run_again(near, o
     thread.join(30)
 
     assert [receipt.created for receipt in receipts] == [False, False]
-    assert near.count(Where()) == {State.PENDING: 1, State.SUCCEEDED: 1}
+    assert near.count(JobFilter()) == {State.PENDING: 1, State.SUCCEEDED: 1}
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
@@ -94,7 +95,7 @@ def test_a_transaction_with_an_old_snapshot_cannot_bring_back_a_finished_job(nea
         drive(near.enqueue_script([job]), lambda sql, text: _rows(connection, sql, text))
     connection.rollback()
 
-    assert near.count(Where()) == {State.SUCCEEDED: 1}
+    assert near.count(JobFilter()) == {State.SUCCEEDED: 1}
 
 
 def test_such_a_transaction_enqueues_new_jobs_and_leaves_nothing_else(near, connection):
@@ -105,7 +106,7 @@ def test_such_a_transaction_enqueues_new_jobs_and_leaves_nothing_else(near, conn
     connection.commit()
 
     assert receipt.created
-    assert near.count(Where()) == {State.PENDING: 1}
+    assert near.count(JobFilter()) == {State.PENDING: 1}
 
 
 def _rows(connection, sql, text):
@@ -152,7 +153,7 @@ def test_a_claim_is_not_repeated_while_its_first_sending_is_under_way(near, far,
     thread.join(30)
 
     assert len(answers[0]) == 2
-    assert near.count(Where())[State.RUNNING] == 2
+    assert near.count(JobFilter())[State.RUNNING] == 2
 
 
 def test_looking_for_past_leases_hears_the_servers_time(near, monkeypatch):

@@ -19,14 +19,15 @@ from workbench import until
 import provision
 from making import a_job, claim, claimed, current, ended, enqueued, race, settle
 from provision import Cluster, standby
-from treadle import Treadle, lifecycle
+from treadle import Treadle
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Engine, Finding, Hold, Retention, Ruling, Walls, Where
+from treadle.engines.contract import Engine
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.postgres.schema import Migration
+from treadle.engines.values import Claim, Finding, JobFilter, Lease, Retention, RowSecurity, Ruling
 from treadle.errors import ConfigError, EngineError, SchemaError
-from treadle.model import State, new_id
+from treadle.model import State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Pause, Seal
 from treadle.testing import FakeClock
@@ -129,11 +130,11 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
         "open": engine.open,
         "enqueue": lambda: engine.enqueue([job]),
         "turn": lambda: engine.turn([settling], wish),
-        "extend": lambda: engine.extend([Hold(job.id, "t")], lease=30.0),
+        "extend": lambda: engine.extend([Lease(job.id, "t")], lease=30.0),
         "expired": lambda: engine.expired(limit=1),
         "get": lambda: engine.get([job.id]),
-        "find": lambda: engine.find(Where(), limit=1),
-        "count": lambda: engine.count(Where()),
+        "find": lambda: engine.find(JobFilter(), limit=1),
+        "count": lambda: engine.count(JobFilter()),
         "events": lambda: engine.events(job.id),
         "prune": lambda: engine.prune(Retention({State.FAILED: timedelta(0)}), limit=1),
         "costs": lambda: engine.costs(since=job.due_at, until=job.due_at),
@@ -144,15 +145,15 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
         "unsealed": lambda: engine.unsealed(limit=1),
         "seal": lambda: engine.seal(seal, []),
         "sealed": lambda: engine.sealed(seal),
-        "strays": lambda: engine.strays(limit=1),
-        "forget": lambda: engine.forget(seal),
-        "walls": lambda: engine.walls(Walls("treadle_w", "treadle_a")),
+        "orphaned_events": lambda: engine.orphaned_events(limit=1),
+        "prune_events": lambda: engine.prune_events(seal),
+        "rls": lambda: engine.rls(RowSecurity("treadle_w", "treadle_a")),
     }
 
 
 CALLS = [
     "enqueue", "turn", "extend", "expired", "get", "find", "count", "events", "prune", "costs", "records", "due",
-    "save", "drop", "unsealed", "seal", "sealed", "strays", "forget", "walls",
+    "save", "drop", "unsealed", "seal", "sealed", "orphaned_events", "prune_events", "rls",
 ]  # fmt: skip
 
 

@@ -736,7 +736,7 @@ def test_the_rights_of_the_page_are_enough_for_a_worker(database: Tenant) -> Non
     shop.app.retry(cancelled.id)
     failing = fail.enqueue()
     assert sorted(shop.work()) == ["Ada", "Eve", "Mallory"]
-    assert [event.what for event in shop.app.events(failing.id)][-1] == "failed"
+    assert [event.kind for event in shop.app.events(failing.id)][-1] == "failed"
     assert shop.app.prune() == 0
     shop.app.close()
 

@@ -17,9 +17,9 @@ from making import claimed, enqueued, settle
 from provision import Cluster, drop_database, fresh_database
 from treadle import ConfigError, EngineError, EngineUnavailable, Treadle
 from treadle.engines import connect
-from treadle.engines.contract import Ruling
 from treadle.engines.postgres import connections, engine
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
+from treadle.engines.values import Ruling
 from treadle.model.lifecycle import Succeeded
 
 OpenEngine = Callable[..., PostgresEngine]

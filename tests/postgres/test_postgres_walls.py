@@ -11,7 +11,7 @@ from workbench import ended, working
 import provision
 from provision import Cluster, PgBouncer
 from treadle import InvalidJob, JobNotFound, Treadle
-from treadle.engines.postgres.walls import TABLES
+from treadle.engines.postgres.rls import TABLES
 from treadle.errors import EngineError
 from treadle.model import new_id
 
@@ -49,7 +49,7 @@ def as_role(url: str, role: str) -> str:
 def owner(store_url: str) -> Iterator[Treadle]:
     app = Treadle(store_url)
     app.migrate()
-    app.walls(worker_role=WORKER, app_role=APP)
+    app.rls(worker_role=WORKER, app_role=APP)
     yield app
     app.close()
 
@@ -210,7 +210,7 @@ def test_an_owner_condition_lets_the_owner_see_its_rows_without_a_setting(owner:
             "create function is_record_owner(t text) returns boolean language sql stable as"
             " $$ select t = current_setting('shop.owner', true) $$"
         )
-    owner.walls(worker_role=WORKER, app_role=APP, owner="is_record_owner(tenant)")
+    owner.rls(worker_role=WORKER, app_role=APP, owner="is_record_owner(tenant)")
     with psycopg.connect(as_role(store_url, APP)) as connection:
         connection.execute("set shop.owner = 'u1'")
         connection.execute("select treadle.enqueue('greet', '{}', tenant => 'u1')")
@@ -245,7 +245,7 @@ def test_the_tables_owner_need_be_no_superuser_to_raise_walls(cluster: Cluster, 
         app = Treadle(as_role(store_url, "boss"))
         app.migrate()
         for _ in range(2):
-            app.walls(worker_role=WORKER, app_role=APP)
+            app.rls(worker_role=WORKER, app_role=APP)
         app.close()
         crew = Treadle(as_role(store_url, WORKER))
         assert [line.level for line in crew.doctor() if "row-level" in line.text] == ["ok"]
@@ -275,5 +275,5 @@ def test_walls_for_roles_that_cannot_be_are_refused(
 ) -> None:
     app = Treadle(store_url)
     with pytest.raises(Exception, match=said):
-        app.walls(**roles, only_sql=True)
+        app.rls(**roles, only_sql=True)
     app.close()

@@ -11,10 +11,11 @@ import sys
 import time
 from datetime import timedelta
 
-from treadle import EngineUnavailable, lifecycle
+from treadle import EngineUnavailable
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Engine, Ruling
-from treadle.model import Change, Job, Scope, new_id
+from treadle.engines.contract import Engine
+from treadle.engines.values import Claim, Ruling
+from treadle.model import Change, Job, Scope, lifecycle, new_id
 from treadle.model.clock import SystemClock
 from treadle.model.lifecycle import Succeeded
 

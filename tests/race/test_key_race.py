@@ -12,7 +12,7 @@ import pytest
 
 from making import a_job
 from treadle.engines import connect
-from treadle.engines.contract import Where
+from treadle.engines.values import JobFilter
 from treadle.model import Scope, State
 
 RACER = Path(__file__).parent / "racer.py"
@@ -63,7 +63,7 @@ def test_of_eight_processes_with_one_key_one_makes_the_job_and_all_are_told_of_i
     assert [pair for pair in pairwise(known) if pair[1][0] < pair[0][1]] == [], "two jobs were active under one key"
 
     engine = connect(store_url)
-    active = engine.find(Where(queue="rush", state=State.PENDING), limit=10).jobs
+    active = engine.find(JobFilter(queue="rush", state=State.PENDING), limit=10).jobs
     [receipt] = engine.enqueue([a_job(engine.now(), task="task", queue="rush", key="rush", key_scope=Scope.ACTIVE)])
     engine.close()
     assert receipt.created

@@ -6,13 +6,12 @@ import time
 from treadle.engines import connect
 from treadle.errors import EngineUnavailable
 from treadle.schedules.firing import Scheduler
-from treadle.worker.config import Plan
 
 
 def main(url: str, name: str) -> None:
     engine = connect(url)
     engine.open()
-    scheduler = Scheduler(engine, Plan(name, tick=0.05))
+    scheduler = Scheduler(engine, name, interval=0.05)
     print("ready", flush=True)
     while True:
         try:

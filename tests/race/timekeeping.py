@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import stores
 from treadle.engines import connect
-from treadle.engines.contract import Engine, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import JobFilter
 from treadle.model.records import Misfire, Schedule
 
 PROCESS = Path(__file__).with_name("timekeeper.py")
@@ -130,7 +131,7 @@ def _over(engine: Engine, last: datetime) -> bool:
 def _made(engine: Engine, last: datetime) -> Iterator[tuple[str, datetime]]:
     cursor: str | None = None
     while True:
-        page = engine.find(Where(), limit=500, cursor=cursor)
+        page = engine.find(JobFilter(), limit=500, cursor=cursor)
         for job in page.jobs:
             tick = job.tick
             assert tick is not None, f"no schedule made {job}"

@@ -15,7 +15,8 @@ import pytest
 
 from making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Engine, Ruling, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import Claim, JobFilter, Ruling
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import State
 from treadle.model.lifecycle import Succeeded
@@ -27,7 +28,7 @@ USES: dict[str, Callable[[Engine], object]] = {
     "enqueue": enqueued,
     "turn": lambda engine: engine.turn([], Claim("token", "w1", 10, 30.0)),
     "get": lambda engine: engine.get(["none"]),
-    "find": lambda engine: engine.find(Where(), limit=1000),
+    "find": lambda engine: engine.find(JobFilter(), limit=1000),
     "migrate": lambda engine: engine.migrate(),
 }
 any_use = pytest.mark.parametrize("use", USES.values(), ids=USES)
@@ -108,7 +109,7 @@ def test_a_read_only_file_or_directory_says_what_to_make_writable(shelf: Path, m
     for each in shelf.iterdir():  # SQLite's own files beside it are born as read-only as the file was
         each.chmod(0o644)
     assert enqueued(engine).state is State.PENDING
-    assert engine.count(Where()) == {State.PENDING: 2}
+    assert engine.count(JobFilter()) == {State.PENDING: 2}
     engine.close()
 
 
@@ -139,7 +140,7 @@ def test_damage_in_the_middle_is_found_by_who_reads_there(make_engine: Callable[
     pages = path.stat().st_size // PAGE
     overwrite(path, first_page=pages // 3, last_page=2 * pages // 3)
     engine = make_engine()
-    assert_refused(path, "is damaged", lambda engine: engine.find(Where(), limit=1000), engine)
+    assert_refused(path, "is damaged", lambda engine: engine.find(JobFilter(), limit=1000), engine)
     assert_refused(path, "is damaged", lambda engine: claim(engine, 1000), engine)
 
 
@@ -217,14 +218,14 @@ def test_a_big_enqueue_that_runs_out_of_space_writes_nothing_and_works_once_ther
     try:
         with pytest.raises(EngineUnavailable, match=cramped.said) as told:
             engine.enqueue(batch)
-        assert engine.count(Where()) == {State.PENDING: 1}
+        assert engine.count(JobFilter()) == {State.PENDING: 1}
     finally:
         cramped.recover()
     assert str(cramped.path) in str(told.value)
     assert isinstance(told.value.__cause__, sqlite3.OperationalError)
     assert sound(cramped.path)
     assert all(receipt.created for receipt in engine.enqueue(batch))
-    assert engine.count(Where()) == {State.PENDING: 1 + megabytes}
+    assert engine.count(JobFilter()) == {State.PENDING: 1 + megabytes}
     assert sound(cramped.path)
     engine.close()
 

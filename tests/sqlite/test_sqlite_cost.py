@@ -9,9 +9,10 @@ import pytest
 
 from making import a_job, an_error, claim, enqueued
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
+from treadle.engines.contract import Engine
 from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite.rows import JOB, row_from
+from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Retention, Ruling
 from treadle.model import Job, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Snoozed, Succeeded
 from treadle.model.records import ANY, Pause, Schedule
@@ -72,7 +73,7 @@ def measured(engine: Engine) -> dict[str, int]:
     looking = steps(engine, lambda: claim(engine, 10, now=now - HOUR) == [])  # when nothing was due yet
     engine.enqueue([a_job(now, priority=5) for _ in range(20)])
     jobs = claim(engine, 20)
-    holds = [Hold(job.id, job.lease_token or "") for job in jobs[:10]]
+    holds = [Lease(job.id, job.lease_token or "") for job in jobs[:10]]
     changes = [lifecycle.settle(job, Succeeded(), now) for job in jobs[10:]]
     return {
         "claim": claiming,
@@ -155,10 +156,10 @@ def test_a_list_of_failed_jobs_costs_the_same_beside_twenty_thousand(engine: Eng
         finished(a_job(clock.now())).evolve(state=State.FAILED, finished_at=clock.now() + HOUR) for _ in range(20)
     ]
     insert(engine, failed)
-    alone = steps(engine, lambda: len(engine.find(Where(state=State.FAILED), limit=10).jobs) == 10)
+    alone = steps(engine, lambda: len(engine.find(JobFilter(state=State.FAILED), limit=10).jobs) == 10)
     insert(engine, (finished(a_job(clock.now())) for _ in range(MANY)))
     insert(engine, (finished(a_job(clock.now())).evolve(state=State.FAILED) for _ in range(MANY)))
-    assert steps(engine, lambda: len(engine.find(Where(state=State.FAILED), limit=10).jobs) == 10) <= 1.3 * alone
+    assert steps(engine, lambda: len(engine.find(JobFilter(state=State.FAILED), limit=10).jobs) == 10) <= 1.3 * alone
 
 
 def test_expired_leases_and_jobs_are_found_at_the_same_cost_beside_twenty_thousand(
@@ -234,13 +235,13 @@ def test_settles_of_every_kind_find_their_jobs_by_primary_key(crowded: Engine, c
     found = plans(crowded, lambda: crowded.turn(changes))
     assert len(found) >= 6
     assert_searched_by_key(found)
-    failed = crowded.find(Where(state=State.FAILED), limit=1).jobs[0]
+    failed = crowded.find(JobFilter(state=State.FAILED), limit=1).jobs[0]
     assert_searched_by_key(plans(crowded, lambda: crowded.turn([lifecycle.retry(failed, now, actor="op")])))
 
 
 def test_renewals_and_enqueues_find_their_jobs_by_primary_key(crowded: Engine, clock: FakeClock) -> None:
     [job] = claim(crowded, 1)
-    hold = Hold(job.id, job.lease_token or "")
+    hold = Lease(job.id, job.lease_token or "")
     assert_searched_by_key(plans(crowded, lambda: crowded.extend([hold], lease=30.0)))
     new = [a_job(clock.now()), a_job(clock.now(), key="k", key_scope=Scope.WINDOW, key_until=clock.now() + HOUR)]
     assert_searched_by_key(plans(crowded, lambda: crowded.enqueue(new)))
@@ -255,7 +256,7 @@ def test_expired_is_read_from_the_partial_indexes(crowded: Engine) -> None:
 
 @pytest.mark.parametrize("cursor", [None, "1767268800000000:01944d0f-0000-7000-8000-000000000000"])
 def test_finished_jobs_are_listed_from_their_index_without_sorting(crowded: Engine, cursor: str | None) -> None:
-    look = Where(state=State.FAILED)
+    look = JobFilter(state=State.FAILED)
     [plan] = plans(crowded, lambda: crowded.find(look, limit=10, cursor=cursor)).values()
     assert any("SEARCH treadle_finished USING INDEX treadle_finished_state (state=?" in line for line in plan)
     assert not any(line.startswith("SCAN treadle_finished") for line in plan)
@@ -278,7 +279,7 @@ def test_what_may_go_is_found_behind_thousands_that_stay_if_it_is_walked_to_the_
     assert engine.prune(keep, limit=5) == 0  # and the next call goes on from there
     assert engine.prune(keep, limit=5, to_the_end=True) == 5
     assert engine.prune(keep, limit=5, to_the_end=True) == 2
-    assert engine.count(Where()) == {State.SUCCEEDED: MANY + 3000}
+    assert engine.count(JobFilter()) == {State.SUCCEEDED: MANY + 3000}
 
 
 def test_unsealed_lines_are_read_in_order_from_their_index(crowded: Engine, clock: FakeClock) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from making import claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.contract import Engine, Ruling, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import JobFilter, Ruling
 from treadle.model import Job, State
 from treadle.model.lifecycle import Succeeded
 from treadle.testing import FakeClock
@@ -44,7 +45,7 @@ def test_parent_and_children_may_write_at_the_same_time(engine: Engine, together
     together(3, child)
     for _ in range(50):
         enqueued(engine)
-    assert engine.count(Where()) == {State.PENDING: 1 + 3 * 50 + 50}
+    assert engine.count(JobFilter()) == {State.PENDING: 1 + 3 * 50 + 50}
     assert plain().execute("pragma integrity_check").fetchall() == [("ok",)]
 
 

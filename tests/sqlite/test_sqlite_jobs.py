@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from making import a_job, an_error, claim, current, enqueued, settle
-from treadle.engines.contract import Engine, Ruling, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import JobFilter, Ruling
 from treadle.model import Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.model.retry import Retry
@@ -55,7 +56,7 @@ def test_what_became_of_a_job_comes_back_from_the_file_too(engine: Engine, clock
     assert ended.error.message == "no route to host"
     assert ended.finished_at == clock.now()
     assert ended.payload_json == PAYLOAD
-    assert engine.find(Where(state=State.FAILED), limit=10).jobs == [ended]
+    assert engine.find(JobFilter(state=State.FAILED), limit=10).jobs == [ended]
 
 
 @pytest.mark.covers("001-R22.b")

@@ -16,7 +16,8 @@ import pytest
 
 from making import a_job, claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.contract import Claim, Engine, Hold, Renewal, Retention, Ruling, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Retention, Ruling
 from treadle.errors import EngineUnavailable
 from treadle.model import Job, State
 from treadle.model.lifecycle import Succeeded
@@ -71,12 +72,12 @@ def test_a_file_locked_beyond_patience_says_that_repeating_is_safe_and_writes_no
 ) -> None:
     running = first_claimed(engine)
     enqueued(engine)
-    before = everything(engine)
+    before = audit_all(engine)
     with locked(), pytest.raises(EngineUnavailable, match="repeating is safe") as told:
         write(engine, running)
     assert str(path) in str(told.value)
     assert isinstance(told.value.__cause__, sqlite3.OperationalError)
-    assert everything(engine) == before
+    assert audit_all(engine) == before
     write(engine, running)
 
 
@@ -85,7 +86,7 @@ def test_a_thread_kept_waiting_by_its_own_process_is_told_the_same(engine: Engin
     enqueued(engine)
     with engine.file.write(), pytest.raises(EngineUnavailable, match="repeating is safe"):
         enqueued(engine)
-    assert engine.count(Where()) == {State.PENDING: 1}
+    assert engine.count(JobFilter()) == {State.PENDING: 1}
 
 
 def test_renewals_of_a_locked_file_are_busy_within_a_sixth_of_the_lease(
@@ -94,7 +95,7 @@ def test_renewals_of_a_locked_file_are_busy_within_a_sixth_of_the_lease(
     enqueued(engine)
     enqueued(engine)
     jobs = claim(engine, lease=3.0)
-    holds = [Hold(job.id, job.lease_token or "") for job in jobs]
+    holds = [Lease(job.id, job.lease_token or "") for job in jobs]
     with locked():
         took = stopwatch()
         held = engine.extend(holds, lease=3.0)
@@ -112,7 +113,7 @@ def test_renewals_are_busy_in_time_although_their_own_process_waits_for_the_lock
         waiting = aside(enqueued, engine)
         until_it_waits(engine)
         took = stopwatch()
-        [held] = engine.extend([Hold(job.id, job.lease_token or "")], lease=3.0)
+        [held] = engine.extend([Lease(job.id, job.lease_token or "")], lease=3.0)
         assert took() < 2.5
         assert not waiting.done()
     assert held.renewal is Renewal.BUSY
@@ -121,8 +122,8 @@ def test_renewals_are_busy_in_time_although_their_own_process_waits_for_the_lock
 
 READS: dict[str, Callable[[Engine, Job], object]] = {
     "get": lambda engine, job: engine.get([job.id]),
-    "find": lambda engine, job: engine.find(Where(), limit=10).jobs,
-    "count": lambda engine, job: engine.count(Where()),
+    "find": lambda engine, job: engine.find(JobFilter(), limit=10).jobs,
+    "count": lambda engine, job: engine.count(JobFilter()),
     "expired": lambda engine, job: engine.expired(limit=10),
     "events": lambda engine, job: engine.events(job.id),
     "check": lambda engine, job: engine.check(),
@@ -211,7 +212,7 @@ def test_eight_processes_on_one_file_meet_no_error_and_settle_every_job_once(
     # Each claims after it enqueued, so there is always one left for it.
     assert len(settled) == len(set(settled)) == 8 * cycles
     engine = connect(url, clock=clock.now)
-    assert engine.count(Where()) == {State.SUCCEEDED: 8 * cycles}
+    assert engine.count(JobFilter()) == {State.SUCCEEDED: 8 * cycles}
     engine.close()
 
 
@@ -227,7 +228,7 @@ def test_a_process_stopped_with_the_lock_in_its_hands_costs_nobody_anything(
     os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
 
     waiting = aside(enqueued, engine)
-    [held] = engine.extend([Hold(job.id, job.lease_token or "")], lease=3.0)
+    [held] = engine.extend([Lease(job.id, job.lease_token or "")], lease=3.0)
     assert held.renewal is Renewal.BUSY
     assert current(engine, job) == job
     assert not waiting.done()
@@ -286,8 +287,8 @@ def first_claimed(engine: Engine) -> Job:
     return job
 
 
-def everything(engine: Engine) -> list[Job]:
-    return engine.find(Where(), limit=100).jobs
+def audit_all(engine: Engine) -> list[Job]:
+    return engine.find(JobFilter(), limit=100).jobs
 
 
 def until_it_waits(engine: Engine) -> None:

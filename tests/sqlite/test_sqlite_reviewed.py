@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from making import a_job, current, enqueued, running
-from treadle.engines.contract import Engine, Hold, Renewal
+from treadle.engines.contract import Engine
+from treadle.engines.values import Lease, Renewal
 
 FORKERS = """
 import faulthandler, os, sys, threading
@@ -111,7 +112,7 @@ def test_a_slow_read_does_not_hold_up_the_renewal_of_a_lease(
     try:
         assert reading.wait(30)
         took = stopwatch()
-        [held] = engine.extend([Hold(job.id, job.lease_token)], lease=30)
+        [held] = engine.extend([Lease(job.id, job.lease_token)], lease=30)
         spent = took()
         assert not answers  # the read still goes on
     finally:

@@ -9,13 +9,14 @@ import pytest
 
 from making import a_job, claim, current, enqueued
 from treadle.engines import connect
-from treadle.engines.contract import Engine, Where
+from treadle.engines.contract import Engine
 from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite import file
 from treadle.engines.sqlite.file import Migration
 from treadle.engines.sqlite.rows import micros, row_from
+from treadle.engines.values import JobFilter
 from treadle.errors import EngineError, SchemaError
-from treadle.model import Event, State, What
+from treadle.model import Event, EventKind, State
 from treadle.testing import FakeClock
 
 ORIGINALS = file.migrations()
@@ -109,7 +110,7 @@ def test_processes_may_open_and_close_a_file_all_the_time(
 
     made = sum(together(4, work))
     engine = connect(url, clock=clock.now)
-    assert engine.count(Where()) == {State.PENDING: made}
+    assert engine.count(JobFilter()) == {State.PENDING: made}
     engine.close()
 
 
@@ -255,7 +256,7 @@ def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
         with pytest.raises(EngineError):
             enqueued(make_engine())
     assert tables(used) == TABLES
-    assert make_engine().count(Where()) == {State.PENDING: 1}
+    assert make_engine().count(JobFilter()) == {State.PENDING: 1}
 
 
 def test_an_upgrade_applies_only_what_is_new_and_keeps_the_jobs(
@@ -266,7 +267,7 @@ def test_an_upgrade_applies_only_what_is_new_and_keeps_the_jobs(
     engine = make_engine()
     assert engine.migrate() == ["9999_good"]
     assert [number for number, _, _ in recorded(used)] == list(range(1, NEXT + 1))
-    assert engine.count(Where()) == {State.PENDING: 1}
+    assert engine.count(JobFilter()) == {State.PENDING: 1}
 
 
 OLD_COLUMNS = ", ".join(name for name in COLUMNS if name not in ("schedule", "on_end"))
@@ -279,7 +280,7 @@ def test_a_file_from_before_the_schedules_keeps_its_jobs_and_its_trail(
     script(path, ";\n".join([file.LEDGER, *(f"{step.sql}\n{step.record}" for step in before)]))
     job = a_job(clock.now())
     done = a_job(clock.now()).evolve(state=State.CANCELLED, finished_at=clock.now(), revision=1)
-    line = Event(done.id, 1, clock.now(), What.CANCELLED, "ann", "☃", "default")
+    line = Event(done.id, 1, clock.now(), EventKind.CANCELLED, "ann", "☃", "default")
     for table, one in (("treadle_jobs", job), ("treadle_finished", done)):
         row = [value for name, value in zip(COLUMNS, row_from(one), strict=True) if name in OLD_COLUMNS.split(", ")]
         insert(path, f"insert into {table} ({OLD_COLUMNS})", row)

@@ -10,9 +10,11 @@ import pytest
 
 from making import a_job, an_error, claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.contract import Engine, Ruling, Script, Where
+from treadle.engines.contract import Engine
+from treadle.engines.scripts import Script
+from treadle.engines.values import JobFilter, Ruling
 from treadle.errors import EngineError
-from treadle.model import Scope, State, What, lifecycle
+from treadle.model import EventKind, Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.model.retry import Retry
 from treadle.testing import FakeClock
@@ -22,7 +24,7 @@ T = TypeVar("T")
 
 @pytest.fixture
 def engine(make_engine: Callable[..., Engine]) -> Engine:
-    return make_engine(everything=True)
+    return make_engine(audit_all=True)
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_an_enqueue_is_seen_by_nobody_before_the_commit_and_by_all_after_it(
     assert engine.get([receipt.job.id]) == [None]
     mine.execute("commit")
     assert current(engine, receipt.job) == receipt.job
-    assert [event.what for event in engine.events(receipt.job.id)] == [What.ENQUEUED]
+    assert [event.kind for event in engine.events(receipt.job.id)] == [EventKind.ENQUEUED]
     assert [job.id for job in claim(engine)] == [receipt.job.id]
 
 
@@ -85,7 +87,7 @@ def test_a_key_taken_earlier_in_the_same_transaction_counts(engine: Engine, mine
     [receipt] = drive(mine, engine.enqueue_script([two], now=engine.now()))
     mine.execute("commit")
     assert (receipt.job.id, receipt.created) == (one.id, False)
-    assert engine.count(Where()) == {State.PENDING: 1}
+    assert engine.count(JobFilter()) == {State.PENDING: 1}
 
 
 def test_the_same_job_enqueued_again_after_the_answer_was_lost_is_one_job(
@@ -96,7 +98,7 @@ def test_the_same_job_enqueued_again_after_the_answer_was_lost_is_one_job(
         [receipt] = drive(mine, engine.enqueue_script([job], now=engine.now()))
         assert receipt.created is created
     mine.execute("commit")
-    assert engine.count(Where()) == {State.PENDING: 1}
+    assert engine.count(JobFilter()) == {State.PENDING: 1}
 
 
 def test_a_settle_commits_with_the_writes_of_its_caller(
@@ -112,7 +114,7 @@ def test_a_settle_commits_with_the_writes_of_its_caller(
     assert current(engine, job).state is State.RUNNING
     connection.execute("commit")
     assert current(engine, job) == change.after
-    assert engine.events(job.id)[-1].what is What.SUCCEEDED
+    assert engine.events(job.id)[-1].kind is EventKind.SUCCEEDED
     [freed] = engine.enqueue([a_job(engine.now(), key="k", key_scope=Scope.ACTIVE)])
     assert freed.created
     assert settle(engine, job, Succeeded("1")).ruling is Ruling.ALREADY

@@ -10,7 +10,8 @@ import pytest
 
 from making import claim, current, enqueued, settle
 from treadle.engines import connect
-from treadle.engines.contract import Engine, Ruling, Where
+from treadle.engines.contract import Engine
+from treadle.engines.values import JobFilter, Ruling
 from treadle.errors import ConfigError, TreadleError
 from treadle.model import Job, State
 from treadle.model.lifecycle import Succeeded
@@ -126,7 +127,7 @@ def test_jobs_in_memory_are_shared_by_all_threads_of_the_engine(url: str, clock:
         outcomes = set(pool.map(lambda job: settle(engine, job, Succeeded()).ruling, claimed))
     assert {job.id for job in claimed} == {job.id for job in jobs}
     assert outcomes == {Ruling.APPLIED}
-    assert engine.count(Where()) == {State.SUCCEEDED: 100}
+    assert engine.count(JobFilter()) == {State.SUCCEEDED: 100}
     engine.close()
 
 

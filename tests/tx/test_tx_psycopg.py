@@ -14,7 +14,7 @@ from psycopg.rows import dict_row, namedtuple_row, scalar_row
 
 import provision
 import treadle.app.enqueue
-import treadle.transactions
+import treadle.worker.settle
 from treadle import (
     ConfigError,
     Context,
@@ -280,7 +280,7 @@ def test_a_replacement_waits_for_another_that_is_not_committed_yet(
     first = welcome.using(key="k").enqueue("Ada")
     replacing, other = welcome.using(key="k", unique=Unique(on_conflict="replace")), connect()
     replacing.using(tx=other).enqueue("Bob")
-    monkeypatch.setattr(treadle.submitting, "waits", lambda: _second_thoughts(other.commit))
+    monkeypatch.setattr(treadle.app.enqueue, "lock_waits", lambda: _second_thoughts(other.commit))
 
     async def scene() -> None:
         async with await psycopg.AsyncConnection.connect(shop.server) as connection:
@@ -298,7 +298,7 @@ def test_a_replacement_waits_for_another_that_is_not_committed_yet(
 def test_a_replacement_that_waits_in_vain_says_so(
     app: Treadle, welcome: Task, connect: Callable[..., psycopg.Connection], monkeypatch: Any, own: bool
 ) -> None:
-    monkeypatch.setattr(treadle.submitting, "waits", lambda: [0.001, 0.001])
+    monkeypatch.setattr(treadle.app.enqueue, "lock_waits", lambda: [0.001, 0.001])
     welcome.using(key="k").enqueue("Ada")
     replacing, other = welcome.using(key="k", unique=Unique(on_conflict="replace")), connect()
     replacing.using(tx=other).enqueue("Bob")
@@ -340,7 +340,7 @@ def test_a_settlement_waits_for_a_row_that_is_locked_just_now(
     """As by the heartbeat of this very job."""
 
     def unlock(stranger: psycopg.Connection) -> None:
-        monkeypatch.setattr(treadle.tx, "waits", lambda: _second_thoughts(stranger.commit))
+        monkeypatch.setattr(treadle.worker.settle, "lock_waits", lambda: _second_thoughts(stranger.commit))
 
     job = _settled_while_locked(shop, app, library, unlock, nullcontext())
     assert (job.state, job.result, job.attempt) == (State.SUCCEEDED, "sold", 1)
@@ -350,7 +350,7 @@ def test_a_settlement_waits_for_a_row_that_is_locked_just_now(
 def test_a_settlement_that_waits_in_vain_says_so_and_the_transaction_stays_usable(
     shop: Shop, app: Treadle, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(treadle.tx, "waits", lambda: [0.001, 0.001])
+    monkeypatch.setattr(treadle.worker.settle, "lock_waits", lambda: [0.001, 0.001])
     refused = pytest.raises(EngineUnavailable, match="locked")
     job = _settled_while_locked(shop, app, library, lambda stranger: None, refused)
     assert (job.state, job.result, shop.names) == (State.SUCCEEDED, "later", ["tea"])

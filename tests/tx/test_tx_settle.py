@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from libraries import Library, Shop
 
-from treadle import Context, EngineError, InvalidJob, Job, LeaseLost, Reason, Retry, State, Treadle, lifecycle
+from treadle import Context, EngineError, InvalidJob, Job, LeaseLost, Reason, Retry, State, Treadle
+from treadle.model import lifecycle
 
 AT_ONCE = Retry(max_attempts=3, base=0, cap=0, jitter=0)
 ONE_OF_EACH = pytest.mark.parametrize("library", ["sqlite3", "psycopg", "asyncpg"], indirect=True)

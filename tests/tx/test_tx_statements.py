@@ -8,8 +8,8 @@ import pytest
 
 from making import a_job
 from treadle.engines import connect
-from treadle.engines.contract import Script
 from treadle.engines.postgres import scripts as postgres
+from treadle.engines.scripts import Script
 from treadle.engines.sqlite import scripts as sqlite
 from treadle.model import Change, Job, Scope, State, lifecycle
 from treadle.model.lifecycle import Succeeded
@@ -56,7 +56,7 @@ def test_a_statement_for_a_driver_of_formats_holds_nothing_else_to_fill_in(
 @pytest.mark.parametrize(("url", "placeholder"), [("postgresql://nowhere/x", "$1"), ("sqlite:///x.db", "?")])
 def test_whatever_a_script_asks_has_its_placeholder_exactly_once(url: str, placeholder: str) -> None:
     """Also what is put together on the way, with the schema's name in it."""
-    engine = connect(url, clock=lambda: NOW, everything=True)
+    engine = connect(url, clock=lambda: NOW, audit_all=True)
     pending = a_job(NOW, key="k", key_scope=Scope.PENDING)
     running = pending.evolve(state=State.RUNNING, lease_token="t", lease_until=NOW, revision=1)
     over = running.evolve(state=State.FAILED, finished_at=NOW)

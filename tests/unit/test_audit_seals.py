@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.model import Event, What
+from treadle.model import Event, EventKind
 from treadle.model.records import Seal
 from treadle.model.seals import AT_ONCE, digest, hash_of, sealing, verify
 
@@ -20,7 +20,7 @@ def a_line(number=0, **fields):
         "job_id": f"00000000-0000-7000-8000-{number:012d}",
         "revision": number % 7,
         "at": NOON + timedelta(seconds=number),
-        "what": What.FAILED,
+        "kind": EventKind.FAILED,
         "actor": "w1",
         "note": f"boom {number}",
         "tenant": "acme",
@@ -99,7 +99,7 @@ EDITS = {
     "job_id": "00000000-0000-7000-8000-999999999999",
     "revision": 99,
     "at": NOON + timedelta(microseconds=1),
-    "what": What.RETRIED,
+    "kind": EventKind.RETRIED,
     "actor": "mallory",
     "note": "",
     "tenant": "globex",

@@ -8,7 +8,20 @@ from hypothesis import strategies as st
 
 from making import OUTCOMES, a_job, an_error, every_outcome
 from treadle.errors import NotPossible
-from treadle.model import Fence, FollowUp, Job, OnEnd, Progress, Reason, Retry, Scope, State, What, lifecycle, new_id
+from treadle.model import (
+    EventKind,
+    Fence,
+    FollowUp,
+    Job,
+    OnEnd,
+    Progress,
+    Reason,
+    Retry,
+    Scope,
+    State,
+    lifecycle,
+    new_id,
+)
 from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
 from treadle.testing import FakeClock
 
@@ -37,20 +50,20 @@ def held(**fields: object) -> Job:
 @pytest.mark.parametrize(
     ("name", "state", "reason", "what"),
     [
-        ("success", State.SUCCEEDED, None, What.SUCCEEDED),
-        ("failure", State.PENDING, None, What.RETRYING),
-        ("failure with its own delay", State.PENDING, None, What.RETRYING),
-        ("timeout", State.PENDING, None, What.RETRYING),
-        ("refusal", State.FAILED, Reason.PERMANENT, What.FAILED),
-        ("snooze", State.PENDING, None, What.SNOOZED),
-        ("release", State.PENDING, None, What.RELEASED),
-        ("stop", State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED),
+        ("success", State.SUCCEEDED, None, EventKind.SUCCEEDED),
+        ("failure", State.PENDING, None, EventKind.RETRYING),
+        ("failure with its own delay", State.PENDING, None, EventKind.RETRYING),
+        ("timeout", State.PENDING, None, EventKind.RETRYING),
+        ("refusal", State.FAILED, Reason.PERMANENT, EventKind.FAILED),
+        ("snooze", State.PENDING, None, EventKind.SNOOZED),
+        ("release", State.PENDING, None, EventKind.RELEASED),
+        ("stop", State.CANCELLED, Reason.BY_REQUEST, EventKind.CANCELLED),
     ],
 )
 def test_an_attempt_ends_where_its_outcome_leads(name, state, reason, what):
     change = lifecycle.settle(held(), every_outcome(NOW)[name], NOW)
 
-    assert (change.after.state, change.after.reason, change.what) == (state, reason, what)
+    assert (change.after.state, change.after.reason, change.kind) == (state, reason, what)
     assert (change.fence, change.at, change.actor) == (Fence.HOLDER, NOW, "w1")
 
 
@@ -66,7 +79,7 @@ def test_an_attempt_ends_where_its_outcome_leads(name, state, reason, what):
 def test_a_failure_that_spends_the_last_attempt_ends_the_job_and_says_why(name, reason):
     change = lifecycle.settle(held(failures=4, retry=Retry(max_attempts=5)), every_outcome(NOW)[name], NOW)
 
-    assert (change.after.state, change.after.reason, change.what) == (State.FAILED, reason, What.FAILED)
+    assert (change.after.state, change.after.reason, change.kind) == (State.FAILED, reason, EventKind.FAILED)
     assert change.note == "boom"
 
 
@@ -193,7 +206,12 @@ def test_a_crash_is_the_reapers_write_and_takes_the_token_away():
 
     change = lifecycle.crash(job, NOW, actor="reaper")
 
-    assert (change.before, change.fence, change.actor, change.what) == (job, Fence.RECOVERY, "reaper", What.CRASHED)
+    assert (change.before, change.fence, change.actor, change.kind) == (
+        job,
+        Fence.RECOVERY,
+        "reaper",
+        EventKind.CRASHED,
+    )
     assert (change.after.lease_token, change.after.lease_until, change.after.worker) == (None, None, None)
     assert change.after.due_at == job.due_at
     assert change.after.error.type == "Crashed"
@@ -210,9 +228,9 @@ def test_cancel_ends_a_waiting_job_asks_a_running_one_and_refuses_a_finished_one
     asked = lifecycle.cancel(running, NOW, actor="ann", note="why")
 
     assert (at_once.after.state, at_once.after.reason) == (State.CANCELLED, Reason.BY_REQUEST)
-    assert (at_once.fence, at_once.what, at_once.note) == (Fence.REVISION, What.CANCELLED, "why")
+    assert (at_once.fence, at_once.kind, at_once.note) == (Fence.REVISION, EventKind.CANCELLED, "why")
     assert asked.after == running.evolve(cancel_requested=True, revision=2)
-    assert (asked.fence, asked.what, asked.actor) == (Fence.RUNNING, What.CANCEL_REQUESTED, "ann")
+    assert (asked.fence, asked.kind, asked.actor) == (Fence.RUNNING, EventKind.CANCEL_REQUESTED, "ann")
     for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED):
         with pytest.raises(NotPossible, match=f"already ended {state}"):
             lifecycle.cancel(running.evolve(state=state), NOW, actor="ann")
@@ -222,7 +240,7 @@ def test_an_expired_job_is_cancelled_by_revision():
     change = lifecycle.expire(a_job(BEFORE, expires_at=NOW), NOW, actor="upkeep")
 
     assert (change.after.state, change.after.reason) == (State.CANCELLED, Reason.EXPIRED)
-    assert (change.fence, change.what, change.actor) == (Fence.REVISION, What.EXPIRED, "upkeep")
+    assert (change.fence, change.kind, change.actor) == (Fence.REVISION, EventKind.EXPIRED, "upkeep")
 
 
 @pytest.mark.parametrize("state", [State.FAILED, State.CANCELLED])
@@ -240,7 +258,7 @@ def test_an_operators_retry_is_a_fresh_start_or_keeps_what_was_spent(state, keep
     assert (after.failures, after.crashes) == ((5, 2) if keep else (0, 0))
     assert (after.attempt, after.error, after.cancel_requested, after.expires_at) == (7, job.error, False, None)
     assert (after.worker, after.lease_token) == (None, None)
-    assert (change.fence, change.what, change.note) == (Fence.REVISION, What.RETRIED, "again")
+    assert (change.fence, change.kind, change.note) == (Fence.REVISION, EventKind.RETRIED, "again")
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.RUNNING, State.SUCCEEDED])
@@ -270,7 +288,7 @@ def test_replace_takes_what_was_asked_and_keeps_what_happened():
     assert change.after == new.evolve(
         id=job.id, created_at=job.created_at, failures=2, attempt=2, error=job.error, revision=5
     )
-    assert (change.fence, change.what) == (Fence.REVISION, What.REPLACED)
+    assert (change.fence, change.kind) == (Fence.REVISION, EventKind.REPLACED)
     for state in set(State) - {State.PENDING}:
         with pytest.raises(NotPossible, match="only a pending job"):
             lifecycle.replace(job.evolve(state=state), new, NOW, actor="enqueue")
@@ -298,7 +316,7 @@ def test_a_superseded_job_ends_instead_of_waiting_and_keeps_what_it_spent(name):
     assert (change.after.state, change.after.reason) == (State.CANCELLED, Reason.SUPERSEDED)
     assert (change.after.revision, change.after.worker) == (2, "w1")
     assert (change.after.failures, change.after.error) == (refused.after.failures, refused.after.error)
-    assert change.what is What.SUPERSEDED
+    assert change.kind is EventKind.SUPERSEDED
 
 
 def test_what_is_written_instead_of_a_refused_change_depends_on_why_it_was_refused():
@@ -309,7 +327,7 @@ def test_what_is_written_instead_of_a_refused_change_depends_on_why_it_was_refus
 
     assert lifecycle.instead(waits, "another job", "key 'k' is taken", NOW) == lifecycle.supersede(waits, NOW)
     alone = lifecycle.instead(ends, None, "too long", NOW)
-    assert (alone.after, alone.follow, alone.loud) == (ends.after, None, True)
+    assert (alone.after, alone.follow, alone.always_audited) == (ends.after, None, True)
     assert "cannot be stored: too long" in alone.note
     assert lifecycle.instead(alone, None, "too long", NOW) is None
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from making import a_job, an_error, race
 from treadle.errors import InvalidJob
-from treadle.model import Job, Reason, Scope, State, What, clean, json_text, new_id
+from treadle.model import EventKind, Job, Reason, Scope, State, clean, json_text, new_id
 from treadle.model import ids as id_module
 from treadle.model.retry import Retry
 from treadle.testing import FakeClock
@@ -144,8 +144,9 @@ def test_a_scope_covers_the_states_in_which_a_job_holds_its_key(scope, covered):
 
 
 def test_failures_and_acts_of_operators_are_noteworthy_and_routine_is_not():
-    assert {what for what in What if not what.noteworthy} == {
-        What.ENQUEUED, What.CLAIMED, What.SUCCEEDED, What.SNOOZED, What.RELEASED, What.REPLACED,
+    assert {what for what in EventKind if not what.noteworthy} == {
+        EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.SUCCEEDED, EventKind.SNOOZED, EventKind.RELEASED,
+        EventKind.REPLACED,
     }  # fmt: skip
 
 

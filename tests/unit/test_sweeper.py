@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from treadle.engines import retention
-from treadle.engines.contract import Retention
 from treadle.engines.retention import LONGEST, Sweeper, Window
+from treadle.engines.values import Retention
 from treadle.model import State
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

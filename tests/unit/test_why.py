@@ -6,7 +6,7 @@ import pytest
 
 from making import a_job
 from treadle.model import Reason, State
-from treadle.model.records import ANY, Gate, Member, Pause
+from treadle.model.records import ANY, Gate, Pause, WorkerInfo
 from treadle.model.retry import Retry
 from treadle.model.why import BUDGET, why
 
@@ -23,7 +23,7 @@ def a_member(**fields):
         "name": "w1", "host": "h", "pid": 1, "queues": ["default"], "lanes": None, "tasks": {"greet": 1},
         "concurrency": 2, "running": 0, "stopping": False, "started_at": NOON, "seen_at": NOON, "period": 10.0,
     }  # fmt: skip
-    return Member(**{**given, **fields})
+    return WorkerInfo(**{**given, **fields})
 
 
 WORKERS = (a_member(),)
@@ -121,8 +121,8 @@ def test_a_spent_budget_has_its_own_kind():
 def test_a_pause_that_is_over_does_not_stand_in_the_gate():
     pauses = [Pause(until=NOON), Pause(until=after(seconds=1)), Pause(task="x")]
     assert Gate.at(pauses, NOON).pauses == pauses[1:]
-    assert not Gate.at(pauses, after(seconds=1)).shut("default", "default", "greet")
-    assert Gate.at(pauses, after(seconds=1)).shut(task="x")
+    assert not Gate.at(pauses, after(seconds=1)).blocks("default", "default", "greet")
+    assert Gate.at(pauses, after(seconds=1)).blocks(task="x")
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ def test_a_pause_stops_what_all_its_names_fit(pause, stopped):
 
 
 def test_a_gate_is_shut_to_whichever_job_only_by_a_pause_that_names_none():
-    assert not Gate([Pause("acme")]).shut(queue="mail")
-    assert Gate([Pause(queue="mail")]).shut(queue="mail")
-    assert not Gate([Pause(queue="mail")]).shut()
-    assert Gate([Pause()]).shut()
+    assert not Gate([Pause("acme")]).blocks(queue="mail")
+    assert Gate([Pause(queue="mail")]).blocks(queue="mail")
+    assert not Gate([Pause(queue="mail")]).blocks()
+    assert Gate([Pause()]).blocks()
 
 
 # ----------------------------------------------------------------------------------------- its time

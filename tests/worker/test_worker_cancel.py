@@ -39,7 +39,7 @@ def test_a_running_coroutine_is_stopped_and_ends_cancelled(app: Treadle, started
     assert (job.state, job.reason, job.attempt, job.failures) == (State.CANCELLED, Reason.BY_REQUEST, 1, 0)
     assert cleaned == [True]
     events = app.events(job.id)
-    assert [event.what for event in events] == ["cancel_requested", "cancelled"]
+    assert [event.kind for event in events] == ["cancel_requested", "cancelled"]
     assert (events[0].actor, events[0].note) == ("ada", "changed my mind")
 
 

@@ -49,7 +49,7 @@ def test_the_job_of_a_killed_worker_runs_again_within_its_lease_and_two_seconds(
     assert (job.attempt, job.crashes, job.failures) == (2, 1, 0)  # the first crash is free
     assert (job.started_at - killed).total_seconds() < LEASE + 2
     [event] = second.events(job.id)
-    assert event.what == "crashed"
+    assert event.kind == "crashed"
     assert "ran out on attempt 1" in event.note
     assert [record for record in caplog.records if job.id in record.getMessage() and "ran out" in record.getMessage()]
 

@@ -86,7 +86,7 @@ def test_run_worker_works_in_a_thread_too(app: Treadle, monkeypatch: pytest.Monk
     finally:
         until(lambda: made, "the worker")[0].stop()
         thread.join(30)
-    assert (job.result, made[0].plan.concurrency) == ("ran", 2)
+    assert (job.result, made[0].config.concurrency) == ("ran", 2)
 
 
 def test_two_workers_of_one_app_share_a_process_and_its_jobs(app: Treadle) -> None:

@@ -10,8 +10,9 @@ from itertools import pairwise
 import pytest
 from workbench import any_engine, ended, until, watched, working
 
-from treadle import Context, EngineUnavailable, Job, LeaseLost, State, Treadle, lifecycle
-from treadle.engines.contract import Ruling
+from treadle import Context, EngineUnavailable, Job, LeaseLost, State, Treadle
+from treadle.engines.values import Ruling
+from treadle.model import lifecycle
 
 
 @pytest.mark.covers("003-S12.a", "002-Q12.a")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from workbench import Crowd, any_engine, ended, in_state, until, watched, working
 
-import treadle.worker.maintenance.recovery
 from making import claim
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle
-from treadle.engines.contract import Held, Hold, Renewal
+from treadle.engines.values import Lease, Renewal, RenewalResult
+from treadle.worker.maintenance import recovery
 from treadle.worker.worker import Worker
 
 # --------------------------------------------------------------------------------------------------- sweep
@@ -25,10 +25,8 @@ class Looks:
     def __init__(self, app: Treadle, monkeypatch: pytest.MonkeyPatch, noise: float = 1.0) -> None:
         self.now = 1000.0
         self.count = 0
-        monkeypatch.setattr(treadle.upkeep, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(
-            treadle.upkeep, "random", SimpleNamespace(uniform=lambda low, high: low + noise * (high - low))
-        )
+        monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(recovery, "random", SimpleNamespace(uniform=lambda low, high: low + noise * (high - low)))
         self.engine = watched(app)
         self.engine.expired = self._expired
         self.worker: Worker = app.worker()
@@ -176,10 +174,10 @@ def test_a_start_whose_row_is_locked_is_written_later_and_does_not_hold_up_the_o
     first, others = work.using(priority=1).enqueue(), [work.enqueue() for _ in range(2)]
     write = engine.extend
 
-    def extend(holds: Sequence[Hold], **named: Any) -> list[Held]:
+    def extend(holds: Sequence[Lease], **named: Any) -> list[RenewalResult]:
         free = [hold for hold in holds if not (locked.is_set() and hold.job_id == first.id)]
         answers = {held.job_id: held for held in write(free, **named)} if free else {}
-        return [answers.get(hold.job_id, Held(hold.job_id, Renewal.BUSY)) for hold in holds]
+        return [answers.get(hold.job_id, RenewalResult(hold.job_id, Renewal.BUSY)) for hold in holds]
 
     engine.extend = extend
     with working(app, lease=60):

@@ -18,8 +18,9 @@ from treadle.engines.contract import Engine
 from treadle.model import clock as clocks
 from treadle.model.clock import SystemClock
 from treadle.model.lifecycle import Stopped
-from treadle.tasks.context import Attempt, Told
 from treadle.tasks.context import Context as HandlerContext
+from treadle.tasks.context import StopReason
+from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call
 from treadle.worker.executors import loop as on_loop
 
@@ -320,7 +321,7 @@ def test_a_coroutine_that_is_stopped_before_its_first_step_is_told_of_once(
         executor = on_loop.LoopExecutor(asyncio.get_running_loop(), lambda *words: done.append(words), app.engine.now)
         attempt = Attempt(work.job(), lease_ends=time.monotonic() + 60, queued_at=time.monotonic())
         executor.start(Call(attempt, work, HandlerContext(attempt, lambda *_: None)))
-        attempt.tell(Told.CANCEL)
+        attempt.request_stop(StopReason.CANCEL)
         assert attempt.stop is not None
         attempt.stop()
         while not done:

@@ -13,7 +13,8 @@ import pytest
 from workbench import ended, until, watched, working
 
 import stores
-from treadle import Context, InvalidJob, LeaseLost, Reason, Retry, State, Treadle, lifecycle
+from treadle import Context, InvalidJob, LeaseLost, Reason, Retry, State, Treadle
+from treadle.model import lifecycle
 
 AT_ONCE = Retry(max_attempts=3, base=0, cap=0, jitter=0)
 

@@ -9,9 +9,9 @@ import pytest
 from workbench import Crowd, Process, any_engine, ended, until, working
 
 from making import claim
-from treadle import Context, Job, Reason, Retry, State, Task, Treadle, lifecycle
-from treadle.engines.contract import Turn
-from treadle.model import Change
+from treadle import Context, Job, Reason, Retry, State, Task, Treadle
+from treadle.engines.values import Turn
+from treadle.model import Change, lifecycle
 from treadle.worker.worker import Worker
 
 ONCE = Retry(max_attempts=1)

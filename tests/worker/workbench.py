@@ -72,7 +72,7 @@ def working(app: Treadle, **options: Any) -> Iterator[Worker]:
             errors.append(error)
 
     # A daemon, so that a worker that does not stop fails its test and not the whole run.
-    thread = threading.Thread(target=run, name=f"run-{worker.plan.name}", daemon=True)
+    thread = threading.Thread(target=run, name=f"run-{worker.config.name}", daemon=True)
     thread.start()
     worker.thread = thread  # type: ignore[attr-defined]
     try:

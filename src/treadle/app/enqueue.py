@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
-from treadle.engines.contract import Engine, Receipt, Ruling, Verdict
+from treadle.engines.contract import Engine
+from treadle.engines.values import Receipt, Ruling, Verdict
 from treadle.errors import EngineUnavailable, InvalidJob, KeyTaken
 from treadle.model import Change, Job, State, lifecycle
+from treadle.model.backoff import lock_waits
 from treadle.tasks.task import OnConflict
-from treadle.transactions import Steps, waits
+from treadle.transactions import Steps
 
 
 def submission(engine: Engine, jobs: list[Job], conflict: OnConflict, *, own: bool) -> Steps[list[Receipt]]:
@@ -37,7 +39,7 @@ def told(jobs: list[Job], receipts: list[Receipt], conflict: OnConflict) -> list
 
 def _replace(engine: Engine, job: Job, receipt: Receipt, own: bool) -> Steps[Receipt]:
     """Edit the pending holder of the key in place; if it was taken meanwhile, look again."""
-    for wait in waits():
+    for wait in lock_waits():
         if receipt.created or receipt.job.state is not State.PENDING:
             return receipt
         change = lifecycle.replace(receipt.job, job, engine.now(), actor="enqueue")

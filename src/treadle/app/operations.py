@@ -9,21 +9,22 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treadle.app import queries as looking
+from treadle.app import queries
 from treadle.app.profile import LABELS, Profile
-from treadle.edits import Act, operate, put, remove
-from treadle.engines.contract import Engine, Page, Where
+from treadle.edits import Act, get_job, operate, put, remove
+from treadle.engines.contract import Engine
+from treadle.engines.values import JobFilter, Page
 from treadle.errors import InvalidJob, JobNotFound, NotPossible
-from treadle.model import MESSAGE_CAP, Change, Event, Job, State, What, check_name, clean, lifecycle
+from treadle.model import MESSAGE_CAP, Change, Event, EventKind, Job, State, check_name, clean, lifecycle
 from treadle.model.clock import Duration, seconds
-from treadle.model.records import ANY, Gate, Member, Pause, Seal
+from treadle.model.records import ANY, Gate, Pause, Seal, WorkerInfo
 from treadle.model.seals import Verified, in_order, verify
 from treadle.model.why import Obstacle, why
 
 if TYPE_CHECKING:
     from treadle.app.settings import Settings
-    from treadle.schedules.api import Timetable
-    from treadle.tasks.registry import Tasks
+    from treadle.schedules.api import Schedules
+    from treadle.tasks.registry import TaskRegistry
 
 TRIES = 20
 LONGEST = 3660  # days of costs in one look
@@ -32,7 +33,7 @@ LOOKS = 2  # more at seals that seem to be wrong
 GLANCE = 0.1  # seconds between two looks at what still runs
 
 
-class Spent(NamedTuple):
+class Cost(NamedTuple):
     """What the jobs of a task have cost, in millionths of your currency."""
 
     tenant: str
@@ -40,7 +41,7 @@ class Spent(NamedTuple):
     micros: int
 
 
-class Trail(NamedTuple):
+class AuditReport(NamedTuple):
     """What a look at the whole audit trail found: each tenant's seals, and how many lines are not sealed yet."""
 
     tenants: list[Verified]
@@ -51,13 +52,13 @@ class Trail(NamedTuple):
         return not any(tenant.problems for tenant in self.tenants)
 
 
-class Handle:
+class Operations:
     """Jobs, schedules and pauses, seen from one side of the walls between tenants."""
 
     engine: Engine
     profile: Profile
     bound: str | None = None  # the one tenant it is for; None: all
-    _tasks: "Tasks"
+    _tasks: "TaskRegistry"
 
     @property
     def settings(self) -> "Settings":
@@ -67,7 +68,7 @@ class Handle:
 
     def get(self, job_id: str) -> Job:
         """The job of this id, finished ones too."""
-        job = looking.get(self.engine, job_id)
+        job = get_job(self.engine, job_id)
         if self.bound not in (None, job.tenant):
             raise JobNotFound(str(job_id))
         return job
@@ -89,14 +90,14 @@ class Handle:
         shorter than `limit`, and the jobs of that state are read until one fits; of a word that means several states,
         one state comes after the other.
         """
-        if not 1 <= limit <= looking.PAGE:
-            raise InvalidJob("limit", f"{limit} must be from 1 to {looking.PAGE}; go on with the cursor")
-        where = Where(None, task, queue, self._of(tenant), key)
+        if not 1 <= limit <= queries.PAGE:
+            raise InvalidJob("limit", f"{limit} must be from 1 to {queries.PAGE}; go on with the cursor")
+        where = JobFilter(None, task, queue, self._of(tenant), key)
         meaning = None if state is None else self.profile.meaning(state)
         try:
             if meaning is None:
                 return self.engine.find(where, limit=limit, cursor=cursor)
-            return looking.find(self.engine, where, meaning, limit=limit, cursor=cursor)
+            return queries.find(self.engine, where, meaning, limit=limit, cursor=cursor)
         except (ValueError, IndexError, OverflowError):
             if cursor is None:
                 raise
@@ -115,7 +116,7 @@ class Handle:
         `state` as in `find`; what a word means only a part of is counted by reading it.
         """
         meaning = LABELS if state is None else self.profile.meaning(state)
-        counts = looking.count(self.engine, Where(None, task, queue, self._of(tenant)), meaning)
+        counts = queries.count(self.engine, JobFilter(None, task, queue, self._of(tenant)), meaning)
         return {state: counts.get(state, 0) for state in State}
 
     def view(self, job: Job) -> dict[str, Any]:
@@ -124,21 +125,21 @@ class Handle:
 
     def events(self, job_id: str) -> list[Event]:
         """The audit trail of a job, oldest first."""
-        lines = self.engine.events(self.get(job_id).id)
-        return [line for line in lines if self.bound in (None, line.tenant)]
+        events = self.engine.events(self.get(job_id).id)
+        return [event for event in events if self.bound in (None, event.tenant)]
 
     def why(self, job_id: str) -> list[Obstacle]:
         """Why the job is not running, the firmest reason first; of one that runs, who has it."""
         job = self.get(job_id)
         holder = None
         if job.key is not None and job.state.final:
-            rivals = self.engine.find(Where(None, job.task, None, job.tenant, job.key), limit=10).jobs
+            rivals = self.engine.find(JobFilter(None, job.task, None, job.tenant, job.key), limit=10).jobs
             holder = next((rival for rival in rivals if rival.id != job.id and not rival.state.final), None)
         if self.bound is not None:
             return why(job, self.engine.now(), self._holding(), [], holder, outside=True)
-        return why(job, self.engine.now(), self._holding(), self.engine.records(Member), holder)
+        return why(job, self.engine.now(), self._holding(), self.engine.records(WorkerInfo), holder)
 
-    def costs(self, day: date | None = None, *, days: int = 1, tenant: str | None = None) -> list[Spent]:
+    def costs(self, day: date | None = None, *, days: int = 1, tenant: str | None = None) -> list[Cost]:
         """What the jobs that ended on this day (in UTC; today, or the `days` up to it) have cost, by tenant and task.
 
         A job counts on the day it ends, with all its attempts.
@@ -149,7 +150,7 @@ class Handle:
             raise InvalidJob("day", f"{day!r} is no date; write date(2026, 11, 15)")
         end = datetime.combine(day or self.engine.now().date(), datetime.min.time(), UTC) + timedelta(days=1)
         found = self.engine.costs(since=end - timedelta(days=days), until=end, tenant=self._of(tenant))
-        return [Spent(owner, task, micros) for (owner, task), micros in sorted(found.items())]
+        return [Cost(owner, task, micros) for (owner, task), micros in sorted(found.items())]
 
     # ------------------------------------------------------------------------------------- operating
 
@@ -174,11 +175,11 @@ class Handle:
         return operate(self.engine, self.get(job_id).id, decide, actor=actor)
 
     @property
-    def schedules(self) -> "Timetable":
+    def schedules(self) -> "Schedules":
         """The schedules: make, list, change, enable, disable, delete, preview, run."""
-        from treadle.schedules.api import Timetable  # noqa: PLC0415 - calendars are loaded by who uses them
+        from treadle.schedules.api import Schedules  # noqa: PLC0415 - calendars are loaded by who uses them
 
-        return Timetable(self.engine, self._tasks, self.bound)
+        return Schedules(self.engine, self._tasks, self.bound)
 
     # --------------------------------------------------------------------------------------- the gate
 
@@ -193,20 +194,20 @@ class Handle:
         until: Duration | datetime | None = None,
         actor: str = "api",
         wait: bool = False,
-        patience: Duration = "1h",
+        timeout: Duration = "1h",
     ) -> Pause:
         """Let no job of this tenant, queue and task be claimed; with `everything`, no job at all.
 
         When it returns, no claim of such a job can commit. What runs, runs on; with `wait` it returns when nothing of
-        it runs any more (NotPossible if that takes longer than `patience`; the pause stands).
+        it runs any more (NotPossible if that takes longer than `timeout`; the pause stands).
         """
         check_name("actor", actor)
         scope = self._scope(tenant, queue, task, everything)
-        longest = seconds(patience, "patience")
+        longest = seconds(timeout, "timeout")
         for _ in range(TRIES):
             now = self.engine.now()
             wanted = scope.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now))
-            pause = put(self.engine, wanted, self._found(scope), Act(What.PAUSED, now, actor, reason))
+            pause = put(self.engine, wanted, self._found(scope), Act(EventKind.PAUSED, now, actor, reason))
             if pause is not None:
                 if wait:
                     self._drained(scope, longest)
@@ -231,7 +232,7 @@ class Handle:
             if pause is None:
                 there = "; ".join(one.scope for one in self.pauses()) or "nothing"
                 raise NotPossible(f"{scope.scope} is not paused by itself; paused: {there}")
-            if remove(self.engine, pause, Act(What.RESUMED, self.engine.now(), actor, reason)):
+            if remove(self.engine, pause, Act(EventKind.RESUMED, self.engine.now(), actor, reason)):
                 return pause
         raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
 
@@ -257,15 +258,15 @@ class Handle:
     def _found(self, scope: Pause) -> Pause | None:
         return next((pause for pause in self.engine.records(Pause) if pause[:3] == scope[:3]), None)
 
-    def _drained(self, scope: Pause, patience: float) -> None:
+    def _drained(self, scope: Pause, timeout: float) -> None:
         """Wait until nothing in scope runs."""
         named = [None if name == ANY else name for name in scope[:3]]
-        where = Where(State.RUNNING, named[2], named[1], named[0])
-        deadline = time.monotonic() + patience
+        where = JobFilter(State.RUNNING, named[2], named[1], named[0])
+        deadline = time.monotonic() + timeout
         while running := self.engine.find(where, limit=1).jobs:
             if time.monotonic() > deadline:
                 raise NotPossible(
-                    f"{scope.scope} is paused, but job {running[0].id} and maybe others still run after {patience:g} s"
+                    f"{scope.scope} is paused, but job {running[0].id} and maybe others still run after {timeout:g} s"
                 )
             time.sleep(GLANCE)
 
@@ -276,36 +277,40 @@ class Handle:
         if not isinstance(limit, int) or limit < 1:
             raise InvalidJob("limit", f"{limit!r} must be a number, 1 or more")
         owner = self._of(tenant)
-        loose = [*self.engine.unsealed(limit=TAIL), *self.engine.strays(limit=TAIL)]
-        lines = [line for line in loose if owner in (None, line.tenant)]
+        loose = [*self.engine.unsealed(limit=TAIL), *self.engine.orphaned_events(limit=TAIL)]
+        events = [event for event in loose if owner in (None, event.tenant)]
         for seal in sorted(self.engine.records(Seal, tenant=owner), key=lambda seal: seal.last_at, reverse=True):
-            lines = sorted(lines, key=in_order, reverse=True)[:limit]
-            if len(lines) == limit and lines[-1].at > seal.last_at:
+            events = sorted(events, key=in_order, reverse=True)[:limit]
+            if len(events) == limit and events[-1].at > seal.last_at:
                 break
-            lines += self.engine.sealed(seal)
-        return sorted(set(lines), key=in_order, reverse=True)[:limit]  # one that was sealed meanwhile was read twice
+            events += self.engine.sealed(seal)
+        return sorted(set(events), key=in_order, reverse=True)[:limit]  # one that was sealed meanwhile was read twice
 
-    def verify_audit(self, *, tenant: str | None = None) -> Trail:
+    def verify_audit(self, *, tenant: str | None = None) -> AuditReport:
         """Whether the sealed audit lines are as they were; and how many lines are not sealed yet."""
         owner = self._of(tenant)
         seals: dict[str, list[Seal]] = {}
         for seal in self.engine.records(Seal, tenant=owner):
             seals.setdefault(seal.tenant, []).append(seal)
-        tail = sum(owner in (None, line.tenant) for line in self.engine.unsealed(limit=TAIL))
-        strays = Counter(line.tenant for line in self.engine.strays(limit=TAIL) if owner in (None, line.tenant))
-        names = sorted(seals.keys() | strays.keys())
-        return Trail([self._verified(name, seals.get(name, ()), strays[name]) for name in names], tail)
+        tail = sum(owner in (None, event.tenant) for event in self.engine.unsealed(limit=TAIL))
+        orphaned_events = Counter(
+            event.tenant for event in self.engine.orphaned_events(limit=TAIL) if owner in (None, event.tenant)
+        )
+        names = sorted(seals.keys() | orphaned_events.keys())
+        return AuditReport([self._verified(name, seals.get(name, ()), orphaned_events[name]) for name in names], tail)
 
-    def _verified(self, tenant: str, seals: Sequence[Seal], strays: int) -> Verified:
+    def _verified(self, tenant: str, seals: Sequence[Seal], orphaned_events: int) -> Verified:
         """What is wrong with a tenant's seals; looked at again, for their lines may be pruned just now."""
-        kept = self.settings.keep_lines
+        kept = self.settings.keep_events
         found = verify(tenant, seals, self.engine.sealed, kept)
         for _ in range(LOOKS):
             if not found.problems:
                 break
             found = verify(tenant, self.engine.records(Seal, tenant=tenant), self.engine.sealed, kept)
-        if strays:
-            gone = f"{strays:,} line{'s were' if strays != 1 else ' was'} sealed, and the seal is gone"
+        if orphaned_events:
+            gone = (
+                f"{orphaned_events:,} line{'s were' if orphaned_events != 1 else ' was'} sealed, and the seal is gone"
+            )
             found = found._replace(problems=[*found.problems, gone])
         return found
 

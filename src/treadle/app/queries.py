@@ -3,22 +3,14 @@
 from datetime import datetime
 
 from treadle.app.profile import LABELS, Meaning
-from treadle.engines.contract import Engine, Page, Where
-from treadle.errors import JobNotFound
-from treadle.model import Job, State
+from treadle.engines.contract import Engine
+from treadle.engines.values import JobFilter, Page
+from treadle.model import State
 
 PAGE = 500
 
 
-def get(engine: Engine, job_id: str) -> Job:
-    """The job of this id, finished ones too."""
-    [job] = engine.get([str(job_id).lower()])
-    if job is None:
-        raise JobNotFound(str(job_id))
-    return job
-
-
-def find(engine: Engine, where: Where, meaning: Meaning, *, limit: int, cursor: str | None) -> Page:
+def find(engine: Engine, where: JobFilter, meaning: Meaning, *, limit: int, cursor: str | None) -> Page:
     """The next jobs of one of these states, in the order of `meaning`; no page is empty but the last.
 
     Of a word that is narrower than a state a page may be short: the rest of what the engine gave was something else.
@@ -38,7 +30,7 @@ def find(engine: Engine, where: Where, meaning: Meaning, *, limit: int, cursor: 
             return Page(jobs, f"{states[place]}/{at or ''}")
 
 
-def count(engine: Engine, where: Where, meaning: Meaning) -> dict[State, int]:
+def count(engine: Engine, where: JobFilter, meaning: Meaning) -> dict[State, int]:
     """How many jobs there are of each of these states; one that a word means only a part of is read job by job."""
     stored, now = engine.count(where), engine.now()
     return {
@@ -47,7 +39,7 @@ def count(engine: Engine, where: Where, meaning: Meaning) -> dict[State, int]:
     }
 
 
-def _walked(engine: Engine, where: Where, state: State, labels: tuple[str, ...], now: datetime) -> int:
+def _walked(engine: Engine, where: JobFilter, state: State, labels: tuple[str, ...], now: datetime) -> int:
     number, cursor = 0, None
     while True:
         page = engine.find(_only(where, state), limit=PAGE, cursor=cursor)
@@ -56,5 +48,5 @@ def _walked(engine: Engine, where: Where, state: State, labels: tuple[str, ...],
             return number
 
 
-def _only(where: Where, state: State) -> Where:
-    return Where(state, *where[1:])
+def _only(where: JobFilter, state: State) -> JobFilter:
+    return JobFilter(state, *where[1:])

@@ -19,7 +19,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from treadle.engines.contract import Retention
+from treadle.engines.values import Retention
 from treadle.errors import ConfigError
 from treadle.model import State
 from treadle.model.clock import seconds
@@ -112,7 +112,7 @@ class Settings(BaseSettings):
         )
 
     @property
-    def keep_lines(self) -> timedelta | None:
+    def keep_events(self) -> timedelta | None:
         """How long audit lines are kept."""
         return _span(self.keep_audit)
 

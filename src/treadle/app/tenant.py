@@ -4,11 +4,12 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from treadle.app.operations import Handle
-from treadle.engines.contract import Engine, Receipt
+from treadle.app.operations import Operations
+from treadle.engines.contract import Engine
+from treadle.engines.values import Receipt
 from treadle.errors import InvalidJob, UnknownTask
 from treadle.model import FollowUp, Job, check_name
-from treadle.tasks.registry import Tasks
+from treadle.tasks.registry import TaskRegistry
 from treadle.tasks.task import OnConflict, Task
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class House(Protocol):
     ) -> list[Receipt]: ...
 
 
-class Tenant(Handle):
+class Tenant(Operations):
     """`app.tenant("acme")`: jobs, schedules and pauses of one tenant."""
 
     def __init__(self, app: Any, tenant: str) -> None:
@@ -43,7 +44,7 @@ class Tenant(Handle):
         self._app: House = app
         self.bound = tenant
         self.profile = app.profile
-        self._tasks: Tasks = app.tasks
+        self._tasks: TaskRegistry = app.tasks
 
     @cached_property
     def engine(self) -> Engine:  # type: ignore[override] # opened on first use, as the app's

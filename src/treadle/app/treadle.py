@@ -7,18 +7,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from treadle.app.enqueue import submission, told
-from treadle.app.operations import Handle, note
+from treadle.app.operations import Operations, note
 from treadle.app.profile import Profile, checked
 from treadle.app.tenant import Tenant
 from treadle.engines import connect
-from treadle.engines.contract import Engine, Finding, Half, Receipt, Walls
+from treadle.engines.contract import Engine
+from treadle.engines.values import Finding, Half, Receipt, RowSecurity
 from treadle.errors import InvalidJob
 from treadle.model import FollowUp, Job, check_name
 from treadle.model.clock import Clock, Duration
-from treadle.model.records import Member, Schedule
+from treadle.model.records import Schedule, WorkerInfo
 from treadle.model.retry import Retry
 from treadle.tasks.context import Context
-from treadle.tasks.registry import Tasks
+from treadle.tasks.registry import TaskRegistry
 from treadle.tasks.task import OnConflict, Task, Unique
 from treadle.transactions import arun_in, run, run_in
 
@@ -39,7 +40,7 @@ class Decorator(Protocol):
     def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
 
 
-class Treadle(Handle):
+class Treadle(Operations):
     """A job queue in the database you already have.
 
     >>> app = Treadle("sqlite:///:memory:")
@@ -64,7 +65,7 @@ class Treadle(Handle):
         Workers log to `logger` instead of to our own, `treadle.*`. Nothing is opened yet.
         """
         self.profile = checked(profile or Profile())
-        self.tasks = self._tasks = Tasks(self, self.profile.task)
+        self.tasks = self._tasks = TaskRegistry(self, self.profile.task)
         self.logger = logger
         self._clock = clock
         self._given = {"url": url, **settings}
@@ -83,7 +84,7 @@ class Treadle(Handle):
         return connect(
             settings.url,
             clock=self._clock.now if self._clock is not None else None,
-            everything=settings.audit == "everything",
+            audit_all=settings.audit == "everything",
             auto_migrate=settings.auto_migrate,
             listen_url=settings.listen_url,
         )
@@ -193,10 +194,10 @@ class Treadle(Handle):
         """Register a function that yields rows, for schedules that make a job of each (`for_each=`); its name."""
         return self.tasks.for_each(rows, name)
 
-    def workers(self) -> list[Member]:
+    def workers(self) -> list[WorkerInfo]:
         """The workers that are alive, as they last said."""
         now = self.engine.now()
-        return [member for member in self.engine.records(Member) if member.alive(now)]
+        return [member for member in self.engine.records(WorkerInfo) if member.alive(now)]
 
     # ------------------------------------------------------------------------------------ keeping order
 
@@ -215,19 +216,19 @@ class Treadle(Handle):
 
         How many jobs were deleted.
         """
-        from treadle.worker.maintenance.housekeeping import forget_old_lines  # noqa: PLC0415
+        from treadle.worker.maintenance.housekeeping import prune_old_events  # noqa: PLC0415
 
         total = 0
         while batch := self.engine.prune(self.settings.keep, limit=1000, to_the_end=True):
             total += batch
-        forget_old_lines(self.engine, self.settings.keep_lines)
+        prune_old_events(self.engine, self.settings.keep_events)
         return total
 
     def seal_audit(self) -> int:
         """Seal every audit line there is, as workers do by themselves within a minute or two; how many lines it was."""
-        from treadle.worker.maintenance.housekeeping import seal_lines  # noqa: PLC0415
+        from treadle.worker.maintenance.housekeeping import seal_events  # noqa: PLC0415
 
-        return seal_lines(self.engine)
+        return seal_events(self.engine)
 
     def open(self) -> None:
         """See that the store is there and its schema fits; otherwise done on first use."""
@@ -248,14 +249,14 @@ class Treadle(Handle):
         """The schema as SQL, for your own migration tool."""
         return self.engine.schema_sql(half)
 
-    def walls(self, *, worker_role: str, app_role: str, owner: str = "", only_sql: bool = False) -> str:
+    def rls(self, *, worker_role: str, app_role: str, owner: str = "", only_sql: bool = False) -> str:
         """Keep tenants apart in the database itself (PostgreSQL's row-level security); the statements.
 
         Workers connect as `worker_role`, which sees all rows; the application as `app_role`, whose `app.tenant(name)`
         sees that tenant's. `owner` is a condition in SQL that also lets a row be seen, over its column `tenant`. Run it
         as the tables' owner, after each migration.
         """
-        return self.engine.walls(Walls(worker_role, app_role, owner), only_sql=only_sql)
+        return self.engine.rls(RowSecurity(worker_role, app_role, owner), only_sql=only_sql)
 
     def doctor(self) -> list[Finding]:
         """What an operator should know about this store."""
@@ -280,7 +281,7 @@ class Treadle(Handle):
         name: str | None = None,
     ) -> "Worker":
         """A worker for this app's tasks, not started: `async with app.worker():` in a web app's lifespan."""
-        from treadle.worker.config import plan_from  # noqa: PLC0415 - a process that only enqueues does not need them
+        from treadle.app.worker_config import worker_config  # noqa: PLC0415 - a process that only enqueues does not need them
         from treadle.worker.worker import Worker  # noqa: PLC0415
 
         given = {
@@ -292,8 +293,8 @@ class Treadle(Handle):
             "poll": poll,
             "name": name,
         }
-        plan = plan_from(self.settings, given)
-        return Worker(self.engine, self.tasks, plan, self.logger, declared=self.declared())
+        config = worker_config(self.settings, given)
+        return Worker(self.engine, self.tasks, config, self.logger, declared=self.declared())
 
     def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
         """Run a worker in this thread until it is stopped (SIGTERM, SIGINT); options as in `worker`."""

@@ -6,24 +6,26 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from treadle.app.operations import Trail
+from treadle.app.operations import AuditReport
+from treadle.app.views import as_dict, event_as_dict
 from treadle.cli import options
-from treadle.cli.describe import as_dict, event_as_dict
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW
 from treadle.cli.store import MARKS
 from treadle.cli.terminal import clock, coloured, document, preview, safe, say, table, width
 from treadle.errors import ConfigError, InvalidJob, NotPossible
-from treadle.model import Event, What
+from treadle.model import Event, EventKind
 from treadle.model.seals import Verified
 
-COLUMNS = ("at", "what", "by", "tenant", "job", "note")
-NARROW_COLUMNS = ("at", "what", "by", "note")
+COLUMNS = ("at", "kind", "by", "tenant", "job", "note")
+NARROW_COLUMNS = ("at", "kind", "by", "note")
 SEALS = ("tenant", "seals", "lines", "pruned", "problems", "last hash")
 NUMBERS = SEALS[1:5]
 OF_RECORDS = (
-    What.CREATED, What.CHANGED, What.ENABLED, What.DISABLED, What.DELETED, What.RUN_REQUESTED, What.PAUSED,
-    What.RESUMED,
+    EventKind.CREATED, EventKind.CHANGED, EventKind.ENABLED, EventKind.DISABLED, EventKind.DELETED,
+    EventKind.RUN_REQUESTED,
+    EventKind.PAUSED,
+    EventKind.RESUMED,
 )  # fmt: skip
 MOST = 1000
 
@@ -105,7 +107,7 @@ def _row(event: Event) -> tuple[str, ...]:
 def _narrow_row(event: Event) -> tuple[str, ...]:
     """Without the tenant; a job and what is noted of it go below."""
     note = "" if _job(event) else preview(event.note, 200)
-    return clock(event.at), event.what.value, safe(event.actor), note
+    return clock(event.at), event.kind.value, safe(event.actor), note
 
 
 def _below(event: Event, room: int) -> Text:
@@ -115,10 +117,10 @@ def _below(event: Event, room: int) -> Text:
 
 def _job(event: Event) -> str:
     """The job's id; a schedule or a pause is named by the note, and its id means nothing to anybody."""
-    return "" if event.what in OF_RECORDS else event.job_id
+    return "" if event.kind in OF_RECORDS else event.job_id
 
 
-def _report(trail: Trail) -> None:
+def _report(trail: AuditReport) -> None:
     if trail.tenants:
         narrow = (room := width()) is not None and room < NARROW
         hashes = [Text(found.hash, "dim") for found in trail.tenants] if narrow else ()
@@ -142,5 +144,5 @@ def _report(trail: Trail) -> None:
 
 
 def _seals(found: Verified) -> tuple[str, ...]:
-    counts = (found.seals, found.lines, found.pruned, len(found.problems))
+    counts = (found.seals, found.events, found.pruned, len(found.problems))
     return (safe(found.tenant), *(f"{count:,}" for count in counts), found.hash)

@@ -139,8 +139,8 @@ cli.command("costs", rich_help_panel=ACCOUNT, epilog=_example("treadle costs --d
 cli.command("migrate", rich_help_panel=STORE, epilog=_example("treadle migrate --check"))(store.migrate)
 cli.command("doctor", rich_help_panel=STORE, epilog=_example("treadle doctor --url sqlite:///treadle.db"))(store.doctor)
 
-cli.command("walls", rich_help_panel=STORE, epilog=_example("treadle walls --worker-role worker --app-role web --sql"))(
-    store.walls
+cli.command("rls", rich_help_panel=STORE, epilog=_example("treadle rls --worker-role worker --app-role web --sql"))(
+    store.rls
 )
 cli.command("prune", rich_help_panel=STORE, epilog=_example("treadle prune --app tasks:app"))(store.prune)
 

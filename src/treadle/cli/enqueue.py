@@ -8,8 +8,8 @@ import typer
 
 from treadle import Retry, Unique
 from treadle.app.treadle import Treadle
+from treadle.app.views import standing
 from treadle.cli import options
-from treadle.cli.describe import standing
 from treadle.cli.discovery import check_open, find_app, find_store
 from treadle.cli.reading import moment_from, payload_from
 from treadle.cli.terminal import age, document, safe, say

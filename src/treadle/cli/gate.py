@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from treadle.app.views import pause_as_dict
 from treadle.cli import options
-from treadle.cli.describe import pause_as_dict
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, actor
 from treadle.cli.reading import moment_from
@@ -39,7 +39,7 @@ def pause(
         str | None, typer.Option(metavar="TIME", help="It ends by itself: in 2h, or at 2030-01-31T12:00Z.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Come back when nothing of it runs any more.")] = False,
-    patience: Annotated[str, typer.Option(metavar="TIME", help="With --wait: how long at most.")] = "1h",
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="With --wait: how long at most.")] = "1h",
     as_json: options.Json = False,
 ) -> None:
     """Let no job of a tenant, queue or task start until it is resumed; what runs, runs on.
@@ -48,10 +48,10 @@ def pause(
     command comes back, no such job can start any more. To pause again replaces reason and --until.
     """
     scope = _scope(tenant, queue, task, everything)
-    end, longest = _until(until), seconds(patience, "--patience")
+    end, longest = _until(until), seconds(timeout, "--timeout")
     with closing(find_ready_store(app, url)) as store:
         try:
-            made = store.pause(**scope, reason=reason, until=end, actor=actor(), wait=wait, patience=longest)
+            made = store.pause(**scope, reason=reason, until=end, actor=actor(), wait=wait, timeout=longest)
         except KeyboardInterrupt:
             if wait:  # the pause comes first: it is the waiting that was given up
                 print("not waited for what still runs; `treadle pauses` shows what is paused", file=sys.stderr)

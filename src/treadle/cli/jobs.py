@@ -14,8 +14,8 @@ from rich.text import Text
 
 from treadle.app.profile import Profile
 from treadle.app.treadle import Treadle
+from treadle.app.views import event_as_dict, short_standing, standing
 from treadle.cli import options
-from treadle.cli.describe import event_as_dict, short_standing, standing
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, table, width
 from treadle.errors import ConfigError
@@ -205,7 +205,7 @@ def _account(job: Job, events: list[Event], now: datetime, profile: Profile) -> 
     if events:
         yield Text("  history", "dim")
     for event in events:
-        who = f"{event.what:<16} by {safe(event.actor)}"
+        who = f"{event.kind:<16} by {safe(event.actor)}"
         note = f"  {preview(event.note, 200)}" if event.note else ""
         yield Text(f"    {clock(event.at)}  {who}{note}")
 

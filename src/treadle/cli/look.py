@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from treadle.app.views import as_dict, standing
 from treadle.cli import options
-from treadle.cli.describe import as_dict, standing
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, Id, job_id
 from treadle.cli.terminal import age, coloured, document, safe, say, table, width
 from treadle.errors import InvalidJob
-from treadle.model.records import Member
+from treadle.model.records import WorkerInfo
 
 WORKERS = ("name", "host", "queues", "tasks", "slots", "since", "seen")
 NARROW_WORKERS = ("name", "queues", "tasks", "slots", "since", "seen")  # a name has the host in it, unless it was given
@@ -93,7 +93,7 @@ def costs(
     say(Text(f"of jobs that ended {period} (UTC)", "dim"))
 
 
-def _worker(member: Member, now: datetime) -> tuple[str, ...]:
+def _worker(member: WorkerInfo, now: datetime) -> tuple[str, ...]:
     lanes = "" if member.lanes is None else f" (lanes {', '.join(member.lanes)})"
     stopping = ", stopping" if member.stopping else ""
     return (

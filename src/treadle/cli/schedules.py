@@ -9,8 +9,8 @@ import typer
 from rich.text import Text
 
 from treadle.app.treadle import Treadle
+from treadle.app.views import schedule_as_dict
 from treadle.cli import options
-from treadle.cli.describe import schedule_as_dict
 from treadle.cli.discovery import check_open, find_app, find_ready_store, find_store
 from treadle.cli.jobs import NARROW, actor
 from treadle.cli.reading import payload_from, truth_from

@@ -1,4 +1,4 @@
-"""`treadle migrate`, `doctor`, `walls` and `prune`: the store itself."""
+"""`treadle migrate`, `doctor`, `rls` and `prune`: the store itself."""
 
 import sys
 from contextlib import closing
@@ -76,7 +76,7 @@ def doctor(app: options.App = None, url: options.Url = None, as_json: options.Js
         raise typer.Exit(1)
 
 
-def walls(
+def rls(
     worker_role: Annotated[str, typer.Option(metavar="ROLE", help="Sees every row: workers.", show_default=False)],
     app_role: Annotated[str, typer.Option(metavar="ROLE", help="Sees one tenant at a time.", show_default=False)],
     owner: Annotated[
@@ -93,7 +93,7 @@ def walls(
     """Keep tenants apart in PostgreSQL itself, by row-level security; again after each migration."""
     find = find_store if sql else find_ready_store  # to print them needs no server
     with closing(find(app, url)) as store:
-        text = store.walls(worker_role=worker_role, app_role=app_role, owner=owner, only_sql=sql)
+        text = store.rls(worker_role=worker_role, app_role=app_role, owner=owner, only_sql=sql)
         where = safe(masked(store.settings.url))
     if as_json:
         document({"sql": text, "applied": not sql})

@@ -69,16 +69,16 @@ def worker(
         used.open()
     except EngineUnavailable as error:
         log.warning("the store is not there yet: %s", error)
-    plan = made.plan
+    config = made.config
     facts = {
-        "worker": plan.name,
+        "worker": config.name,
         "store": masked(used.settings.url),
-        "queues": list(plan.queues),
-        "lanes": None if plan.lanes is None else list(plan.lanes),
+        "queues": list(config.queues),
+        "lanes": None if config.lanes is None else list(config.lanes),
         "tasks": sorted(used.tasks),
-        "slots": plan.concurrency,
-        "lease": plan.lease,
-        "grace": plan.grace,
+        "slots": config.concurrency,
+        "lease": config.lease,
+        "grace": config.grace,
     }
     _banner(used, facts, as_json)
     try:
@@ -88,7 +88,7 @@ def worker(
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # it has stopped: a late signal must not spoil the exit code
         used.close()
-    _end(plan.name, made.exhausted, as_json)
+    _end(config.name, made.exhausted, as_json)
     if made.exhausted:
         raise Exhausted("the worker stopped by itself: too many handlers ran past their timeout and never ended")
 

@@ -20,7 +20,7 @@ from treadle.app.settings import Settings
 from treadle.app.treadle import Treadle
 from treadle.demo import tasks
 from treadle.demo.crew import Crew
-from treadle.model import Job, Reason, State, What
+from treadle.model import EventKind, Job, Reason, State
 from treadle.tasks.task import Task
 
 TICK = 0.1  # seconds between two looks at the store
@@ -57,7 +57,7 @@ class Kind(NamedTuple):
     ending: Ending = Ending.SUCCEEDED
 
 
-class Held(NamedTuple):
+class HeldJob(NamedTuple):
     """A job that the killed worker held, and where it ended."""
 
     id: str
@@ -84,7 +84,7 @@ class Report(NamedTuple):
     found: Mapping[str, int]
     problems: Sequence[str]
     killed: Killed | None
-    held: Sequence[Held]
+    held: Sequence[HeldJob]
     waits: Mapping[str, float]  # seconds from the first claim of all to their own, on average: urgent, ordinary jobs
     url: str
     kept: bool
@@ -242,11 +242,11 @@ class Play:
             example=next((job.id for job in moment.jobs if job.state is State.FAILED), None),
         )
 
-    def _held(self, before: Job, after: Job | None) -> Held:
-        crashes = [event.at for event in self.app.events(before.id) if event.what is What.CRASHED] if after else []
+    def _held(self, before: Job, after: Job | None) -> HeldJob:
+        crashes = [event.at for event in self.app.events(before.id) if event.kind is EventKind.CRASHED] if after else []
         recovered = (crashes[0] - self.killed.at).total_seconds() if crashes and self.killed else None
         attempt, ended = (after.attempt, ending(after)) if after else (before.attempt, "lost")
-        return Held(before.id, before.task, before.attempt, attempt, ended, recovered)
+        return HeldJob(before.id, before.task, before.attempt, attempt, ended, recovered)
 
 
 def plan() -> list[Kind]:

@@ -18,11 +18,11 @@ def connect(
     url: str,
     *,
     clock: Callable[[], datetime] | None = None,
-    everything: bool = False,
+    audit_all: bool = False,
     auto_migrate: bool = False,
     listen_url: str | None = None,
 ) -> Engine:
-    """The engine behind a URL; nothing is opened until it is used. `everything` audits routine events too.
+    """The engine behind a URL; nothing is opened until it is used. `audit_all` audits routine events too.
 
     `clock` is for tests: without it the store's own clock counts (on SQLite, the machine's).
     """
@@ -32,11 +32,11 @@ def connect(
         scheme = url.partition("://")[0].lower()
     match scheme:
         case "sqlite":
-            return _sqlite(url, clock, everything)
+            return _sqlite(url, clock, audit_all)
         case "postgresql" | "postgres":
-            return _postgres(url, clock, everything, auto_migrate, listen_url)
+            return _postgres(url, clock, audit_all, auto_migrate, listen_url)
         case "dynamodb":
-            return _dynamodb(url, clock, everything, auto_migrate)
+            return _dynamodb(url, clock, audit_all, auto_migrate)
         case "":
             raise ConfigError(f"url: {url!r} has no scheme; write sqlite:///{url or 'treadle.db'}")
         case other:
@@ -45,7 +45,7 @@ def connect(
 
 
 def _postgres(
-    url: str, clock: Callable[[], datetime] | None, everything: bool, auto_migrate: bool, listen_url: str | None
+    url: str, clock: Callable[[], datetime] | None, audit_all: bool, auto_migrate: bool, listen_url: str | None
 ) -> Engine:
     try:
         from treadle.engines.postgres.engine import PostgresEngine
@@ -66,11 +66,11 @@ def _postgres(
         listen_url=direct,
         auto_migrate=auto_migrate,
         clock=clock,
-        everything=everything,
+        audit_all=audit_all,
     )
 
 
-def _dynamodb(url: str, clock: Callable[[], datetime] | None, everything: bool, auto_migrate: bool) -> Engine:
+def _dynamodb(url: str, clock: Callable[[], datetime] | None, audit_all: bool, auto_migrate: bool) -> Engine:
     try:
         from treadle.engines.dynamodb.engine import DynamoEngine
     except ImportError as error:
@@ -103,7 +103,7 @@ def _dynamodb(url: str, clock: Callable[[], datetime] | None, everything: bool, 
         gate=options.get("gate") == "on",
         auto_migrate=auto_migrate,
         clock=clock,
-        everything=everything,
+        audit_all=audit_all,
     )
 
 
@@ -142,7 +142,7 @@ def _libpq(url: str, setting: str) -> tuple[str, dict[str, str]]:
     return f"{scheme.lower()}://{head}{'?' if theirs else ''}{theirs}", ours
 
 
-def _sqlite(url: str, clock: Callable[[], datetime] | None, everything: bool) -> Engine:
+def _sqlite(url: str, clock: Callable[[], datetime] | None, audit_all: bool) -> Engine:
     from treadle.engines.sqlite.engine import SqliteEngine
 
     parts = urlsplit(url)
@@ -161,4 +161,4 @@ def _sqlite(url: str, clock: Callable[[], datetime] | None, everything: bool) ->
         raise ConfigError(f"url: synchronous={synchronous!r} must be one of {', '.join(SYNCHRONOUS)}")
     if options:
         raise ConfigError(f"url: unknown option {', '.join(options)}; sqlite knows synchronous=full|normal")
-    return SqliteEngine(path, clock=clock, synchronous=synchronous, everything=everything)
+    return SqliteEngine(path, clock=clock, synchronous=synchronous, audit_all=audit_all)

@@ -18,183 +18,33 @@ The rules every engine keeps, each with a conformance case of its own:
   over is claimed from there in its turn.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from enum import Enum
+from collections.abc import Sequence
+from datetime import datetime
 from threading import Event
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from treadle import model
-from treadle.model import Change, Fence, Job, Progress, State
+from treadle.engines.scripts import Script
+from treadle.engines.values import (
+    Claim,
+    Finding,
+    Half,
+    JobFilter,
+    Lease,
+    Overwrite,
+    Page,
+    Receipt,
+    RenewalResult,
+    Retention,
+    RowSecurity,
+    Saved,
+    Turn,
+    Verdict,
+)
+from treadle.model import Change, Job, State
 from treadle.model.records import Record, Schedule, Seal
 
-T = TypeVar("T")
 R = TypeVar("R", bound=Record)
-
-Half = Literal["pre", "post"]
-
-Script = Generator[tuple[str, str], list[tuple[Any, ...]], T]
-"""Statements for somebody else's transaction: yields (sql, its one text parameter), is sent the rows, returns T."""
-
-
-def drive(script: Script[T], execute: Callable[[str, str], list[tuple[Any, ...]]]) -> T:
-    """Run a script's statements one after the other; what it returns."""
-    try:
-        sql, text = next(script)
-        while True:
-            sql, text = script.send(execute(sql, text))
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-
-
-class Claim(NamedTuple):
-    """A wish for jobs. `token` is minted by the caller, a new one for each claim it does not mean to repeat."""
-
-    token: str
-    worker: str
-    limit: int
-    lease: float  # seconds
-    queues: Sequence[str] = ("default",)
-    lanes: Sequence[str] | None = None  # None: all lanes of these queues
-    tasks: Sequence[str] | None = None  # None: any task
-    versions: Mapping[str, int] = {}  # of a task: the newest that may be claimed; of one not named: any
-    unless: Sequence[str] = ()  # tasks that are not taken, whatever else is said
-
-    def takes(self, task: str, version: int) -> bool:
-        """Whether it is for jobs of this task and version."""
-        named = task not in self.unless and (self.tasks is None or task in self.tasks)
-        return named and version <= self.versions.get(task, version)
-
-
-class Ruling(Enum):
-    """What became of one change."""
-
-    APPLIED = "applied"
-    ALREADY = "already"  # our own write, whose answer was lost
-    STALE = "stale"  # our token, but the job has a newer revision: decide again on `job`
-    LOST = "lost"  # somebody else's by now; `job` says whose, if it still exists
-    BUSY = "busy"  # locked by somebody's open transaction: nobody can take it, try again
-    REFUSED = "refused"  # the store will not take this value, or `holder` has the key
-
-
-class Verdict(NamedTuple):
-    """The answer to one change; `job` is the job as it is now, where the engine had to look."""
-
-    ruling: Ruling
-    job: Job | None = None
-    holder: str | None = None
-    why: str = ""
-
-
-class Turn(NamedTuple):
-    """A turn's answer: a verdict a change, in order; the jobs claimed, in order; the store's time."""
-
-    verdicts: list[Verdict]
-    jobs: list[Job]
-    now: datetime
-
-
-class Receipt(NamedTuple):
-    """The answer to one enqueue: the job as stored, and whether this call created it."""
-
-    job: Job
-    created: bool
-    refused: str = ""  # why the store would not take it, if it would not
-
-
-class Hold(NamedTuple):
-    """A lease to renew, with what the attempt has to tell so far."""
-
-    job_id: str
-    token: str
-    started_at: datetime | None = None
-    progress: Progress | None = None
-    cost_micros: int | None = None
-
-
-class Renewal(Enum):
-    """What became of one lease that was to be renewed."""
-
-    RENEWED = "renewed"
-    BUSY = "busy"  # nobody can take it while this lasts: not a loss
-    MISSED = "missed"  # it could not be written just now, and its time runs on: try again at once
-    LOST = "lost"
-
-
-class Held(NamedTuple):
-    """The answer to one hold, and whether somebody asked the job to stop."""
-
-    job_id: str
-    renewal: Renewal
-    cancel_requested: bool = False
-
-
-class Where(NamedTuple):
-    """A filter; None means any."""
-
-    state: State | None = None
-    task: str | None = None
-    queue: str | None = None
-    tenant: str | None = None
-    key: str | None = None
-
-
-class Page(NamedTuple):
-    """Jobs, newest first, and where to go on (None at the end)."""
-
-    jobs: list[Job]
-    cursor: str | None
-
-
-class Retention(NamedTuple):
-    """How long finished jobs are kept, by state, and by task where it says otherwise; what is not named, for ever.
-
-    With `only`, it is about the jobs of these tasks, and all others are kept.
-    """
-
-    states: Mapping[State, timedelta] = {}
-    tasks: Mapping[str, Mapping[State, timedelta | None]] = {}
-    only: frozenset[str] | None = None
-
-    def age(self, state: State, task: str) -> timedelta | None:
-        if self.only is not None and task not in self.only:
-            return None
-        return self.tasks.get(task, {}).get(state, self.states.get(state))
-
-
-class Walls(NamedTuple):
-    """Who sees which rows, where the store itself keeps tenants apart.
-
-    `owner` is a condition in SQL over the column `tenant`, such as is_record_owner(tenant::uuid), beside the tenant
-    that a bound handle names.
-    """
-
-    worker: str  # the role that sees all of them
-    app: str  # the role that sees those of one tenant at a time
-    owner: str = ""
-
-
-class Whatever(Enum):
-    """`save` without a look at what is there."""
-
-    WHATEVER = "whatever"
-
-
-WHATEVER = Whatever.WHATEVER
-
-
-class Saved(NamedTuple):
-    """The answer to a save: whether it was done, and what became of the job that came with it."""
-
-    done: bool
-    receipt: Receipt | None = None
-
-
-class Finding(NamedTuple):
-    """One line of `treadle doctor`."""
-
-    level: str  # ok | warning | error
-    text: str
 
 
 class Engine(Protocol):
@@ -232,7 +82,7 @@ class Engine(Protocol):
 
     def close(self) -> None: ...
 
-    def walls(self, walls: Walls, *, only_sql: bool = False) -> str:
+    def rls(self, walls: RowSecurity, *, only_sql: bool = False) -> str:
         """Raise walls between tenants in the store; the statements. NotPossible where a store can have none."""
         ...
 
@@ -255,7 +105,7 @@ class Engine(Protocol):
         """Write these changes (at most one a job), then claim; one commit where the store can."""
         ...
 
-    def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
+    def extend(self, holds: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         """Renew these leases and write what the attempts tell; an answer each, in order."""
         ...
 
@@ -277,11 +127,11 @@ class Engine(Protocol):
         """These jobs, in order, finished ones too."""
         ...
 
-    def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page:
         """Jobs that match, newest first; of failed and of cancelled ones, the latest to end first."""
         ...
 
-    def count(self, where: Where) -> dict[State, int]:
+    def count(self, where: JobFilter) -> dict[State, int]:
         """How many jobs match, by state."""
         ...
 
@@ -315,8 +165,8 @@ class Engine(Protocol):
         self,
         record: Record,
         *,
-        before: Record | Whatever | None,
-        line: model.Event | None = None,
+        before: Record | Overwrite | None,
+        event: model.Event | None = None,
         job: Job | None = None,
         now: datetime | None = None,
     ) -> Saved:
@@ -327,7 +177,7 @@ class Engine(Protocol):
         """
         ...
 
-    def drop(self, record: Record, *, line: model.Event | None = None) -> bool:
+    def drop(self, record: Record, *, event: model.Event | None = None) -> bool:
         """Delete a record, if it still has this revision; whether this call did it."""
         ...
 
@@ -337,7 +187,7 @@ class Engine(Protocol):
         """Audit lines that are in no seal yet, by tenant, time, job and revision."""
         ...
 
-    def seal(self, seal: Seal, lines: Sequence[model.Event]) -> bool:
+    def seal(self, seal: Seal, events: Sequence[model.Event]) -> bool:
         """Write a seal over these lines; False if its number is taken or one of them is sealed already."""
         ...
 
@@ -345,11 +195,11 @@ class Engine(Protocol):
         """The lines in a seal, by time, job and revision."""
         ...
 
-    def strays(self, *, limit: int) -> list[model.Event]:
+    def orphaned_events(self, *, limit: int) -> list[model.Event]:
         """Lines that were sealed and whose seal is not there any more: somebody has removed it."""
         ...
 
-    def forget(self, seal: Seal) -> bool:
+    def prune_events(self, seal: Seal) -> bool:
         """Delete the lines of a seal, which stays and says when; False if somebody else did."""
         ...
 
@@ -360,50 +210,3 @@ class Engine(Protocol):
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         """The statements that write one change, for the caller's own transaction."""
         ...
-
-
-LISTED = (State.FAILED, State.CANCELLED)
-"""The states whose jobs `find` lists by the time they ended: what an operator looks for."""
-
-
-ITEMS = "dynamodb items"
-"""The statement of a DynamoDB script: its parameter is a JSON array of items to add, its rows are all items so far."""
-
-
-def arrived(job: Job, now: datetime) -> Job:
-    """A new job as it is stored: made now by the store's clock, and due no earlier."""
-    return job.evolve(created_at=now, due_at=job.due_at if job.due_at > job.created_at else now)
-
-
-def in_order(jobs: Iterable[Job]) -> list[Job]:
-    """Jobs as a claim gives them: the most urgent first, then the longest due."""
-    return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))
-
-
-def fits(change: Change, current: Job, now: datetime) -> bool:
-    """Whether the job is as the change's fence wants it (model.Fence)."""
-    before = change.before
-    if change.fence is Fence.RUNNING:
-        return current.state is State.RUNNING
-    if current.revision != before.revision:
-        return False
-    if change.fence is Fence.REVISION:
-        return current.state is before.state
-    if current.state is not State.RUNNING or not before.lease_token or current.lease_token != before.lease_token:
-        return False
-    lease = before.lease_until
-    return change.fence is Fence.HOLDER or (lease is not None and current.lease_until == lease and lease <= now)
-
-
-def judge(change: Change, current: Job | None) -> Verdict:
-    """Why a change did not apply, from the job as it is now; the same reasoning on every engine."""
-    if current is None:
-        return Verdict(Ruling.LOST)
-    before, after = change.before, change.after
-    if change.fence is Fence.HOLDER and before.lease_token and current.lease_token == before.lease_token:
-        # Only the holder's own writes keep its token: anybody else's take it away.
-        if current.state is State.RUNNING and current.revision > before.revision:
-            return Verdict(Ruling.STALE, current)
-        if current.state is after.state and current.revision == after.revision:
-            return Verdict(Ruling.ALREADY, current)
-    return Verdict(Ruling.LOST, current)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from treadle.engines.rows import Row, on_end_from, on_end_text
-from treadle.model.records import KEYS, Member, Misfire, Overlap, Pause, Record, Schedule, Seal
+from treadle.model.records import KEYS, Misfire, Overlap, Pause, Record, Schedule, Seal, WorkerInfo
 
 TIMES = frozenset(
     ("created_at", "updated_at", "next_at", "last_at", "at", "until", "started_at", "seen_at", "first_at",
@@ -41,7 +41,7 @@ class Table(NamedTuple):
 
 TABLES: Mapping[type[Any], Table] = {
     kind: Table(name, kind)
-    for name, kind in {"schedules": Schedule, "pauses": Pause, "workers": Member, "seals": Seal}.items()
+    for name, kind in {"schedules": Schedule, "pauses": Pause, "workers": WorkerInfo, "seals": Seal}.items()
 }
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, NamedTuple
 
-from treadle.engines.contract import Retention
+from treadle.engines.values import Retention
 from treadle.model import State
 
 AGAIN = 3600.0  # seconds after which a walk begins at the oldest job again: some stayed only for their key

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from treadle.engines.contract import Hold
+from treadle.engines.values import Lease
 from treadle.model import Change, Fence, FollowUp, Job, JobError, OnEnd, Progress, Reason, Scope, State, holds_nul
 from treadle.model.retry import Retry
 
@@ -125,7 +125,7 @@ def fence_of(change: Change, stored: Callable[[datetime | None], Any]) -> Row:
     return before.id, state, before.revision, token, lease
 
 
-def renewal_of(hold: Hold, stored: Callable[[datetime | None], Any]) -> Row:
+def renewal_of(hold: Lease, stored: Callable[[datetime | None], Any]) -> Row:
     """A renewal: id, token, started_at, progress, cost. What cannot be stored is left out: it costs no lease."""
     progress, cost = small(hold.progress), hold.cost_micros
     try:

@@ -1,6 +1,6 @@
 """Words and rules; pure: no I/O, no thread, no clock read. The nouns can be imported from here."""
 
-from treadle.model.change import Change, Event, Fence, What
+from treadle.model.change import Change, Event, EventKind, Fence
 from treadle.model.ids import UUID, new_id
 from treadle.model.job import FollowUp, Job, JobError, OnEnd, Progress, checked
 from treadle.model.keys import Scope
@@ -31,6 +31,7 @@ __all__ = [
     "UUID",
     "Change",
     "Event",
+    "EventKind",
     "Fence",
     "FollowUp",
     "Job",
@@ -41,7 +42,6 @@ __all__ = [
     "Retry",
     "Scope",
     "State",
-    "What",
     "check_finite",
     "check_json",
     "check_name",

@@ -8,7 +8,7 @@ from treadle.model.job import Job
 from treadle.model.keys import Scope
 
 
-class What(StrEnum):
+class EventKind(StrEnum):
     """What happened, for the audit trail."""
 
     ENQUEUED = "enqueued"
@@ -35,7 +35,7 @@ class What(StrEnum):
     RESUMED = "resumed"
 
     @classmethod
-    def _missing_(cls, value: object) -> "What":
+    def _missing_(cls, value: object) -> "EventKind":
         """A word of a newer treadle, or somebody's own: shown as it is."""
         word = str.__new__(cls, str(value))
         word._name_ = word._value_ = str(value)
@@ -47,7 +47,16 @@ class What(StrEnum):
         return self not in _ROUTINE
 
 
-_ROUTINE = frozenset((What.ENQUEUED, What.CLAIMED, What.SUCCEEDED, What.SNOOZED, What.RELEASED, What.REPLACED))
+_ROUTINE = frozenset(
+    (
+        EventKind.ENQUEUED,
+        EventKind.CLAIMED,
+        EventKind.SUCCEEDED,
+        EventKind.SNOOZED,
+        EventKind.RELEASED,
+        EventKind.REPLACED,
+    )
+)
 
 
 class Fence(Enum):
@@ -65,7 +74,7 @@ class Event(NamedTuple):
     job_id: str
     revision: int
     at: datetime
-    what: What
+    kind: EventKind
     actor: str
     note: str
     tenant: str
@@ -76,19 +85,19 @@ class Change(NamedTuple):
 
     before: Job
     after: Job
-    what: What
+    kind: EventKind
     fence: Fence
     at: datetime
     actor: str
     note: str = ""
-    loud: bool = False  # its audit line is written at every level
+    always_audited: bool = False  # its audit line is written at every level
     follow: Job | None = None  # a job to store with it
 
     @property
-    def line(self) -> Event:
+    def event(self) -> Event:
         """What the audit trail keeps of it."""
         job = self.after
-        return Event(job.id, job.revision, self.at, self.what, self.actor, self.note, job.tenant)
+        return Event(job.id, job.revision, self.at, self.kind, self.actor, self.note, job.tenant)
 
     @property
     def takes_key(self) -> bool:

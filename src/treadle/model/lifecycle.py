@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from treadle.errors import NotPossible
-from treadle.model import MESSAGE_CAP, Change, Fence, FollowUp, Job, JobError, Reason, State, What
-from treadle.model.records import made_id
+from treadle.model import MESSAGE_CAP, Change, EventKind, Fence, FollowUp, Job, JobError, Reason, State
+from treadle.model.records import derived_id
 
 
 class Succeeded(NamedTuple):
@@ -69,22 +69,24 @@ def settle(job: Job, outcome: Outcome, now: datetime, *, noise: float = 0.0) -> 
     actor = job.worker or "worker"
     match outcome:
         case Succeeded(result_json):
-            return _finish(job, State.SUCCEEDED, None, What.SUCCEEDED, now, actor, result_json=result_json, error=None)
+            return _finish(
+                job, State.SUCCEEDED, None, EventKind.SUCCEEDED, now, actor, result_json=result_json, error=None
+            )
         case Stopped(why):
-            return _finish(job, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor, note=why)
+            return _finish(job, State.CANCELLED, Reason.BY_REQUEST, EventKind.CANCELLED, now, actor, note=why)
         case _ if job.cancel_requested:
             error = getattr(outcome, "error", job.error)
-            return _finish(job, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor, error=error)
+            return _finish(job, State.CANCELLED, Reason.BY_REQUEST, EventKind.CANCELLED, now, actor, error=error)
         case Refused(reason, error):
-            return _finish(job, State.FAILED, reason, What.FAILED, now, actor, error.message, error=error)
+            return _finish(job, State.FAILED, reason, EventKind.FAILED, now, actor, error.message, error=error)
         case Failed(error, delay):
             return _fail(job, Reason.EXHAUSTED, error, delay, now, actor, noise)
         case TimedOut(error):
             return _fail(job, Reason.TIMEOUT, error, None, now, actor, noise)
         case Snoozed(delay):
-            return _requeue(job, What.SNOOZED, now, actor, due_at=now + timedelta(seconds=delay))
+            return _requeue(job, EventKind.SNOOZED, now, actor, due_at=now + timedelta(seconds=delay))
         case Released():
-            return _requeue(job, What.RELEASED, now, actor)
+            return _requeue(job, EventKind.RELEASED, now, actor)
 
 
 def crash(job: Job, now: datetime, *, actor: str, message: str = "") -> Change:
@@ -95,22 +97,22 @@ def crash(job: Job, now: datetime, *, actor: str, message: str = "") -> Change:
     error = JobError("Crashed", message, "", job.attempt, now.isoformat())
     counted = {"crashes": job.crashes + 1, "failures": failures, "error": error, "lease_token": None}
     if spent and failures >= job.max_attempts and not job.cancel_requested:
-        change = _finish(job, State.FAILED, Reason.CRASHED, What.FAILED, now, actor, message, **counted)
+        change = _finish(job, State.FAILED, Reason.CRASHED, EventKind.FAILED, now, actor, message, **counted)
     else:
-        change = _requeue(job, What.CRASHED, now, actor, message, **counted)
+        change = _requeue(job, EventKind.CRASHED, now, actor, message, **counted)
     return change._replace(fence=Fence.RECOVERY)
 
 
 def expire(job: Job, now: datetime, *, actor: str) -> Change:
     """A pending job whose `expires_at` has passed will not run."""
-    return _finish(job, State.CANCELLED, Reason.EXPIRED, What.EXPIRED, now, actor)._replace(fence=Fence.REVISION)
+    return _finish(job, State.CANCELLED, Reason.EXPIRED, EventKind.EXPIRED, now, actor)._replace(fence=Fence.REVISION)
 
 
 def cancel(job: Job, now: datetime, *, actor: str, note: str = "", only_pending: bool = False) -> Change:
     """Pending: cancelled at once. Running: asked to stop, if that is allowed. Final: not possible."""
     match job.state:
         case State.PENDING:
-            change = _finish(job, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor, note)
+            change = _finish(job, State.CANCELLED, Reason.BY_REQUEST, EventKind.CANCELLED, now, actor, note)
             return change._replace(fence=Fence.REVISION)
         case State.RUNNING if only_pending:
             raise NotPossible(
@@ -119,7 +121,7 @@ def cancel(job: Job, now: datetime, *, actor: str, note: str = "", only_pending:
             )
         case State.RUNNING:
             after = job.evolve(cancel_requested=True, revision=job.revision + 1)
-            return Change(job, after, What.CANCEL_REQUESTED, Fence.RUNNING, now, actor, note)
+            return Change(job, after, EventKind.CANCEL_REQUESTED, Fence.RUNNING, now, actor, note)
         case State.SUCCEEDED | State.FAILED | State.CANCELLED:
             raise NotPossible(f"job {job.id} has already ended {job.state}; there is nothing to cancel")
 
@@ -145,7 +147,7 @@ def retry(job: Job, now: datetime, *, actor: str, note: str = "", keep_attempts:
                 crashes=job.crashes if keep_attempts else 0,
                 revision=job.revision + 1,
             )
-            return Change(job, after, What.RETRIED, Fence.REVISION, now, actor, note)
+            return Change(job, after, EventKind.RETRIED, Fence.REVISION, now, actor, note)
 
 
 def replace(job: Job, new: Job, now: datetime, *, actor: str) -> Change:
@@ -164,7 +166,7 @@ def replace(job: Job, new: Job, now: datetime, *, actor: str) -> Change:
         retry=new.retry,
         revision=job.revision + 1,
     )
-    return Change(job, after, What.REPLACED, Fence.REVISION, now, actor)
+    return Change(job, after, EventKind.REPLACED, Fence.REVISION, now, actor)
 
 
 def instead(refused: Change, holder: str | None, why: str, now: datetime) -> Change | None:
@@ -181,7 +183,7 @@ def supersede(refused: Change, now: datetime) -> Change:
         refused.after.evolve(revision=before.revision, worker=before.worker, due_at=before.due_at),
         State.CANCELLED,
         Reason.SUPERSEDED,
-        What.SUPERSEDED,
+        EventKind.SUPERSEDED,
         now,
         refused.actor,
     )
@@ -194,28 +196,35 @@ def _fail(
     failures = job.failures + 1
     if failures >= job.max_attempts:
         return _finish(
-            job, State.FAILED, reason, What.FAILED, now, actor, error.message, failures=failures, error=error
+            job, State.FAILED, reason, EventKind.FAILED, now, actor, error.message, failures=failures, error=error
         )
     due_at = now + timedelta(seconds=job.retry.delay(failures, noise) if delay is None else delay)
-    return _requeue(job, What.RETRYING, now, actor, error.message, due_at=due_at, failures=failures, error=error)
+    return _requeue(job, EventKind.RETRYING, now, actor, error.message, due_at=due_at, failures=failures, error=error)
 
 
-def _requeue(job: Job, what: What, now: datetime, actor: str, note: str = "", **fields: Any) -> Change:
+def _requeue(job: Job, kind: EventKind, now: datetime, actor: str, note: str = "", **fields: Any) -> Change:
     """Back to pending; the holder's token stays, so that a repeated write is known as the same one."""
     if job.cancel_requested:
         fields.pop("due_at", None)
-        return _finish(job, State.CANCELLED, Reason.BY_REQUEST, What.CANCELLED, now, actor, **fields)
+        return _finish(job, State.CANCELLED, Reason.BY_REQUEST, EventKind.CANCELLED, now, actor, **fields)
     revision = job.revision + 1
     after = job.evolve(state=State.PENDING, worker=None, lease_until=None, revision=revision, **fields)
-    return Change(job, after, what, Fence.HOLDER, now, actor, note)
+    return Change(job, after, kind, Fence.HOLDER, now, actor, note)
 
 
 def _finish(
-    job: Job, state: State, reason: Reason | None, what: What, now: datetime, actor: str, note: str = "", **fields: Any
+    job: Job,
+    state: State,
+    reason: Reason | None,
+    kind: EventKind,
+    now: datetime,
+    actor: str,
+    note: str = "",
+    **fields: Any,
 ) -> Change:
     revision = job.revision + 1
     after = job.evolve(state=state, reason=reason, finished_at=now, lease_until=None, revision=revision, **fields)
-    return _followed(Change(job, after, what, Fence.HOLDER, now, actor, note))
+    return _followed(Change(job, after, kind, Fence.HOLDER, now, actor, note))
 
 
 def _followed(change: Change) -> Change:
@@ -226,13 +235,13 @@ def _followed(change: Change) -> Change:
         return change
     note = ": ".join(filter(None, (wanted.event, change.note)))
     follow = _follow_up(job, wanted, change.at) if wanted.task else None
-    return change._replace(note=note, loud=bool(wanted.event), follow=follow)
+    return change._replace(note=note, always_audited=bool(wanted.event), follow=follow)
 
 
 def _unfollowed(change: Change, why: str) -> Change:
     """The change without the job that was to follow: the store will not take that one, and this one must end."""
     note = f"{change.note} (what was to follow cannot be stored: {why})".strip()
-    return change._replace(follow=None, note=note[:MESSAGE_CAP], loud=True)
+    return change._replace(follow=None, note=note[:MESSAGE_CAP], always_audited=True)
 
 
 def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
@@ -246,7 +255,7 @@ def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
     }
     wants = told if wanted.wants is None else wanted.wants
     return Job(
-        made_id(f"follow-up\x1f{job.id}\x1f{job.revision}", now),
+        derived_id(f"follow-up\x1f{job.id}\x1f{job.revision}", now),
         wanted.task,
         json.dumps({name: told[name] for name in wants if name in told}, ensure_ascii=False),
         now,

@@ -97,7 +97,7 @@ class Pause(NamedTuple):
         named = {"tenant": self.tenant, "queue": self.queue, "task": self.task}
         return ", ".join(f"{what} {name}" for what, name in named.items() if name != ANY) or "everything"
 
-    def stops(self, tenant: str, queue: str, task: str) -> bool:
+    def blocks(self, tenant: str, queue: str, task: str) -> bool:
         """Whether it stops a job like this; ANY asks for one that may be any job's, and is stopped by ANY alone."""
         return self.tenant in (ANY, tenant) and self.queue in (ANY, queue) and self.task in (ANY, task)
 
@@ -111,9 +111,9 @@ class Gate(NamedTuple):
     def at(cls, pauses: Sequence[Pause], now: datetime) -> "Gate":
         return cls([pause for pause in pauses if pause.until is None or pause.until > now])
 
-    def shut(self, tenant: str = ANY, queue: str = ANY, task: str = ANY) -> bool:
+    def blocks(self, tenant: str = ANY, queue: str = ANY, task: str = ANY) -> bool:
         """Whether nothing like this may be claimed; ANY: of whichever tenant, queue or task."""
-        return any(pause.stops(tenant, queue, task) for pause in self.pauses)
+        return any(pause.blocks(tenant, queue, task) for pause in self.pauses)
 
 
 def silence(period: float) -> float:
@@ -121,7 +121,7 @@ def silence(period: float) -> float:
     return 3 * period + 1
 
 
-class Member(NamedTuple):
+class WorkerInfo(NamedTuple):
     """A worker that is alive, as it last said."""
 
     name: str
@@ -166,26 +166,26 @@ class Seal(NamedTuple):
         return self._replace(**changes)
 
 
-Record = Schedule | Pause | Member | Seal
+Record = Schedule | Pause | WorkerInfo | Seal
 
 
 def subject(record: Record) -> str:
     """The id under which the audit trail keeps what was done to a record: a UUID, for ever the same."""
     kind = type(record).__name__
     text = "\x1f".join([kind, *(str(getattr(record, field)) for field in KEYS[type(record)])])
-    return made_id(text)
+    return derived_id(text)
 
 
 KEYS: Mapping[type[Any], tuple[str, ...]] = {
     Schedule: ("tenant", "name"),
     Pause: ("tenant", "queue", "task"),
-    Member: ("name",),
+    WorkerInfo: ("name",),
     Seal: ("tenant", "number"),
 }
 """What tells two records of a kind apart."""
 
 
-def made_id(text: str, at: datetime | None = None) -> str:
+def derived_id(text: str, at: datetime | None = None) -> str:
     """A UUID made from a text, the same for ever; with `at` it sorts as the ids of that moment do."""
     digest = sha256(text.encode()).hexdigest()
     high = f"{int(at.timestamp() * 1000):012x}" if at is not None else digest[20:32]

@@ -21,26 +21,26 @@ class Verified(NamedTuple):
 
     tenant: str
     seals: int
-    lines: int  # that are sealed and there
+    events: int  # that are sealed and there
     pruned: int  # seals whose lines were old and are gone
     early: int  # of these, how many went sooner than lines go now: by an older setting, or by somebody's hand
     hash: str  # of the last seal: keep it elsewhere
     problems: Sequence[str]
 
 
-def digest(lines: Iterable[Event]) -> str:
+def digest(events: Iterable[Event]) -> str:
     """Over every word of every line, in order."""
     said = sha256()
-    for line in lines:
-        at = line.at.astimezone(UTC).isoformat(timespec="microseconds")
-        row = [line.job_id, line.revision, at, line.what.value, line.actor, line.note, line.tenant]
+    for event in events:
+        at = event.at.astimezone(UTC).isoformat(timespec="microseconds")
+        row = [event.job_id, event.revision, at, event.kind.value, event.actor, event.note, event.tenant]
         said.update(json.dumps(row, ensure_ascii=True).encode() + b"\n")
     return said.hexdigest()
 
 
-def sealing(lines: Sequence[Event], last: Seal | None, now: datetime) -> tuple[Seal, list[Event]]:
+def sealing(events: Sequence[Event], last: Seal | None, now: datetime) -> tuple[Seal, list[Event]]:
     """The next seal of a tenant, over lines of that tenant, and those lines in the order it holds them."""
-    ordered = sorted(lines, key=in_order)
+    ordered = sorted(events, key=in_order)
     previous, number = (last.hash, last.number + 1) if last is not None else ("", 1)
     seal = Seal(
         tenant=ordered[0].tenant,
@@ -56,8 +56,8 @@ def sealing(lines: Sequence[Event], last: Seal | None, now: datetime) -> tuple[S
     return seal.evolve(hash=hash_of(seal)), ordered
 
 
-def in_order(line: Event) -> tuple[datetime, str, int]:
-    return line.at, line.job_id, line.revision
+def in_order(event: Event) -> tuple[datetime, str, int]:
+    return event.at, event.job_id, event.revision
 
 
 def hash_of(seal: Seal) -> str:
@@ -92,13 +92,13 @@ def verify(
             if lines_of(seal):
                 problems.append(f"seal {seal.number}: its lines were pruned, and there are some")
             continue
-        lines = lines_of(seal)
-        there += len(lines)
-        if len(lines) != seal.lines:
-            gone = seal.lines - len(lines)
+        events = lines_of(seal)
+        there += len(events)
+        if len(events) != seal.lines:
+            gone = seal.lines - len(events)
             what = f"{gone} of its {seal.lines} lines are gone" if gone > 0 else f"{-gone} lines were added to it"
             problems.append(f"seal {seal.number}: {what}")
-        elif digest(lines) != seal.digest:
+        elif digest(events) != seal.digest:
             problems.append(f"seal {seal.number}: a line was edited or moved")
     pruned = sum(seal.pruned_at is not None for seal in seals)
     return Verified(tenant, len(seals), there, pruned, early, previous, problems)

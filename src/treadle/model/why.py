@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from treadle.model import Job, Reason, State
-from treadle.model.records import ANY, Member, Pause
+from treadle.model.records import ANY, Pause, WorkerInfo
 
 BUDGET = "budget"
 """The actor of pauses that a spent budget has made."""
@@ -22,7 +22,7 @@ def why(
     job: Job,
     now: datetime,
     pauses: Sequence[Pause],
-    members: Sequence[Member],
+    members: Sequence[WorkerInfo],
     holder: Job | None = None,
     *,
     outside: bool = False,
@@ -39,7 +39,7 @@ def why(
     if job.expires_at is not None and job.expires_at <= now:
         over = f"its time to start was over at {_clock(job.expires_at)}; a worker will end it"
         found.append(Obstacle("expired", over))
-    found += [_paused(pause, outside=outside) for pause in pauses if pause.stops(job.tenant, job.queue, job.task)]
+    found += [_paused(pause, outside=outside) for pause in pauses if pause.blocks(job.tenant, job.queue, job.task)]
     if job.due_at > now:
         after = f" after failure {job.failures} of {job.max_attempts}" if job.failures else ""
         found.append(Obstacle("due", f"it is due at {_clock(job.due_at)}, in {_span(job.due_at, now)}{after}"))
@@ -70,13 +70,13 @@ def _paused(pause: Pause, *, outside: bool) -> Obstacle:
     until = f", until {_clock(pause.until)}" if pause.until else ""
     reason = f": {pause.reason}" if pause.reason else ""
     if outside and pause.tenant == ANY:
-        return Obstacle("paused", f"paused by the house{since}{until}")
+        return Obstacle("paused", f"paused for everybody{since}{until}")
     if pause.actor == BUDGET:
         return Obstacle("budget", f"the budget of {pause.scope} is spent{since}{until}{reason}")
     return Obstacle("paused", f"{pause.scope} is paused by {pause.actor}{since}{until}{reason}")
 
 
-def _workers(job: Job, now: datetime, members: Sequence[Member], *, blocked: bool) -> list[Obstacle]:
+def _workers(job: Job, now: datetime, members: Sequence[WorkerInfo], *, blocked: bool) -> list[Obstacle]:
     alive = [member for member in members if member.alive(now)]
     if not alive:
         return [Obstacle("no_worker", "no worker is alive; start one with `treadle worker`")]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.edits import Act, put, remove
 from treadle.engines.contract import Engine
 from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
-from treadle.model import Event, Job, What, check_name, new_id
+from treadle.model import Event, EventKind, Job, check_name, new_id
 from treadle.model.clock import seconds
 from treadle.model.records import Misfire, Overlap, Schedule, subject
 from treadle.model.retry import Retry
@@ -22,7 +22,9 @@ from treadle.schedules.rules import check, job_of, next_tick, preview, restarted
 from treadle.tasks.task import Task, name_of
 
 if TYPE_CHECKING:
-    from treadle.tasks.registry import Tasks
+    from treadle.tasks.registry import TaskRegistry
+
+    pass
 
 TRIES = 20
 FEW = 3  # where the next tick tries again
@@ -43,10 +45,10 @@ _BY_CODE = tuple(
 )  # fmt: skip
 
 
-class Timetable:
+class Schedules:
     """The schedules of a store: everybody's, or one tenant's (`app.schedules`, `app.tenant("acme").schedules`)."""
 
-    def __init__(self, engine: Engine, tasks: "Tasks", tenant: str | None = None) -> None:
+    def __init__(self, engine: Engine, tasks: "TaskRegistry", tenant: str | None = None) -> None:
         self._engine = engine
         self._tasks = tasks
         self._tenant = tenant
@@ -85,7 +87,7 @@ class Timetable:
         fields = self._tasks.schedule_fields(task_name, payload, rows=said.get("for_each"), checked=checked)
         schedule = check(Schedule(name, task_name, now, owner, **{**fields, **_fields(said)}))
         schedule = schedule.evolve(next_at=next_tick(schedule, now), updated_at=now)
-        if put(self._engine, schedule, None, Act(What.CREATED, now, actor, reason)) is None:
+        if put(self._engine, schedule, None, Act(EventKind.CREATED, now, actor, reason)) is None:
             raise NotPossible(f"there is a schedule {name!r} already; update it, or choose another name")
         return self.get(name, tenant=schedule.tenant)
 
@@ -118,10 +120,10 @@ class Timetable:
             moved = any(getattr(edited, field) != getattr(schedule, field) for field in TIMING)
             return restarted(edited, now) if moved or (edited.enabled and not schedule.enabled) else edited
 
-        what = What.CHANGED
+        kind = EventKind.CHANGED
         if set(said) == {"enabled"}:
-            what = What.ENABLED if said["enabled"] else What.DISABLED
-        return self._change(name, tenant, what, edit, actor, reason)
+            kind = EventKind.ENABLED if said["enabled"] else EventKind.DISABLED
+        return self._change(name, tenant, kind, edit, actor, reason)
 
     def enable(self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "") -> Schedule:
         """Let it run again, from now on: what was missed meanwhile stays missed."""
@@ -136,7 +138,7 @@ class Timetable:
         check_name("actor", actor)
         for _ in range(TRIES):
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
-            if remove(self._engine, schedule, Act(What.DELETED, now, actor, reason)):
+            if remove(self._engine, schedule, Act(EventKind.DELETED, now, actor, reason)):
                 return
         raise NotPossible(f"schedule {name!r} keeps changing; try again")
 
@@ -156,8 +158,8 @@ class Timetable:
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
             job = job_of(schedule, now, now, id_=id_)
             after = schedule.evolve(revision=schedule.revision + 1)
-            line = Act(What.RUN_REQUESTED, now, actor, reason).line(after)
-            saved = self._engine.save(after, before=schedule, line=line, job=job)
+            event = Act(EventKind.RUN_REQUESTED, now, actor, reason).event(after)
+            saved = self._engine.save(after, before=schedule, event=event, job=job)
             if saved.done and saved.receipt is not None:
                 if saved.receipt.refused:
                     raise InvalidJob("payload", saved.receipt.refused)
@@ -172,7 +174,7 @@ class Timetable:
     def events(self, name: str, *, tenant: str | None = None) -> Sequence[Event]:
         """What was done to a schedule, oldest first; also to one that is gone."""
         named = Schedule(name, "", datetime.min.replace(tzinfo=UTC), tenant=self._of(tenant) or "default")
-        return [line for line in self._engine.events(subject(named)) if line.tenant == named.tenant]
+        return [event for event in self._engine.events(subject(named)) if event.tenant == named.tenant]
 
     def _of(self, tenant: str | None, default: str | None = "default") -> str | None:
         if self._tenant is None:
@@ -190,7 +192,7 @@ class Timetable:
         self,
         name: str,
         tenant: str | None,
-        what: What,
+        kind: EventKind,
         edit: Callable[[Schedule, datetime], Schedule],
         actor: str,
         reason: str,
@@ -199,7 +201,7 @@ class Timetable:
         for _ in range(TRIES):
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
             after = edit(schedule, now).evolve(updated_at=now)
-            changed = put(self._engine, after, schedule, Act(what, now, actor, reason))
+            changed = put(self._engine, after, schedule, Act(kind, now, actor, reason))
             if changed is not None:
                 return changed
         raise NotPossible(f"schedule {name!r} keeps changing; try again")
@@ -218,7 +220,7 @@ def reconcile(engine: Engine, wanted: Schedule, *, actor: str) -> bool:
         if found is None:
             made = wanted.evolve(created_at=now, updated_at=now)
             made = made.evolve(next_at=next_tick(made, now))
-            if put(engine, made, None, Act(What.CREATED, now, actor, "declared in code")) is not None:
+            if put(engine, made, None, Act(EventKind.CREATED, now, actor, "declared in code")) is not None:
                 return True
         elif found.declared == wanted.declared:
             return False
@@ -227,7 +229,7 @@ def reconcile(engine: Engine, wanted: Schedule, *, actor: str) -> bool:
             after = after.evolve(declared=wanted.declared, updated_at=now)
             if any(getattr(after, field) != getattr(found, field) for field in TIMING):
                 after = restarted(after, now)
-            if put(engine, after, found, Act(What.CHANGED, now, actor, "declared in code")) is not None:
+            if put(engine, after, found, Act(EventKind.CHANGED, now, actor, "declared in code")) is not None:
                 return True
     raise EngineUnavailable(f"schedule {wanted.name!r} keeps changing; repeating is safe")
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from treadle.edits import Act, put
-from treadle.engines.contract import Engine, Receipt
+from treadle.engines.contract import Engine
+from treadle.engines.values import Receipt
 from treadle.errors import EngineError, EngineUnavailable
-from treadle.model import Job, What, checked, new_id
+from treadle.model import EventKind, Job, checked, new_id
 from treadle.model.records import Schedule
 from treadle.schedules.api import reconcile
 from treadle.schedules.rules import LATE, firing, job_of
-from treadle.worker.config import Plan
 
 log = logging.getLogger("treadle.scheduler")
 
@@ -28,14 +28,23 @@ class Scheduler:
     """The schedules' part of one worker; `tick` is called between its turns."""
 
     def __init__(
-        self, engine: Engine, plan: Plan, declared: Sequence[Schedule] = (), logger: logging.Logger | None = None
+        self,
+        engine: Engine,
+        actor: str,
+        declared: Sequence[Schedule] = (),
+        *,
+        interval: float = 1.0,
+        enabled: bool = True,
+        logger: logging.Logger | None = None,
     ) -> None:
+        """`actor` is named in the audit trail; `interval` is the time in seconds between two looks."""
         self._engine = engine
-        self._plan = plan
+        self._actor = actor
+        self._interval = interval
         self._declared = declared
         self._log = logger or log
-        self._late = max(LATE, 2 * plan.tick)
-        self._look_at = 0.0 if plan.schedules else float("inf")
+        self._late = max(LATE, 2 * interval)
+        self._look_at = 0.0 if enabled else float("inf")
         self._made = False
         self._bounded: dict[tuple[str, str], datetime | None] = {}  # what each missed was bounded up to this tick
 
@@ -48,11 +57,11 @@ class Scheduler:
         if time.monotonic() < self._look_at:
             return False
         self._made = False
-        self._look_at = time.monotonic() + self._plan.tick  # if it fails, not again at once
+        self._look_at = time.monotonic() + self._interval  # if it fails, not again at once
         self._declared = [wanted for wanted in self._declared if not self._brought(wanted)]
         asked = time.monotonic()
-        found = self._engine.due(limit=BATCH, ahead=self._plan.tick)
-        self._look_at = asked + (0.0 if len(found) == BATCH else self._plan.tick)
+        found = self._engine.due(limit=BATCH, ahead=self._interval)
+        self._look_at = asked + (0.0 if len(found) == BATCH else self._interval)
         until = time.monotonic() + LONGEST
         for place, schedule in enumerate(found):
             if place and time.monotonic() > until:  # the jobs come first; go on after a turn, but not before the first
@@ -73,7 +82,7 @@ class Scheduler:
     def _brought(self, wanted: Schedule) -> bool:
         """Bring what code declares into the store; False if that must be tried again, which stops nothing else."""
         try:
-            if reconcile(self._engine, wanted, actor=self._plan.name):
+            if reconcile(self._engine, wanted, actor=self._actor):
                 self._log.info("schedule %s: brought up to date with the code", wanted.name)
         except EngineError as error:
             self._log.warning("schedule %s: not brought up to date with the code yet: %s", wanted.name, error)
@@ -135,5 +144,5 @@ class Scheduler:
         now = self._engine.now()
         why = f"disabled, for it cannot be read: {error}"
         after = schedule.evolve(enabled=False, updated_at=now)
-        if put(self._engine, after, schedule, Act(What.DISABLED, now, self._plan.name, why)) is not None:
+        if put(self._engine, after, schedule, Act(EventKind.DISABLED, now, self._actor, why)) is not None:
             self._log.error("schedule %s: %s", schedule.name, why)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from treadle.errors import ConfigError, InvalidJob
 from treadle.model import Job, OnEnd, Scope, check_name, checked, json_text
-from treadle.model.records import Misfire, Overlap, Schedule, made_id
+from treadle.model.records import Misfire, Overlap, Schedule, derived_id
 from treadle.model.retry import Retry
 from treadle.schedules.cron import Cron, Every, Tick, next_after, time_zone
 
@@ -133,7 +133,7 @@ def _latest(schedule: Schedule, tick: datetime, until: datetime) -> datetime:
 
 def job_of(schedule: Schedule, tick: datetime, now: datetime, *, id_: str | None = None) -> Job:
     """The job of one tick; `id_` for a run between the ticks."""
-    made = made_id(f"tick\x1f{schedule.tenant}\x1f{schedule.name}\x1f{tick.isoformat()}", tick)
+    made = derived_id(f"tick\x1f{schedule.tenant}\x1f{schedule.name}\x1f{tick.isoformat()}", tick)
     key, scope = None, None
     if schedule.overlap is not Overlap.ALLOW:
         key = f"schedule:{schedule.name}"
@@ -190,7 +190,7 @@ def job_of_row(parent: Job, payload_json: str, on_end: OnEnd | None, now: dateti
     told = parent.payload
     schedule = Schedule(created_at=now, tenant=parent.tenant, **told["schedule"])
     name = f"row\x1f{parent.id}\x1f{schedule.tenant}\x1f{schedule.name}\x1f{told['tick']}\x1f{payload_json}"
-    id_ = made_id(name, now.fromisoformat(told["tick"]))
+    id_ = derived_id(name, now.fromisoformat(told["tick"]))
     return checked(job_of(schedule, now, now, id_=id_).evolve(payload_json=payload_json, on_end=on_end))
 
 

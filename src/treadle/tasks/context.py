@@ -1,11 +1,11 @@
-"""What a handler is given beside its arguments, and the attempt behind it."""
+"""What a handler is given beside its arguments."""
 
 import logging
 import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from treadle.errors import ConfigError, InvalidJob, LeaseLost
 from treadle.model import Job, Progress, clean
@@ -13,7 +13,7 @@ from treadle.model import Job, Progress, clean
 NOTE_CAP = 500
 
 
-class Told(Enum):
+class StopReason(Enum):
     """Why a handler was asked to stop."""
 
     CANCEL = "its cancellation was requested"
@@ -22,39 +22,14 @@ class Told(Enum):
     LOST = "its lease was lost"
 
 
-class Attempt:
-    """One holder's try at a job: the mutable side, shared by the worker's threads and the handler's context."""
+class RunningAttempt(Protocol):
+    """What the context needs of the attempt behind it (worker.attempt.Attempt)."""
 
-    __slots__ = ("abandoned", "alarm", "cost_micros", "ended", "job", "lease_ends", "pause", "progress", "queued_at",
-                 "settled", "started_at", "stop", "told")  # fmt: skip
-
-    def __init__(self, job: Job, *, lease_ends: float, queued_at: float) -> None:
-        self.job = job
-        self.lease_ends = lease_ends  # on the monotonic clock, counted from before the claim was sent
-        self.queued_at = queued_at
-        self.started_at: datetime | None = None
-        self.progress: Progress | None = None
-        self.cost_micros = job.cost_micros
-        self.told: Told | None = None
-        self.stop: Callable[[], object] | None = None  # how to interrupt the handler, if there is a way
-        self.alarm: Any = None  # the timer that will tell it about its timeout
-        self.pause = 0.0  # seconds waited lately for a row that somebody else has locked
-        self.settled = False  # written by the handler itself, in its own transaction
-        self.ended = False  # its outcome is known, and on its way to the store
-        self.abandoned = False  # its job was settled or lost while the handler still runs
-
-    def tell(self, why: Told) -> None:
-        """Ask the handler to stop; being lost is the last word."""
-        if self.told is not Told.LOST:
-            self.told = why
-
-    def job_so_far(self) -> Job:
-        """The job with what this attempt has told so far."""
-        return self.job.evolve(
-            started_at=self.started_at or self.job.started_at,
-            progress=self.progress or self.job.progress,
-            cost_micros=self.cost_micros,
-        )
+    job: Job
+    stop_reason: StopReason | None
+    progress: Progress | None
+    cost_micros: int
+    abandoned: bool
 
 
 class Context:
@@ -66,9 +41,9 @@ class Context:
 
     def __init__(
         self,
-        attempt: Attempt,
-        settle: Callable[[Attempt, Any, Any], None],
-        asettle: Callable[[Attempt, Any, Any], Awaitable[None]] | None = None,
+        attempt: RunningAttempt,
+        settle: Callable[[Any, Any, Any], None],
+        asettle: Callable[[Any, Any, Any], Awaitable[None]] | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
         self._attempt = attempt
@@ -94,7 +69,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the handler should stop: cancelled on request, past its timeout, shutting down, or lease lost."""
-        return self._attempt.told is not None
+        return self._attempt.stop_reason is not None
 
     @property
     def log(self) -> "logging.LoggerAdapter[logging.Logger]":
@@ -132,5 +107,7 @@ class Context:
         await self._asettle(self._attempt, tx, result)
 
     def _alive(self, advice: str = "") -> None:
-        if self._attempt.told is Told.LOST or self._attempt.abandoned:
-            raise LeaseLost(f"job {self.job.id} is no longer yours: {(self._attempt.told or Told.LOST).value}{advice}")
+        if self._attempt.stop_reason is StopReason.LOST or self._attempt.abandoned:
+            raise LeaseLost(
+                f"job {self.job.id} is no longer yours: {(self._attempt.stop_reason or StopReason.LOST).value}{advice}"
+            )

@@ -17,7 +17,7 @@ SCHEDULING = (
 """What `@app.task(...)` may say beside OPTIONS, to be run by itself."""
 
 
-class Tasks(Mapping[str, Task[..., Any]]):
+class TaskRegistry(Mapping[str, Task[..., Any]]):
     """What is registered with an app; `defaults` are the options that hold for all of them."""
 
     def __init__(self, enqueuer: Enqueuer, defaults: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from treadle.engines.contract import Receipt
+from treadle.engines.values import Receipt
 from treadle.errors import ConfigError, InvalidJob
 from treadle.model import FollowUp, Job, OnEnd, Scope, check_name, check_retry, checked, new_id
 from treadle.model.clock import Duration, seconds

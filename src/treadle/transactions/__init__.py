@@ -7,18 +7,14 @@ threads, and no library is loaded that the caller has not loaded. One file a lib
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from treadle.engines.contract import Engine, Ruling
-from treadle.errors import EngineUnavailable, LeaseLost
-from treadle.model import State, json_text, lifecycle
-from treadle.tasks.context import Attempt
 from treadle.transactions.dynamodb import Collected
 from treadle.transactions.families import family_of, refuse_colour
 from treadle.transactions.joined import Joined, Rows, Step, Steps, inside, meaning
 
-__all__ = ["Steps", "arun_in", "asettle_in", "committed", "run", "run_in", "settle_in", "waits"]
+__all__ = ["Steps", "arun_in", "run", "run_in"]
 
 T = TypeVar("T")
 
@@ -72,48 +68,6 @@ def run(steps: Steps[T]) -> T:
         return _sleep(step)
 
     return _drive(steps, answer)
-
-
-def settle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:
-    """ctx.settle: write the attempt's success in the handler's own transaction."""
-    run_in(tx, _settling(engine, attempt, result))
-    attempt.settled = True
-
-
-async def asettle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:
-    """ctx.asettle: the same in a transaction of an async library."""
-    await arun_in(tx, _settling(engine, attempt, result))
-    attempt.settled = True
-
-
-def committed(engine: Engine, attempt: Attempt) -> bool:
-    """Whether what `settle_in` wrote was committed."""
-    [job] = engine.get([attempt.job.id])
-    return job is None or job.state is not State.RUNNING or job.lease_token != attempt.job.lease_token
-
-
-def waits() -> Iterable[float]:
-    """How many seconds to wait, try by try, for somebody else's open transaction: about four in all."""
-    return [min(0.25, 0.01 * 2**tries) for tries in range(20)]
-
-
-def _settling(engine: Engine, attempt: Attempt, result: Any) -> Steps[None]:
-    outcome = lifecycle.Succeeded(None if result is None else json_text(result, "result"))
-    now, id_ = engine.now(), attempt.job.id
-    for wait in waits():
-        verdict = yield from engine.settle_script(lifecycle.settle(attempt.job_so_far(), outcome, now))
-        match verdict.ruling:
-            case Ruling.APPLIED:
-                return
-            case Ruling.STALE:  # a cancel request came meanwhile: a success still stands
-                attempt.job = verdict.job or attempt.job
-            case Ruling.BUSY:  # most likely our own heartbeat
-                yield wait
-            case Ruling.ALREADY:  # its commit was not heard of, and the handler tries again
-                raise LeaseLost(f"job {id_} was settled before, by this same attempt: roll your transaction back")
-            case Ruling.LOST | Ruling.REFUSED:
-                raise LeaseLost(f"job {id_} is no longer yours: roll your transaction back")
-    raise EngineUnavailable(f"job {id_} is locked by another open transaction: roll yours back and repeat it")
 
 
 def _sleep(seconds: float) -> Rows:

@@ -4,7 +4,7 @@ import json
 import time
 from typing import Any
 
-from treadle.engines.contract import ITEMS
+from treadle.engines.scripts import ITEMS
 from treadle.errors import ConfigError
 from treadle.transactions.joined import Rows, Step
 

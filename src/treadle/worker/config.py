@@ -1,25 +1,15 @@
 """How a worker works: the settings, and what its caller says instead."""
 
-import os
-import secrets
-import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from treadle.engines.contract import Retention
-from treadle.errors import ConfigError
-from treadle.model import check_name
-from treadle.model.clock import Duration, seconds
+from treadle.engines.values import Retention
 
-if TYPE_CHECKING:
-    from treadle.app.settings import Settings
-
-DAY = timedelta(days=1)
 SWEEP = 1.0  # seconds; with the lease it bounds how long a crash goes unseen
 
 
-class Plan(NamedTuple):
+class WorkerConfig(NamedTuple):
     """How a worker works; times are seconds."""
 
     name: str
@@ -35,63 +25,8 @@ class Plan(NamedTuple):
     end_expired: bool = True
     start_first: bool = False  # write that a job starts before it does, not with the next write
     keep: Retention = Retention()
-    keep_lines: timedelta | None = None  # of the audit trail
+    keep_events: timedelta | None = None  # of the audit trail
     beat: float = 10.0  # says that it is alive
     schedules: bool = True
     tick: float = 1.0  # looks for schedules that are due
     budgets: Mapping[str, int] = {}  # of a tenant, in millionths a day
-
-
-def plan_from(settings: "Settings", given: Mapping[str, Any]) -> Plan:
-    """The plan of these settings, except for what is `given` and not None; ConfigError for one that cannot work."""
-    said = {name: value for name, value in given.items() if value is not None}
-    lanes = said.get("lanes", settings.lanes)
-    plan = Plan(
-        name=_name("name", said.get("name") or _own_name()),
-        queues=_names("queues", said.get("queues", settings.queues)),
-        lanes=None if lanes is None else _names("lanes", lanes, empty_allowed=True),
-        concurrency=said.get("concurrency", settings.concurrency),
-        batch=settings.batch,
-        lease=_span("lease", said.get("lease", settings.lease), least=0.5),
-        grace=_span("grace", said.get("grace", settings.grace)),
-        poll=_span("poll", said.get("poll", settings.poll), least=0.01),
-        sweep=_span("sweep", settings.sweep, least=0.05),
-        fail_unknown=settings.unknown_tasks == "fail",
-        end_expired=settings.expired_jobs == "cancel",
-        start_first=settings.start == "first",
-        keep=settings.keep,
-        keep_lines=settings.keep_lines,
-        beat=_span("beat", settings.beat, least=0.1),
-        schedules=settings.schedules,
-        tick=_span("schedule_tick", settings.schedule_tick, least=0.05),
-        budgets=settings.budgets,
-    )
-    ages = [plan.keep.states, *plan.keep.tasks.values()] if plan.budgets else []
-    if any(age is not None and age < DAY for kept in ages for age in kept.values()):
-        raise ConfigError("budgets: what was spent is read from finished jobs; each keep_… must be '1d' or more")
-    if not 1 <= plan.concurrency <= 1000:
-        raise ConfigError(f"concurrency: {plan.concurrency} must be from 1 to 1,000")
-    return plan
-
-
-def _own_name() -> str:
-    """Host and process, and something that no other has: containers may share both."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
-
-
-def _names(field: str, names: Sequence[str], *, empty_allowed: bool = False) -> tuple[str, ...]:
-    if isinstance(names, str) or not names:
-        raise ConfigError(f"{field}: {names!r} must be a list of at least one name")
-    return tuple(name if empty_allowed and name == "" else _name(field, name) for name in names)
-
-
-def _name(field: str, name: str) -> str:
-    check_name(field, name)
-    return name
-
-
-def _span(what: str, given: Duration, least: float = 0.0) -> float:
-    value = seconds(given, what)
-    if value < least:
-        raise ConfigError(f"{what}: {value:g} s is too short; the least is {least:g} s")
-    return value

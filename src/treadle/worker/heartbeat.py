@@ -5,16 +5,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from treadle.engines.contract import Engine, Hold, Renewal
+from treadle.engines.contract import Engine
+from treadle.engines.values import Lease, Renewal
 from treadle.errors import EngineError
-from treadle.tasks.context import Attempt, Told
+from treadle.tasks.context import StopReason
+from treadle.worker.attempt import Attempt
 
 log = logging.getLogger("treadle.keeper")
 
 MARGIN = 0.2  # of a lease: an attempt is given up this long before somebody else may take its job
 
 
-class Keeper:
+class Heartbeat:
     """Renews every lease / 3; tells attempts that they are cancelled, or lost.
 
     `held` lists the attempts; `tell` reaches an attempt's handler; `heard` is told how long the store was silent.
@@ -26,14 +28,14 @@ class Keeper:
         lease: float,
         *,
         held: Callable[[], Sequence[Attempt]],
-        tell: Callable[[Attempt, Told], None],
+        tell: Callable[[Attempt, StopReason], None],
         heard: Callable[[float], None],
         logger: logging.Logger | None = None,
     ) -> None:
         self._engine = engine
         self._lease = lease
         self._held = held
-        self._tell = tell
+        self._request_stop = tell
         self._heard = heard
         self._log = logger or log
         self._stop = threading.Event()
@@ -77,7 +79,7 @@ class Keeper:
         if not attempts:
             return True
         asked = time.monotonic()
-        holds = [Hold(a.job.id, a.job.lease_token or "", a.started_at, a.progress, a.cost_micros) for a in attempts]
+        holds = [Lease(a.job.id, a.job.lease_token or "", a.started_at, a.progress, a.cost_micros) for a in attempts]
         try:
             answers = self._engine.extend(holds, lease=self._lease)
         finally:
@@ -89,14 +91,14 @@ class Keeper:
             match answer.renewal:
                 case Renewal.RENEWED:
                     attempt.lease_ends = asked + self._lease  # from before the call: never later than the store's
-                    if answer.cancel_requested and attempt.told is None:
-                        self._tell(attempt, Told.CANCEL)
+                    if answer.cancel_requested and attempt.stop_reason is None:
+                        self._request_stop(attempt, StopReason.CANCEL)
                 case Renewal.BUSY:  # locked: nobody can take it now, and recoverers wait a period for us
                     attempt.lease_ends = max(attempt.lease_ends, time.monotonic() + self._lease)
                 case Renewal.MISSED:
                     pass
                 case Renewal.LOST:
-                    self._tell(attempt, Told.LOST)
+                    self._request_stop(attempt, StopReason.LOST)
         return not any(busy)
 
     def give_up_unrenewed(self, attempts: Sequence[Attempt]) -> None:
@@ -106,6 +108,6 @@ class Keeper:
         """
         limit = time.monotonic() + self._lease * MARGIN
         for attempt in attempts:
-            if attempt.lease_ends < limit and attempt.told is not Told.LOST and not attempt.ended:
+            if attempt.lease_ends < limit and attempt.stop_reason is not StopReason.LOST and not attempt.ended:
                 self._log.error("job %s: its lease could not be renewed, the attempt is given up", attempt.job.id)
-                self._tell(attempt, Told.LOST)
+                self._request_stop(attempt, StopReason.LOST)

@@ -16,13 +16,15 @@ from treadle.engines.contract import Engine
 from treadle.errors import UnknownTask
 from treadle.model import Reason
 from treadle.model.lifecycle import Outcome, Refused, Released, Snoozed
-from treadle.tasks.context import Attempt, Context, Told
+from treadle.tasks.context import Context, StopReason
 from treadle.tasks.task import Task
-from treadle.transactions import asettle_in, settle_in
-from treadle.worker.config import Plan
-from treadle.worker.executors import Call, error_from, timed_out
+from treadle.worker.attempt import Attempt
+from treadle.worker.config import WorkerConfig
+from treadle.worker.executors import Call
 from treadle.worker.executors.loop import LoopExecutor
 from treadle.worker.executors.threads import ThreadExecutor
+from treadle.worker.outcomes import error_from, timed_out
+from treadle.worker.settle import asettle_in, settle_in
 
 log = logging.getLogger("treadle.worker")
 
@@ -37,7 +39,7 @@ class Slots:
         engine: Engine,
         tasks: Mapping[str, Task[Any, Any]],
         *,
-        plan: Plan,
+        config: WorkerConfig,
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Attempt, Outcome | None], None],
         clear: Callable[[Attempt], None],
@@ -52,8 +54,8 @@ class Slots:
         self._closed = False
         self._freed = asyncio.Event()
         self._engine, self._tasks, self._loop = engine, tasks, loop
-        self._size, self._lease, self._grace = plan.concurrency, plan.lease, plan.grace
-        self._start = clear if plan.start_first else self.launch
+        self._size, self._lease, self._grace = config.concurrency, config.lease, config.grace
+        self._start = clear if config.start_first else self.launch
         self._logger, self._log = logger, logger or log
         self._report, self._clear, self._exhausted = report, clear, exhausted
         self._on_loop = LoopExecutor(loop, self._done_on_loop, engine.now)
@@ -76,7 +78,7 @@ class Slots:
     def launch(self, attempt: Attempt) -> None:
         """Start one attempt whose slot is already counted, if it has half its lease left."""
         job = attempt.job
-        if self._closed or attempt.told is not None or attempt.lease_ends - time.monotonic() < self._lease / 2:
+        if self._closed or attempt.stop_reason is not None or attempt.lease_ends - time.monotonic() < self._lease / 2:
             self._end(attempt, Released())
             return
         task = self._tasks.get(job.task)
@@ -98,7 +100,7 @@ class Slots:
         if attempt in self.running:
             if attempt.stop is not None:
                 attempt.stop()
-            if attempt.told is Told.LOST:
+            if attempt.stop_reason is StopReason.LOST:
                 if attempt.alarm is not None:
                     attempt.alarm.cancel()
                 attempt.alarm = self._loop.call_later(self._grace, self._abandon, attempt, None)
@@ -125,14 +127,14 @@ class Slots:
         """Let what runs finish for `patience` seconds, then stop it; whoever goes on is released unburnt."""
         await self._quiet(patience, hurry)
         for attempt in tuple(self.running):
-            attempt.tell(Told.SHUTDOWN)
+            attempt.request_stop(StopReason.SHUTDOWN)
             self.interrupt(attempt)
         await self._quiet(min(1.0, patience), None)  # a moment for coroutines to clean up
 
     def abandon_all(self) -> None:
         """Release what still runs: the worker will not be there to see it end."""
         for attempt in tuple(self.running):
-            attempt.tell(Told.SHUTDOWN)
+            attempt.request_stop(StopReason.SHUTDOWN)
             self._abandon(attempt, Released())
 
     async def _quiet(self, patience: float, hurry: asyncio.Event | None) -> None:
@@ -160,9 +162,9 @@ class Slots:
 
     def _time_out(self, attempt: Attempt) -> None:
         """Tell a handler that its time is up; one that goes on past the grace time loses its slot."""
-        if attempt in self.running and attempt.told in (None, Told.CANCEL):
-            if attempt.told is None:
-                attempt.tell(Told.TIMEOUT)
+        if attempt in self.running and attempt.stop_reason in (None, StopReason.CANCEL):
+            if attempt.stop_reason is None:
+                attempt.request_stop(StopReason.TIMEOUT)
             self.interrupt(attempt)
             outcome = timed_out(attempt, self._engine.now())
             attempt.alarm = self._loop.call_later(self._grace, self._abandon, attempt, outcome)

@@ -17,21 +17,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
-from treadle.engines.contract import Claim, Engine, Hold, Renewal, Ruling, Verdict
+from treadle.engines.contract import Engine
+from treadle.engines.values import Claim, Lease, Renewal, Ruling, Verdict
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Change, Job, Reason, State, lifecycle, new_id
 from treadle.model.lifecycle import Outcome, Refused, Released
-from treadle.model.records import Member, Schedule, silence
+from treadle.model.records import Schedule, WorkerInfo, silence
 from treadle.schedules.firing import Scheduler
-from treadle.tasks.context import Attempt, Told
+from treadle.tasks.context import StopReason
 from treadle.tasks.task import Task
-from treadle.transactions import committed
-from treadle.worker.config import Plan
-from treadle.worker.executors import error_from, uncommitted
-from treadle.worker.heartbeat import Keeper
+from treadle.worker.attempt import Attempt
+from treadle.worker.config import WorkerConfig
+from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.maintenance.housekeeping import Housekeeping
-from treadle.worker.maintenance.presence import Membership
+from treadle.worker.maintenance.presence import Presence
 from treadle.worker.maintenance.recovery import Upkeep
+from treadle.worker.outcomes import error_from, uncommitted
+from treadle.worker.settle import committed
 from treadle.worker.slots import Slots
 
 log = logging.getLogger("treadle.worker")
@@ -59,27 +61,29 @@ class Worker:
         self,
         engine: Engine,
         tasks: Mapping[str, Task[Any, Any]],
-        plan: Plan,
+        config: WorkerConfig,
         logger: logging.Logger | None = None,
         *,
         declared: Sequence[Schedule] = (),
     ) -> None:
-        self.plan = plan
+        self.config = config
         self.exhausted = False  # whether it stopped by itself: too many handlers that never end
         self._engine = engine
         self._tasks = tasks
         self._logger, self._log = logger, logger or log
-        self._membership = Membership(engine, plan, self._versions, lambda: len(self._held))
+        self._membership = Presence(engine, config, self._versions, lambda: len(self._held))
         self._upkeep = Upkeep(
             engine,
-            plan,
+            config,
             holds=self._holds,
-            scheduler=Scheduler(engine, plan, declared, logger),
-            housekeeping=Housekeeping(engine, plan, tasks, self._membership.beat, logger),
+            scheduler=Scheduler(
+                engine, config.name, declared, interval=config.tick, enabled=config.schedules, logger=logger
+            ),
+            housekeeping=Housekeeping(engine, config, tasks, self._membership.beat, logger),
             logger=logger,
         )
-        self._keeper = Keeper(
-            engine, plan.lease, held=self._kept, tell=self._tell, heard=self._upkeep.heard, logger=logger
+        self._keeper = Heartbeat(
+            engine, config.lease, held=self._kept, tell=self._request_stop, heard=self._upkeep.heard, logger=logger
         )
         self._held: dict[str, Attempt] = {}  # by job id: claimed and not yet settled
         self._holding = threading.Lock()
@@ -143,11 +147,11 @@ class Worker:
     async def __aenter__(self) -> Self:
         for task in self._tasks.values():
             task.payload  # noqa: B018 - a handler that cannot be called is an error now, not at its first job
-        plan, self._loop, self._hurry = self.plan, asyncio.get_running_loop(), asyncio.Event()
+        config, self._loop, self._hurry = self.config, asyncio.get_running_loop(), asyncio.Event()
         self._slots = Slots(
             self._engine,
             self._tasks,
-            plan=plan,
+            config=config,
             loop=self._loop,
             report=self._report,
             clear=self._clear,
@@ -158,9 +162,9 @@ class Worker:
         self._turning = threading.Thread(target=self._serve, name="treadle-engine", daemon=True)
         self._keeper.start()
         self._turning.start()
-        self._log.info("worker %s: queues %s, %d slots", plan.name, ", ".join(plan.queues), plan.concurrency)
+        self._log.info("worker %s: queues %s, %d slots", config.name, ", ".join(config.queues), config.concurrency)
         for task in self._tasks.values():
-            if task.options.queue not in plan.queues:
+            if task.options.queue not in config.queues:
                 self._log.info(
                     "task %s goes to queue %s, which this worker does not serve", task.name, task.options.queue
                 )
@@ -180,15 +184,15 @@ class Worker:
         self._stopping = True
         self._slots.close()
         if self._slots.running:
-            self._log.info("stopping: %d jobs may run for %g s more", len(self._slots.running), self.plan.grace)
+            self._log.info("stopping: %d jobs may run for %g s more", len(self._slots.running), self.config.grace)
         try:
-            await self._slots.drain(self.plan.grace, self._hurry)
+            await self._slots.drain(self.config.grace, self._hurry)
         finally:  # also when the host gives up waiting: what runs is released, not failed
             self._slots.abandon_all()
             self._drained = True
             self._wake.set()
         await asyncio.to_thread(self._turning.join)
-        self._log.info("worker %s stopped", self.plan.name)
+        self._log.info("worker %s stopped", self.config.name)
 
     def _give_in(self) -> None:
         """Too many slots are lost to handlers that never end: only a new process gets them back."""
@@ -201,7 +205,7 @@ class Worker:
 
     def _report(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """How an attempt ended. None, or a lost lease: there is nothing to write."""
-        if outcome is None or attempt.told is Told.LOST:
+        if outcome is None or attempt.stop_reason is StopReason.LOST:
             self._forget(attempt)
         else:
             attempt.ended = True
@@ -227,14 +231,14 @@ class Worker:
         self._starting.append(attempt)
         self._wake.set()
 
-    def _tell(self, attempt: Attempt, why: Told) -> None:
+    def _request_stop(self, attempt: Attempt, why: StopReason) -> None:
         """Ask a handler to stop; a lost job is forgotten here and now, for its writes would be refused."""
-        if why is Told.LOST:
+        if why is StopReason.LOST:
             self._forget(attempt)
             self._wake.set()
             if attempt.settled:  # by the handler, in its own transaction: it need not be stopped for that
                 return
-        attempt.tell(why)
+        attempt.request_stop(why)
         self._on_loop(self._slots.interrupt, attempt)
 
     def _on_loop(self, call: Any, *arguments: Any) -> None:
@@ -292,7 +296,7 @@ class Worker:
                         short = len(turn.jobs) < claim.limit
                         self._idle = short and not claim.unless  # then a look for orphans follows, if it is time
                         if short and not self._orphans_due:
-                            rest_until = time.monotonic() + self.plan.poll
+                            rest_until = time.monotonic() + self.config.poll
                         jobs = self._orphans(turn.jobs, claimed) if claim.unless else turn.jobs
                         claim = None
                         self._take(jobs, claimed)
@@ -319,13 +323,13 @@ class Worker:
 
     def _wish(self) -> Claim | None:
         """A claim for as many jobs as will start within a fraction of a second."""
-        plan = self.plan
-        capacity = plan.concurrency - self._slots.lost + int(self._rate * AHEAD)
-        room = min(plan.batch or LARGEST_BATCH, LARGEST_BATCH, capacity - len(self._held) + len(self._settling))
+        config = self.config
+        capacity = config.concurrency - self._slots.lost + int(self._rate * AHEAD)
+        room = min(config.batch or LARGEST_BATCH, LARGEST_BATCH, capacity - len(self._held) + len(self._settling))
         if room <= 0 or self._stopping:
             return None
         wish = Claim(
-            new_id(), plan.name, room, plan.lease, plan.queues, plan.lanes, tuple(self._tasks), self._versions()
+            new_id(), config.name, room, config.lease, config.queues, config.lanes, tuple(self._tasks), self._versions()
         )
         if self._orphans_due:  # only when nothing else is due: such a claim puts away all that it does not take
             self._orphans_at = time.monotonic() + ORPHANS
@@ -334,7 +338,7 @@ class Worker:
 
     @property
     def _orphans_due(self) -> bool:
-        due = self.plan.fail_unknown and self._idle and time.monotonic() >= self._orphans_at
+        due = self.config.fail_unknown and self._idle and time.monotonic() >= self._orphans_at
         return due and self._membership.sure
 
     def _versions(self) -> dict[str, int]:
@@ -343,7 +347,7 @@ class Worker:
     def _known_to_somebody(self) -> tuple[str, ...]:
         """The tasks that some live worker runs: jobs of any other are failed by whoever meets them."""
         now = self._engine.now()
-        alive = [member for member in self._engine.records(Member) if member.alive(now)]
+        alive = [member for member in self._engine.records(WorkerInfo) if member.alive(now)]
         return tuple({*self._tasks, *(task for member in alive for task in member.tasks)})
 
     def _orphans(self, jobs: list[Job], sent: float) -> list[Job]:
@@ -351,7 +355,7 @@ class Worker:
         known = set(self._known_to_somebody()) if jobs else set()
         for job in jobs:
             if job.task in known:
-                attempt = Attempt(job, lease_ends=sent + self.plan.lease, queued_at=time.monotonic())
+                attempt = Attempt(job, lease_ends=sent + self.config.lease, queued_at=time.monotonic())
                 with self._holding:
                     self._held[job.id] = attempt
                 self._report(attempt, Released())
@@ -361,10 +365,10 @@ class Worker:
         """Hand claimed jobs to the slots; their leases count from before the claim was first sent."""
         if jobs:
             now = time.monotonic()
-            attempts = [Attempt(job, lease_ends=sent + self.plan.lease, queued_at=now) for job in jobs]
+            attempts = [Attempt(job, lease_ends=sent + self.config.lease, queued_at=now) for job in jobs]
             for attempt in attempts:
                 if (old := self._held.get(attempt.job.id)) is not None:
-                    self._tell(old, Told.LOST)
+                    self._request_stop(old, StopReason.LOST)
                 with self._holding:
                     self._held[attempt.job.id] = attempt
             self._on_loop(self._slots.add, attempts)
@@ -376,11 +380,11 @@ class Worker:
 
     def _rest(self, rest: float) -> bool:
         """Wait for an outcome, a hint, or the next chore; whether there may be something to claim."""
-        patience = GLANCE if self._held else min(self.plan.poll, self.plan.sweep)  # chores do not wait for the poll
+        patience = GLANCE if self._held else min(self.config.poll, self.config.sweep)  # chores do not wait for the poll
         if not self._stopping:
             patience = min(patience, self._upkeep.scheduler.wait())
         if rest > 0 and not self._stopping:
-            hinted = self._engine.wait(self.plan.queues, min(rest, patience), self._wake)
+            hinted = self._engine.wait(self.config.queues, min(rest, patience), self._wake)
         else:
             hinted = self._wake.wait(patience)
         if self._slots.crowded:
@@ -448,8 +452,10 @@ class Worker:
     def _write_starts(self) -> None:
         """Write that these attempts start, then let them; one whose row is locked waits for the next time."""
         attempts = [self._starting.popleft() for _ in range(len(self._starting))]
-        given_up = [attempt for attempt in attempts if attempt.told is Told.LOST]  # meanwhile: not held any more
-        attempts = [attempt for attempt in attempts if attempt.told is not Told.LOST]
+        given_up = [
+            attempt for attempt in attempts if attempt.stop_reason is StopReason.LOST
+        ]  # meanwhile: not held any more
+        attempts = [attempt for attempt in attempts if attempt.stop_reason is not StopReason.LOST]
         for attempt in given_up:
             self._on_loop(self._slots.launch, attempt)  # which frees its slot
         # Until the last suspect's end is written, the next one could take it along, and it would pay for that.
@@ -459,17 +465,17 @@ class Worker:
         if not attempts:
             return
         started_at, sent = self._engine.now(), time.monotonic()
-        holds = [Hold(attempt.job.id, attempt.job.lease_token or "", started_at) for attempt in attempts]
-        for attempt, held in zip(attempts, self._engine.extend(holds, lease=self.plan.lease), strict=True):
+        holds = [Lease(attempt.job.id, attempt.job.lease_token or "", started_at) for attempt in attempts]
+        for attempt, held in zip(attempts, self._engine.extend(holds, lease=self.config.lease), strict=True):
             self._starting.popleft()
             match held.renewal:
                 case Renewal.BUSY | Renewal.MISSED:
                     self._starting.append(attempt)
                     continue
                 case Renewal.RENEWED:
-                    attempt.started_at, attempt.lease_ends = started_at, sent + self.plan.lease
+                    attempt.started_at, attempt.lease_ends = started_at, sent + self.config.lease
                 case Renewal.LOST:
-                    self._tell(attempt, Told.LOST)
+                    self._request_stop(attempt, StopReason.LOST)
             self._on_loop(self._slots.launch, attempt)
 
     def _suspect_unwritten(self) -> bool:
@@ -486,16 +492,16 @@ class Worker:
             self._log.exception("a turn failed, next try in %.1f s", wait, exc_info=error)
         self._upkeep.heard(float("inf"))
         # Nobody could say that it is alive: give them all the time for it.
-        self._orphans_at = time.monotonic() + wait + silence(self.plan.beat)
+        self._orphans_at = time.monotonic() + wait + silence(self.config.beat)
         time.sleep(wait)
 
     def _tell_of(self, change: Change) -> None:
         """A line in the log about an attempt that ended: loud if it failed."""
         job, error = change.after, change.after.error
-        if not change.what.noteworthy:
-            self._log.debug("job %s (%s) %s on attempt %d", job.id, job.task, change.what, job.attempt)
+        if not change.kind.noteworthy:
+            self._log.debug("job %s (%s) %s on attempt %d", job.id, job.task, change.kind, job.attempt)
             return
         why = f"{error.type}: {error.message}" if error is not None else change.note
         again = f"; due again at {job.due_at:%H:%M:%S} UTC" if job.state is State.PENDING else ""
         counted = f"{job.failures} of {job.max_attempts} attempts spent"
-        self._log.warning("job %s (%s) %s, %s: %s%s", job.id, job.task, change.what, counted, why, again)
+        self._log.warning("job %s (%s) %s, %s: %s%s", job.id, job.task, change.kind, counted, why, again)

@@ -14,7 +14,6 @@ from heapq import merge
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
-from treadle.engines.contract import Claim, in_order
 from treadle.engines.dynamodb import writes
 from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed
 from treadle.engines.dynamodb.filing import Filing, Met
@@ -24,6 +23,8 @@ from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import AT_ONCE, Memory, Pools
 from treadle.engines.dynamodb.slots import Range, Slots
 from treadle.engines.dynamodb.writes import Table
+from treadle.engines.fence import in_order
+from treadle.engines.values import Claim
 from treadle.model import UUID, Job, State
 from treadle.model.records import ANY
 
@@ -104,9 +105,9 @@ class Look:
 
     def _enters(self, slot: Slot) -> bool:
         """Whether there may be jobs for this claim in a slot."""
-        if self._gate.shut(ANY, slot.queue):
+        if self._gate.blocks(ANY, slot.queue):
             return False
-        known = self._claim.takes(slot.task, slot.version) and not self._gate.shut(
+        known = self._claim.takes(slot.task, slot.version) and not self._gate.blocks(
             slot.tenant or ANY, slot.queue, slot.task
         )
         return not slot.task or known
@@ -164,9 +165,9 @@ class Look:
     def _aside(self, slot: Slot, at: Mapping[str, Any]) -> Slot | None:
         """Where a job belongs that this claim may not take; None if it may."""
         task, version, tenant = at["job_type"], int(at.get("task_version", 1)), at.get("tenant", "default")
-        if not self._claim.takes(task, version) or self._gate.shut(ANY, slot.queue, task):
+        if not self._claim.takes(task, version) or self._gate.blocks(ANY, slot.queue, task):
             return slot._replace(task=task, version=version, tenant="")
-        if self._gate.shut(tenant, slot.queue, task):
+        if self._gate.blocks(tenant, slot.queue, task):
             return slot._replace(task=task, version=version, tenant=tenant)
         return None
 
@@ -301,7 +302,7 @@ class Claims:
     def _let_through(self, items: Sequence[Item], now: datetime) -> list[Item]:
         """What of these is not paused by now, for there may be a gate; the rest is put back unstarted."""
         gate = self._keeper.look(now).gate
-        stopped = [item for item in items if gate.shut(*_scope(item))]
+        stopped = [item for item in items if gate.blocks(*_scope(item))]
         for job in self._reader.jobs(stopped):
             self._put_back(job, now)
         return [item for item in items if item not in stopped]

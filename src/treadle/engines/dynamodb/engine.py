@@ -12,24 +12,6 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
-from treadle.engines.contract import (
-    Claim,
-    Finding,
-    Half,
-    Held,
-    Hold,
-    Page,
-    Receipt,
-    Retention,
-    Saved,
-    Script,
-    Turn,
-    Verdict,
-    Walls,
-    Whatever,
-    Where,
-    arrived,
-)
 from treadle.engines.dynamodb import claims, table, writes
 from treadle.engines.dynamodb.client import BRIEFLY, Client
 from treadle.engines.dynamodb.costs import Costs
@@ -47,6 +29,24 @@ from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.storing import Storing
 from treadle.engines.dynamodb.trail import Trail
 from treadle.engines.dynamodb.writes import Part, Table
+from treadle.engines.fence import stamped
+from treadle.engines.scripts import Script
+from treadle.engines.values import (
+    Claim,
+    Finding,
+    Half,
+    JobFilter,
+    Lease,
+    Overwrite,
+    Page,
+    Receipt,
+    RenewalResult,
+    Retention,
+    RowSecurity,
+    Saved,
+    Turn,
+    Verdict,
+)
 from treadle.engines.waiting import Hints
 from treadle.errors import EngineError, EngineUnavailable, NotPossible, SchemaError
 from treadle.model import Change, Event, Job, State
@@ -73,14 +73,14 @@ class DynamoEngine:
         gate: bool = False,
         auto_migrate: bool = False,
         clock: Callable[[], datetime] | None = None,
-        everything: bool = False,
+        audit_all: bool = False,
     ) -> None:
         self.client = Client(name, region=region, endpoint=endpoint)
         self._given = clock is not None
         self._clock = clock or SystemClock().now
         self._spread = spread
         self._gate = gate  # whether a table is made with one
-        self._everything = everything
+        self._audit_all = audit_all
         self._auto_migrate = auto_migrate
         self._slots = Slots(self.client, shards)
         self._cursors = claims.Cursors()
@@ -102,7 +102,7 @@ class DynamoEngine:
                 raise
             self.migrate()
             spread = table.spread_of(self.client)
-        self._table = Table(self.client.table, spread, self._everything)
+        self._table = Table(self.client.table, spread, self._audit_all)
         self._reader = Reader(self.client, self._slots, spread, self._pools.each)
         self._storing = Storing(self.client, self._reader, self._pools, self._new)
         self._costs = Costs(self.client, self._table, self._pools.each)
@@ -142,7 +142,7 @@ class DynamoEngine:
             found = [Finding("warning", f"the table was not compared: {error}")]
         else:
             if differences:
-                return [Finding("error", line) for line in differences]
+                return [Finding("error", event) for event in differences]
             found = [Finding("ok", f"{self.client.where} is up to date")]
         drift = self.client.drift
         if drift is not None:
@@ -155,7 +155,7 @@ class DynamoEngine:
         self._pools.close()
         self.client.close()
 
-    def walls(self, walls: Walls, *, only_sql: bool = False) -> str:  # noqa: ARG002
+    def rls(self, walls: RowSecurity, *, only_sql: bool = False) -> str:  # noqa: ARG002
         raise NotPossible("DynamoDB has no row-level security: use IAM conditions, or a table for each tenant")
 
     def bound(self, tenant: str) -> "DynamoEngine":  # noqa: ARG002 - a table has no walls of its own
@@ -175,7 +175,7 @@ class DynamoEngine:
         now = now or self._clock()
         fresh: dict[str, Job] = {}
         for job in jobs:
-            fresh.setdefault(job.id, arrived(job, now))
+            fresh.setdefault(job.id, stamped(job, now))
         receipts = self._storing.store(list(fresh.values()), now)
         self._hints.wrote()
         told: list[Receipt] = []
@@ -223,7 +223,7 @@ class DynamoEngine:
 
     # ------------------------------------------------------------------------------------ in between
 
-    def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
+    def extend(self, holds: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         self._opened()
         deadline = time.monotonic() + BRIEFLY  # for all: none waits for many
 
@@ -258,11 +258,11 @@ class DynamoEngine:
         self._opened()
         return self._reader.get(ids)
 
-    def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page:
         self._opened()
         return self._reader.find(where, limit=limit, cursor=cursor)
 
-    def count(self, where: Where) -> dict[State, int]:
+    def count(self, where: JobFilter) -> dict[State, int]:
         self._opened()
         return self._reader.count(where)
 
@@ -296,19 +296,19 @@ class DynamoEngine:
         self,
         record: Record,
         *,
-        before: Record | Whatever | None,
-        line: Event | None = None,
+        before: Record | Overwrite | None,
+        event: Event | None = None,
         job: Job | None = None,
         now: datetime | None = None,
     ) -> Saved:
         self._opened()
-        saved = self._records.save(record, before, line, job, now or self._clock())
+        saved = self._records.save(record, before, event, job, now or self._clock())
         self._hints.wrote()
         return saved
 
-    def drop(self, record: Record, *, line: Event | None = None) -> bool:
+    def drop(self, record: Record, *, event: Event | None = None) -> bool:
         self._opened()
-        dropped = self._records.drop(record, line)
+        dropped = self._records.drop(record, event)
         self._hints.wrote()
         return dropped
 
@@ -318,20 +318,20 @@ class DynamoEngine:
         self._opened()
         return self._trail.unsealed(limit)
 
-    def seal(self, seal: Seal, lines: Sequence[Event]) -> bool:
+    def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
         self._opened()
-        return self._trail.seal(seal, lines)
+        return self._trail.seal(seal, events)
 
     def sealed(self, seal: Seal) -> list[Event]:
         self._opened()
         return self._trail.sealed(seal)
 
-    def strays(self, *, limit: int) -> list[Event]:
-        return self._trail.strays(lambda: self.records(Seal), limit)
+    def orphaned_events(self, *, limit: int) -> list[Event]:
+        return self._trail.orphaned_events(lambda: self.records(Seal), limit)
 
-    def forget(self, seal: Seal) -> bool:
+    def prune_events(self, seal: Seal) -> bool:
         self._opened()
-        return self._trail.forget(seal, self._clock())
+        return self._trail.prune_events(seal, self._clock())
 
     # ------------------------------------------------------------- for the caller's own transaction
 

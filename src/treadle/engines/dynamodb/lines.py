@@ -8,7 +8,7 @@ from datetime import datetime
 from zlib import crc32
 
 from treadle.engines.dynamodb.items import Item, Place, Value, moment_of, part_of, plain, text_of, value_of
-from treadle.model import Event, Job, What
+from treadle.model import Event, EventKind, Job
 
 MARKED = 16  # partitions of lines that are in no seal yet, at most
 
@@ -43,33 +43,33 @@ def _share(job_id: str, partitions: int) -> str:
 # -------------------------------------------------------------------------------------- the audit trail
 
 
-def event_place(line: Event) -> Place:
+def event_place(event: Event) -> Place:
     """Where a line of the trail is. An id may come back after its job was pruned, so the time is a part of it."""
-    return Place(f"events#{line.job_id}", f"{line.revision:010d}#{text_of(line.at)}")
+    return Place(f"events#{event.job_id}", f"{event.revision:010d}#{text_of(event.at)}")
 
 
-def event_item(line: Event) -> Item:
+def event_item(event: Event) -> Item:
     return {
-        **event_place(line).key,
-        "at": value_of(line.at),
-        "what": {"S": line.what.value},
-        "actor": {"S": line.actor},
-        "note": {"S": line.note},
-        "tenant": {"S": line.tenant},
+        **event_place(event).key,
+        "at": value_of(event.at),
+        "what": {"S": event.kind.value},
+        "actor": {"S": event.actor},
+        "note": {"S": event.note},
+        "tenant": {"S": event.tenant},
     }
 
 
 def event_from(item: Mapping[str, Value]) -> Event:
     at = plain(item)
     job_id, revision = at["PK"].removeprefix("events#"), int(at["SK"].partition("#")[0])
-    return Event(job_id, revision, moment_of(at["at"]), What(at["what"]), at["actor"], at["note"], at["tenant"])
+    return Event(job_id, revision, moment_of(at["at"]), EventKind(at["what"]), at["actor"], at["note"], at["tenant"])
 
 
-def marker_place(line: Event, spread: int) -> Place:
+def marker_place(event: Event, spread: int) -> Place:
     """What says that a line is in no seal yet; it names the line."""
     return Place(
-        f"unsealed#{_share(line.job_id, min(spread, MARKED))}",
-        f"{part_of(line.tenant)}#{text_of(line.at)}#{line.job_id}#{line.revision:010d}",
+        f"unsealed#{_share(event.job_id, min(spread, MARKED))}",
+        f"{part_of(event.tenant)}#{text_of(event.at)}#{event.job_id}#{event.revision:010d}",
     )
 
 

@@ -7,7 +7,6 @@ from heapq import merge
 from itertools import chain, islice
 from typing import Any
 
-from treadle.engines.contract import LISTED, Page, Where
 from treadle.engines.dynamodb.client import TRIES, Client
 from treadle.engines.dynamodb.items import (
     PLAIN,
@@ -27,6 +26,7 @@ from treadle.engines.dynamodb.items import (
 from treadle.engines.dynamodb.lines import event_from, lines
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.slots import Slots
+from treadle.engines.values import LISTED, JobFilter, Page
 from treadle.errors import EngineError
 from treadle.model import UUID, Event, Job, State
 
@@ -123,7 +123,7 @@ class Reader:
 
     # -------------------------------------------------------------------------------------- lists
 
-    def find(self, where: Where, *, limit: int, cursor: str | None) -> Page:
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None) -> Page:
         if where.state in LISTED:
             return self._find_ended(where, limit, cursor)
         if cursor is not None and not UUID.fullmatch(cursor):
@@ -135,7 +135,7 @@ class Reader:
             jobs = self._newest(where, limit, cursor)
         return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
 
-    def _newest(self, where: Where, limit: int, cursor: str | None) -> list[Job]:
+    def _newest(self, where: JobFilter, limit: int, cursor: str | None) -> list[Job]:
         partitions = [f"id#{number:02x}" for number in range(self._spread)]
         homes = self._merged(partitions, limit, cursor or "~", cursor)
         jobs: list[Job] = []
@@ -149,7 +149,7 @@ class Reader:
             jobs += self.jobs([item for item in items if _matches(item, where)])
         return jobs[:limit]
 
-    def _find_ended(self, where: Where, limit: int, cursor: str | None) -> Page:
+    def _find_ended(self, where: JobFilter, limit: int, cursor: str | None) -> Page:
         if cursor is not None and not _LINE.fullmatch(cursor):
             raise ValueError(f"{cursor!r} is no cursor")
         partitions = [f"{where.state}#{number:02x}" for number in range(lines(self._spread))]
@@ -175,7 +175,7 @@ class Reader:
         found = merge(*streams, key=lambda item: str(item["SK"]["S"]), reverse=True)
         return (item for item in found if item["SK"]["S"] != beyond)
 
-    def _active(self, where: Where) -> Iterable[Item]:
+    def _active(self, where: JobFilter) -> Iterable[Item]:
         """Due items that match. No snapshot: one that moves while we walk counts once, or not at all."""
         found: dict[str, Item] = {}
         for range_ in self._slots.all():
@@ -187,7 +187,7 @@ class Reader:
 
     # ------------------------------------------------------------------------------------- numbers
 
-    def count(self, where: Where) -> dict[State, int]:
+    def count(self, where: JobFilter) -> dict[State, int]:
         counts: dict[State, int] = {}
         if where.state is None or not where.state.final:
             for item in self._active(where):
@@ -199,7 +199,7 @@ class Reader:
                     counts[state] = counts.get(state, 0) + 1
         return counts
 
-    def _ended(self, number: int, where: Where) -> list[State]:
+    def _ended(self, number: int, where: JobFilter) -> list[State]:
         """The states of the records in one partition that match."""
         pages = self._client.pages(f"id#{number:02x}", limit=1000)
         records = (item for page in pages for item in page if pointed(item) is None)
@@ -214,7 +214,7 @@ _DEFAULTS = {"tenant": "default", "queue": "default"}
 _ATTRIBUTES = {"state": "status", "task": "job_type"}
 
 
-def _matches(item: Item, where: Where) -> bool:
+def _matches(item: Item, where: JobFilter) -> bool:
     def value(field: str) -> Any:
         return item.get(_ATTRIBUTES.get(field, field), {}).get("S", _DEFAULTS.get(field))
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from treadle.engines.contract import LISTED, Retention
 from treadle.engines.dynamodb.client import Client, Crowded, Failed
 from treadle.engines.dynamodb.items import (
     Item,
@@ -24,6 +23,7 @@ from treadle.engines.dynamodb.lines import lines
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.writes import Table, delete, forgotten
+from treadle.engines.values import LISTED, Retention
 from treadle.model import State
 
 PAGE = 200

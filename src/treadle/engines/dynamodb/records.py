@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from treadle.engines.contract import Receipt, Saved, Whatever, arrived
 from treadle.engines.dynamodb.client import ALL, BATCH, TRIES, Client, Crowded, Failed
 from treadle.engines.dynamodb.gate import Keeper, Raised
 from treadle.engines.dynamodb.items import INLINE, Item, Place, joined, piece_places, pieces_of, place_of, text_of
@@ -20,7 +19,9 @@ from treadle.engines.dynamodb.rows import (
 )
 from treadle.engines.dynamodb.storing import Storing
 from treadle.engines.dynamodb.writes import ABSENT, Part, Table, Test, delete, put, there, trail
+from treadle.engines.fence import stamped
 from treadle.engines.records import TABLES, table_of
+from treadle.engines.values import Overwrite, Receipt, Saved
 from treadle.errors import EngineError
 from treadle.model import Event, Job
 from treadle.model.records import Pause, Record, Schedule, subject
@@ -90,21 +91,21 @@ class Records:
     def save(
         self,
         record: Record,
-        before: Record | Whatever | None,
-        line: Event | None,
+        before: Record | Overwrite | None,
+        event: Event | None,
         job: Job | None,
         now: datetime,
     ) -> Saved:
-        wanted = None if job is None else arrived(job, now)
+        wanted = None if job is None else stamped(job, now)
         receipt, dead = None, None
         for _ in range(TRIES):
-            parts, raised = self._parts(record, before, line)
+            parts, raised = self._parts(record, before, event)
             try:
                 new = self._new(wanted, now, dead) if wanted is not None else []
-                once = before is not Whatever.WHATEVER  # else a repeat cannot fail of what it wrote itself
+                once = before is not Overwrite.OVERWRITE  # else a repeat cannot fail of what it wrote itself
                 self._client.write([*parts, *new], once=once)
             except Failed as failed:
-                if 0 in failed.which and not isinstance(before, Whatever):
+                if 0 in failed.which and not isinstance(before, Overwrite):
                     return Saved(done=False)
                 if min(failed.which) < len(parts) or wanted is None:
                     continue  # somebody else paused meanwhile, or changed what we are to replace
@@ -122,7 +123,7 @@ class Records:
             return Saved(done=True, receipt=receipt or (wanted and Receipt(wanted, created=True)))
         raise Crowded(f"{self._client.where}: {record_place(record)} keeps changing; repeating is safe")
 
-    def drop(self, record: Record, line: Event | None) -> bool:
+    def drop(self, record: Record, event: Event | None) -> bool:
         for _ in range(TRIES):
             stored = self._stored(record)
             if stored is None or getattr(stored, "revision", 0) != getattr(record, "revision", 0):
@@ -131,7 +132,7 @@ class Records:
             if isinstance(record, Pause):
                 parts.append(self._keeper.raised().part)
             parts += self._beside(stored, None)
-            parts += trail(self._table, line) if line is not None else []
+            parts += trail(self._table, event) if event is not None else []
             try:
                 self._client.write(parts, once=True)
             except Failed:
@@ -140,20 +141,20 @@ class Records:
         raise Crowded(f"{self._client.where}: {record_place(record)} keeps changing; repeating is safe")
 
     def _parts(
-        self, record: Record, before: Record | Whatever | None, line: Event | None
+        self, record: Record, before: Record | Overwrite | None, event: Event | None
     ) -> tuple[list[Part], Raised | None]:
         """What a save writes but for its job, the record first; and how the gate is raised, if it is a pause."""
         place, item = record_place(record), record_item(record)
-        if isinstance(before, Whatever) and isinstance(record, Schedule):
+        if isinstance(before, Overwrite) and isinstance(record, Schedule):
             before = self._stored(record)
-        if isinstance(before, Whatever):
+        if isinstance(before, Overwrite):
             parts = [put(self._table, place, item)]
         else:
             parts = [put(self._table, place, item, [ABSENT] if before is None else _still(before))]
         raised = self._keeper.raised() if isinstance(record, Pause) else None
         parts += [raised.part] if raised is not None else []
         parts += self._beside(before if isinstance(before, Schedule) else None, record)
-        parts += trail(self._table, line) if line is not None else []
+        parts += trail(self._table, event) if event is not None else []
         return parts, raised
 
     def _beside(self, before: Record | None, after: Record | None) -> Iterator[Part]:

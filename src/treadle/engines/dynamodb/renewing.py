@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from treadle.engines.contract import Held, Hold, Renewal
 from treadle.engines.dynamodb import writes
 from treadle.engines.dynamodb.client import Client, Crowded, Failed, pauses
 from treadle.engines.dynamodb.items import Item, Place, Value, value_of
@@ -12,6 +11,7 @@ from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Memory
 from treadle.engines.dynamodb.writes import Table
 from treadle.engines.rows import renewal_of
+from treadle.engines.values import Lease, Renewal, RenewalResult
 from treadle.errors import EngineUnavailable
 from treadle.model import State
 
@@ -25,7 +25,7 @@ class Renewing:
         self._reader = reader
         self._places = places
 
-    def renew(self, hold: Hold, until: Callable[[], datetime], deadline: float, *, forward: bool) -> Held:
+    def renew(self, hold: Lease, until: Callable[[], datetime], deadline: float, *, forward: bool) -> RenewalResult:
         """Renew one lease. Each try counts from its own time; with `forward` what arrives late puts nothing back."""
         trouble: EngineUnavailable | None = None
         for pause in pauses(deadline - time.monotonic()):
@@ -36,9 +36,9 @@ class Renewing:
                 time.sleep(pause)
         if trouble is not None and not isinstance(trouble, Crowded):
             raise trouble
-        return Held(hold.job_id, Renewal.MISSED)
+        return RenewalResult(hold.job_id, Renewal.MISSED)
 
-    def _try(self, hold: Hold, until: datetime, *, forward: bool) -> Held:
+    def _try(self, hold: Lease, until: datetime, *, forward: bool) -> RenewalResult:
         _, token, started_at, progress, cost = renewal_of(hold, lambda moment: moment)
         told = {"started_at": started_at, "progress": progress, "cost_micros": cost, "lock_expires_at": until}
         sets: dict[str, Value] = {name: value_of(value) for name, value in told.items() if value is not None}
@@ -47,9 +47,9 @@ class Renewing:
             place = self._reader.place(hold.job_id) if last or place is None else place
             item = self._renewed(place, token, sets, forward=forward) if place is not None else None
             if item is not None:
-                return Held(hold.job_id, Renewal.RENEWED, bool(item.get("cancel_requested")))
+                return RenewalResult(hold.job_id, Renewal.RENEWED, bool(item.get("cancel_requested")))
         self._places.drop(hold.job_id)
-        return Held(hold.job_id, Renewal.LOST)
+        return RenewalResult(hold.job_id, Renewal.LOST)
 
     def _renewed(self, place: Place, token: str, sets: Mapping[str, Value], *, forward: bool) -> Item | None:
         """The item as the renewal leaves it; None if it is not there any more, or not ours."""

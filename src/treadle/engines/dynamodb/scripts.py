@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from treadle.engines.contract import ITEMS, Receipt, Ruling, Script, Verdict, arrived, fits, judge
 from treadle.engines.dynamodb.client import BATCH
 from treadle.engines.dynamodb.items import (
     Item,
@@ -23,6 +22,9 @@ from treadle.engines.dynamodb.items import (
 )
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.writes import Part, key_of
+from treadle.engines.fence import fits, judge, stamped
+from treadle.engines.scripts import ITEMS, Script
+from treadle.engines.values import Receipt, Ruling, Verdict
 from treadle.errors import ConfigError, EngineError
 from treadle.model import Change, Job
 
@@ -44,7 +46,7 @@ class Scripts:
         receipts: list[Receipt] = []
         for job in jobs:
             listed = Listed((yield ITEMS, "[]"))
-            new = arrived(job, now)
+            new = stamped(job, now)
             first, dead = self._first(new, listed, now)
             if first is not None:
                 receipts.append(Receipt(first, created=False))
@@ -90,7 +92,7 @@ class Scripts:
         """The job that is stored with the change, if its id or key is not taken."""
         if change.follow is None:
             return []
-        follow = arrived(change.follow, now)
+        follow = stamped(change.follow, now)
         first, dead = self._first(follow, listed, now)
         return [] if first is not None else self._new(follow, now, dead)
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
-from treadle.engines.contract import Ruling, Verdict, arrived, judge
 from treadle.engines.dynamodb import writes
 from treadle.engines.dynamodb.claims import Cursors
 from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed
@@ -13,7 +12,9 @@ from treadle.engines.dynamodb.items import Place, holder_of, id_place
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Memory
 from treadle.engines.dynamodb.writes import Part, Table
-from treadle.model import Change, Fence, Job, State, What
+from treadle.engines.fence import judge, stamped
+from treadle.engines.values import Ruling, Verdict
+from treadle.model import Change, EventKind, Fence, Job, State
 
 PLACED_BY = ("due_at", "queue", "lane", "priority", "task_version")
 
@@ -82,7 +83,7 @@ class Settling:
     def _change(self, change: Change, place: Place, now: datetime, dead: str | None, patience: float) -> None:
         once = change.fence is not Fence.HOLDER  # the holder's repeat is known by its token
         parts = self.parts(change, place, now, dead)
-        follow = self._new(arrived(change.follow, now), now) if change.follow is not None else []
+        follow = self._new(stamped(change.follow, now), now) if change.follow is not None else []
         try:
             self._client.write([*parts, *follow], patience=patience, once=once)
         except Failed as failed:
@@ -105,7 +106,7 @@ class Settling:
     def put_back(self, job: Job, now: datetime) -> None:
         """Give back a job that we have claimed and should not have, as its holder would."""
         after = job.evolve(state=State.PENDING, worker=None, lease_until=None, revision=job.revision + 1)
-        release = Change(job, after, What.RELEASED, Fence.HOLDER, now, job.worker or "worker")
+        release = Change(job, after, EventKind.RELEASED, Fence.HOLDER, now, job.worker or "worker")
         self.settle(release, now, time.monotonic() + BRIEFLY)
 
 

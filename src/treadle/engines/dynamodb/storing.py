@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from treadle.engines.contract import Receipt
 from treadle.engines.dynamodb.client import BATCH, BRIEFLY, TRIES, Client, Crowded, Failed
 from treadle.engines.dynamodb.items import Item, holder_of
 from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Pools
 from treadle.engines.dynamodb.writes import ID, KEY, Part
+from treadle.engines.values import Receipt
 from treadle.model import Job
 
 TOGETHER = 25  # jobs in one transaction

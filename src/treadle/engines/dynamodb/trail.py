@@ -34,16 +34,16 @@ class Trail:
         found: list[Event] = []
         while len(found) < limit and (some := list(islice(markers, limit - len(found)))):
             found += self._lines([marked(marker) for marker in some])  # one that was taken away has left its marker
-        return sorted(found, key=lambda line: (line.tenant, line.at, line.job_id, line.revision))
+        return sorted(found, key=lambda event: (event.tenant, event.at, event.job_id, event.revision))
 
     def _lines(self, places: Sequence[Place]) -> list[Event]:
         return [event_from(item) for item in self._client.get(places).values()]
 
-    def seal(self, seal: Seal, lines: Sequence[Event]) -> bool:
-        if len(lines) > MOST_LINES:
+    def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
+        if len(events) > MOST_LINES:
             return False
-        markers = [marker_place(line, self._table.spread) for line in lines]
-        named: Item = {"lines": {"L": [{"S": f"{place.pk}#{place.sk}"} for place in map(event_place, lines)]}}
+        markers = [marker_place(event, self._table.spread) for event in events]
+        named: Item = {"lines": {"L": [{"S": f"{place.pk}#{place.sk}"} for place in map(event_place, events)]}}
         parts = [
             put(self._table, record_place(seal), record_item(seal), [ABSENT]),
             put(self._table, _named(seal), named),
@@ -56,13 +56,13 @@ class Trail:
         return True
 
     def sealed(self, seal: Seal) -> list[Event]:
-        return sorted(self._lines(self._places(seal)), key=lambda line: (line.at, line.job_id, line.revision))
+        return sorted(self._lines(self._places(seal)), key=lambda event: (event.at, event.job_id, event.revision))
 
     def _places(self, seal: Seal) -> list[Place]:
         """Where the lines of a seal are; nowhere once they are forgotten."""
         return _places_in(self._client.get([_named(seal)]).get(_named(seal), {"lines": {"L": []}}))
 
-    def strays(self, seals: Callable[[], Sequence[Seal]], limit: int) -> list[Event]:
+    def orphaned_events(self, seals: Callable[[], Sequence[Seal]], limit: int) -> list[Event]:
         """Lines of tenants that have seals, named by a list whose seal is not among them."""
         known = {_named(seal) for seal in seals()}
         pages = (self._client.pages(pk, high=ALL, limit=BATCH) for pk in sorted({place.pk for place in known}))
@@ -73,22 +73,22 @@ class Trail:
         for item in items:
             if place_of(item) not in known and len(found) < limit:
                 found += self._lines(_places_in(item))
-        return sorted(found, key=lambda line: (line.tenant, line.at, line.job_id, line.revision))[:limit]
+        return sorted(found, key=lambda event: (event.tenant, event.at, event.job_id, event.revision))[:limit]
 
-    def forget(self, seal: Seal, now: datetime) -> bool:
+    def prune_events(self, seal: Seal, now: datetime) -> bool:
         """In one transaction, so that nobody misses lines in a seal that does not say why."""
         place = record_place(seal)
         pruned = update(self._table, place, {"pruned_at": value_of(now)}, (), [there(place), ("pruned_at", "=", None)])
-        lines = [delete(self._table, line) for line in self._places(seal)]
+        events = [delete(self._table, event) for event in self._places(seal)]
         try:
-            self._client.write([pruned, delete(self._table, _named(seal)), *lines])
+            self._client.write([pruned, delete(self._table, _named(seal)), *events])
         except Failed:
             return False
         return True
 
 
 def _places_in(item: Item) -> list[Place]:
-    texts = [str(line["S"]).split("#") for line in item["lines"]["L"]]
+    texts = [str(event["S"]).split("#") for event in item["lines"]["L"]]
     return [Place("#".join(text[:2]), "#".join(text[2:])) for text in texts]
 
 

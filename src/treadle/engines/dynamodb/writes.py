@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from treadle.engines.contract import LISTED, Claim
 from treadle.engines.dynamodb.items import (
     INLINE,
     SPILLED,
@@ -24,7 +23,8 @@ from treadle.engines.dynamodb.items import (
     value_of,
 )
 from treadle.engines.dynamodb.lines import cost_place, ended_place, event_item, expiry_place, marker_place
-from treadle.model import Change, Event, Fence, Job, Scope, State, What
+from treadle.engines.values import LISTED, Claim
+from treadle.model import Change, Event, EventKind, Fence, Job, Scope, State
 
 Part = dict[str, Any]
 Test = tuple[str, str, Value | None]
@@ -38,7 +38,7 @@ class Table(NamedTuple):
 
     name: str
     spread: int  # over how many partitions the id items are spread; fixed when the table is made
-    everything: bool  # routine events are audited too
+    audit_all: bool  # routine events are audited too
 
 
 # --------------------------------------------------------------------------------------------- parts
@@ -124,8 +124,8 @@ def enqueue(table: Table, job: Job, place: Place, now: datetime, dead: str | Non
     if job.key is not None:
         parts.append(take_key(table, job, now, dead))
     parts += _lists(table, None, job)
-    if table.everything:
-        parts += trail(table, Event(job.id, 0, now, What.ENQUEUED, "enqueue", "", job.tenant))
+    if table.audit_all:
+        parts += trail(table, Event(job.id, 0, now, EventKind.ENQUEUED, "enqueue", "", job.tenant))
     return [*parts, *(put(table, place, piece) for place, piece in _pieces(job, SPILLED).items())]
 
 
@@ -192,8 +192,8 @@ def take(table: Table, job: Job, claim: Claim, place: Place, now: datetime) -> l
     parts = [update(table, place, taking(job, claim, now), TAKEN_AWAY, tests)]
     if job.key_scope is Scope.PENDING:
         parts.append(_free_key(table, job))
-    if table.everything:
-        parts += trail(table, Event(job.id, job.revision + 1, now, What.CLAIMED, claim.worker, "", job.tenant))
+    if table.audit_all:
+        parts += trail(table, Event(job.id, job.revision + 1, now, EventKind.CLAIMED, claim.worker, "", job.tenant))
     return parts
 
 
@@ -239,8 +239,8 @@ def change_parts(
         parts.append(take_key(table, after, now, dead))
     elif change.frees_key:
         parts.append(_free_key(table, before))
-    if table.everything or change.loud or change.what.noteworthy:
-        parts += trail(table, change.line)
+    if table.audit_all or change.always_audited or change.kind.noteworthy:
+        parts += trail(table, change.event)
     parts += _lists(table, before, after)
     parts += _costs(table, before, after)
     return [*parts, *_respilled(table, before, after)]

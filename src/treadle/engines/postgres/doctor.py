@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from treadle.engines.contract import Finding
 from treadle.engines.rows import Row
+from treadle.engines.values import Finding
 
 OLDEST = 150000  # as server_version_num
 

@@ -12,27 +12,7 @@ from typing import TypeVar
 
 import psycopg
 
-from treadle.engines.contract import (
-    Claim,
-    Finding,
-    Half,
-    Held,
-    Hold,
-    Page,
-    Receipt,
-    Renewal,
-    Retention,
-    Ruling,
-    Saved,
-    Script,
-    Turn,
-    Verdict,
-    Walls,
-    Whatever,
-    Where,
-    drive,
-    in_order,
-)
+from treadle.engines.fence import in_order
 from treadle.engines.postgres import looking, records, schema, scripts
 from treadle.engines.postgres.connections import CALL, DATA_ERRORS, Connection, Connections, conninfo
 from treadle.engines.postgres.doctor import FACTS, examine
@@ -40,12 +20,31 @@ from treadle.engines.postgres.keeping import COSTS, EXTEND, OLD_KEYS, PAST, STIL
 from treadle.engines.postgres.listener import ECHO, Listener
 from treadle.engines.postgres.places import Places
 from treadle.engines.postgres.records import Values
+from treadle.engines.postgres.rls import SETTING, stand, walls_sql
+from treadle.engines.postgres.rls import examine as examine_walls
 from treadle.engines.postgres.rows import JOB, change_record, event_from, job_from, packed, storable
 from treadle.engines.postgres.turn import SPARE, Answer, parameter, statement
-from treadle.engines.postgres.walls import SETTING, stand, walls_sql
-from treadle.engines.postgres.walls import examine as examine_walls
 from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.rows import Row
+from treadle.engines.scripts import Script, drive
+from treadle.engines.values import (
+    Claim,
+    Finding,
+    Half,
+    JobFilter,
+    Lease,
+    Overwrite,
+    Page,
+    Receipt,
+    Renewal,
+    RenewalResult,
+    Retention,
+    RowSecurity,
+    Ruling,
+    Saved,
+    Turn,
+    Verdict,
+)
 from treadle.errors import EngineError, SchemaError
 from treadle.model import UUID, Change, Event, Job, State
 from treadle.model.records import Pause, Record, Schedule, Seal
@@ -74,7 +73,7 @@ class PostgresEngine:
         listen_url: str | None = None,
         auto_migrate: bool = False,
         clock: Callable[[], datetime] | None = None,
-        everything: bool = False,
+        audit_all: bool = False,
     ) -> None:
         self.schema = schema.schema_name(schema_name)
         self.server = direct = Connections(conninfo(url), prepare=prepare)
@@ -84,7 +83,7 @@ class PostgresEngine:
         self._listener = Listener(direct.connect, self._channel)
         self._auto_migrate = auto_migrate
         self._clock = clock
-        self._everything = everything
+        self._audit_all = audit_all
         self._known: tuple[datetime, float] | None = None  # the server's time, and ours when it said so
         self._asked = float("-inf")  # when we last had to ask for it
         self._notified = 0.0
@@ -152,7 +151,7 @@ class PostgresEngine:
         self._listener.close()
         self.server.close()
 
-    def walls(self, walls: Walls, *, only_sql: bool = False) -> str:
+    def rls(self, walls: RowSecurity, *, only_sql: bool = False) -> str:
         sql = walls_sql(self.schema, walls)
         if not only_sql:
             self._transact(lambda connection: connection.execute(sql))
@@ -206,7 +205,7 @@ class PostgresEngine:
             return self._drive(connection, self._enqueuing(jobs, now, channel))
 
         # Without keys and audit lines the insert is one statement, and that is its own transaction.
-        plain = not self._everything and all(job.key is None for job in jobs)
+        plain = not self._audit_all and all(job.key is None for job in jobs)
         try:
             receipts = (self._run if plain else self._transact)(store, persist=PERSISTENCE)
         except (EngineError, *DATA_ERRORS) as error:
@@ -222,7 +221,7 @@ class PostgresEngine:
         return receipts
 
     def _enqueuing(self, jobs: Sequence[Job], now: datetime | None, notify: str | None = None) -> Script[list[Receipt]]:
-        return scripts.enqueue(jobs, now, everything=self._everything, notify=notify, walled=self._walled)
+        return scripts.enqueue(jobs, now, audit_all=self._audit_all, notify=notify, walled=self._walled)
 
     def _loud(self) -> str | None:
         """Where to say that there are new jobs, unless we did so just now."""
@@ -286,7 +285,7 @@ class PostgresEngine:
 
     def _settle_and_follow(self, changes: Sequence[Change], now: datetime | None) -> set[str]:
         """Write the changes and the jobs that follow them; the ids of those that were written."""
-        script = partial(scripts.settle_all, changes, now, everything=self._everything, notify=self._loud())
+        script = partial(scripts.settle_all, changes, now, audit_all=self._audit_all, notify=self._loud())
         settled = self._transact(lambda connection: self._drive(connection, script()), waits=BRIEFLY)
         self._listener.stir()
         return settled
@@ -298,10 +297,10 @@ class PostgresEngine:
         aside = queues in self._aside
         self._rounds += 1
         text = parameter(
-            [change_record(change, everything=self._everything) for change in changes],
+            [change_record(change, audit_all=self._audit_all) for change in changes],
             claim,
             now,
-            everything=self._everything,
+            audit_all=self._audit_all,
             places=places,
             spare=SPARE if answer.put_away else 0,
             again=bool(answer.claimed),
@@ -329,7 +328,7 @@ class PostgresEngine:
         """Write one change that takes several statements, in a transaction of its own."""
 
         def write(connection: Connection) -> Verdict:
-            return self._drive(connection, scripts.settle(change, now, everything=self._everything))
+            return self._drive(connection, scripts.settle(change, now, audit_all=self._audit_all))
 
         try:
             return self._transact(write, waits=BRIEFLY)
@@ -358,14 +357,16 @@ class PostgresEngine:
         sql = f"select {JOB} from @.jobs where state = 'running' and lease_token = %s"
         return in_order(job_from(row) for row in self._read(sql, [token]))
 
-    def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
+    def extend(self, holds: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         now, patience = self._time(now), max(1.0, lease / 6)
-        answers: list[Held] = []
+        answers: list[RenewalResult] = []
         for start in range(0, len(holds), RENEWED_AT_ONCE):
             answers += self._extend(holds[start : start + RENEWED_AT_ONCE], lease, now, patience)
         return answers
 
-    def _extend(self, holds: Sequence[Hold], lease: float, now: datetime | None, patience: float) -> list[Held]:
+    def _extend(
+        self, holds: Sequence[Lease], lease: float, now: datetime | None, patience: float
+    ) -> list[RenewalResult]:
         text = packed([renewal(hold) for hold in holds], now, lease=lease)
         rows = self._run(lambda connection: self._execute(connection, EXTEND, text), patience=patience)
         renewed = {(id_, token): asked for id_, token, asked, _ in rows}
@@ -378,9 +379,9 @@ class PostgresEngine:
             text = json.dumps(missing)
             ours = set(self._run(lambda connection: self._execute(connection, STILL, text), patience=patience))
         return [
-            Held(hold.job_id, Renewal.RENEWED, renewed[hold.job_id, hold.token])
+            RenewalResult(hold.job_id, Renewal.RENEWED, renewed[hold.job_id, hold.token])
             if (hold.job_id, hold.token) in renewed
-            else Held(hold.job_id, Renewal.BUSY if (hold.job_id, hold.token) in ours else Renewal.LOST)
+            else RenewalResult(hold.job_id, Renewal.BUSY if (hold.job_id, hold.token) in ours else Renewal.LOST)
             for hold in holds
         ]
 
@@ -402,13 +403,13 @@ class PostgresEngine:
         found = {row[0]: job_from(row) for row in rows}
         return [found.get(id_) for id_ in ids]
 
-    def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page:
         if any(isinstance(value, str) and not storable(value) for value in where):
             return Page([], None)  # what cannot be stored cannot be found
         sql, values = looking.find(where, limit, cursor)
         return looking.page(self._read(sql, values), where, limit)
 
-    def count(self, where: Where) -> dict[State, int]:
+    def count(self, where: JobFilter) -> dict[State, int]:
         if any(isinstance(value, str) and not storable(value) for value in where):
             return {}
         return {State(state): number for state, number in self._read(*looking.count(where))}
@@ -442,12 +443,12 @@ class PostgresEngine:
         self,
         record: Record,
         *,
-        before: Record | Whatever | None,
-        line: Event | None = None,
+        before: Record | Overwrite | None,
+        event: Event | None = None,
         job: Job | None = None,
         now: datetime | None = None,
     ) -> Saved:
-        saved = self._save(record, before, line, job, self._time(now))
+        saved = self._save(record, before, event, job, self._time(now))
         if isinstance(record, Pause):  # also if it was there already: who stored it may not have waited to the end
             records.await_claims(self._read)
         if saved.receipt is not None and saved.receipt.created:
@@ -457,13 +458,13 @@ class PostgresEngine:
     def _save(
         self,
         record: Record,
-        before: Record | Whatever | None,
-        line: Event | None,
+        before: Record | Overwrite | None,
+        event: Event | None,
         job: Job | None,
         now: datetime | None,
     ) -> Saved:
         def write(connection: Connection) -> Saved:
-            done = records.save(partial(self._query, connection), record, before, line)
+            done = records.save(partial(self._query, connection), record, before, event)
             if not done or job is None:
                 return Saved(done)
             script = self._enqueuing([job], now, self._loud())
@@ -477,12 +478,12 @@ class PostgresEngine:
             if job is None:
                 raise
             why = _refusal(error)
-            saved = self._save(record, before, line, None, now)
+            saved = self._save(record, before, event, None, now)
             return saved._replace(receipt=Receipt(job, created=False, refused=why)) if saved.done else saved
 
-    def drop(self, record: Record, *, line: Event | None = None) -> bool:
+    def drop(self, record: Record, *, event: Event | None = None) -> bool:
         def write(connection: Connection) -> bool:
-            done = records.drop(partial(self._query, connection), record, line)
+            done = records.drop(partial(self._query, connection), record, event)
             if done and isinstance(record, Pause):
                 self._query(connection, "select pg_notify(%s, 'resumed')", [self._channel])
             return done
@@ -501,17 +502,17 @@ class PostgresEngine:
     def unsealed(self, *, limit: int) -> list[Event]:
         return records.unsealed(self._read, limit)
 
-    def seal(self, seal: Seal, lines: Sequence[Event]) -> bool:
-        return records.seal(self._read, seal, lines)
+    def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
+        return records.seal(self._read, seal, events)
 
     def sealed(self, seal: Seal) -> list[Event]:
         return records.sealed(self._read, seal)
 
-    def strays(self, *, limit: int) -> list[Event]:
-        return records.strays(self._read, limit)
+    def orphaned_events(self, *, limit: int) -> list[Event]:
+        return records.orphaned_events(self._read, limit)
 
-    def forget(self, seal: Seal) -> bool:
-        return records.forget(self._read, seal, self._time(None))
+    def prune_events(self, seal: Seal) -> bool:
+        return records.prune_events(self._read, seal, self._time(None))
 
     # ------------------------------------------------------------- for the caller's own transaction
 
@@ -519,7 +520,7 @@ class PostgresEngine:
         return self._named(self._enqueuing(jobs, self._time(now)))
 
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
-        return self._named(scripts.settle(change, self._time(now), everything=self._everything))
+        return self._named(scripts.settle(change, self._time(now), audit_all=self._audit_all))
 
     def _named(self, script: Script[T]) -> Script[T]:
         """The script with our schema's name in it; in the caller's transaction the walls are as before afterwards."""

@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from treadle.engines.contract import Hold
 from treadle.engines.postgres.rows import JOB, packed, record, stored, unpack
 from treadle.engines.retention import Place, Rule
 from treadle.engines.rows import renewal_of
+from treadle.engines.values import Lease
 
 WINDOW = 1000  # finished jobs that are looked at in one go, to see which are old
 
@@ -112,6 +112,6 @@ group by tenant, task
 """
 
 
-def renewal(hold: Hold) -> dict[str, Any]:
+def renewal(hold: Lease) -> dict[str, Any]:
     """A renewal as a record."""
     return record(RENEWAL, renewal_of(hold, stored))

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from treadle.engines.contract import LISTED, Page, Where
 from treadle.engines.postgres.rows import JOB, job_from
 from treadle.engines.rows import COLUMNS
+from treadle.engines.values import LISTED, JobFilter, Page
 from treadle.model import UUID, Job, State
 
 EVENTS = """
@@ -16,7 +16,7 @@ select job::text, revision, at, what, actor, note, tenant from @.events where jo
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def find(where: Where, limit: int, cursor: str | None) -> tuple[str, list[Any]]:
+def find(where: JobFilter, limit: int, cursor: str | None) -> tuple[str, list[Any]]:
     """The query for a page: newest first; of failed and of cancelled jobs, the latest to end first."""
     conditions, values = _conditions(where)
     by_end = where.state in LISTED
@@ -39,7 +39,7 @@ def find(where: Where, limit: int, cursor: str | None) -> tuple[str, list[Any]]:
     return sql, [*([*values, limit] * len(parts)), limit]
 
 
-def page(rows: Sequence[tuple[Any, ...]], where: Where, limit: int) -> Page:
+def page(rows: Sequence[tuple[Any, ...]], where: JobFilter, limit: int) -> Page:
     """The page those rows make."""
     jobs = [job_from(row) for row in rows]
     if len(jobs) < limit:
@@ -47,7 +47,7 @@ def page(rows: Sequence[tuple[Any, ...]], where: Where, limit: int) -> Page:
     return Page(jobs, _cursor(jobs[-1], where))
 
 
-def count(where: Where) -> tuple[str, list[Any]]:
+def count(where: JobFilter) -> tuple[str, list[Any]]:
     conditions, values = _conditions(where)
     filters = f"where {' and '.join(conditions)}" if conditions else ""
     tables = _tables(where.state)
@@ -60,13 +60,13 @@ def _check(id_: str) -> None:
         raise ValueError(f"{id_!r} is no id")
 
 
-def _cursor(last: Job, where: Where) -> str:
+def _cursor(last: Job, where: JobFilter) -> str:
     if where.state in LISTED and last.finished_at is not None:
         return f"{(last.finished_at - _EPOCH) // timedelta(microseconds=1)}:{last.id}"
     return last.id
 
 
-def _conditions(where: Where) -> tuple[list[str], list[Any]]:
+def _conditions(where: JobFilter) -> tuple[list[str], list[Any]]:
     """State is written out, not bound, so that partial indexes are used."""
     given = {name: value for name, value in where._asdict().items() if value is not None and name != "state"}
     conditions = [f"{name} = %s" for name in given]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from treadle.engines.contract import Claim
+from treadle.engines.values import Claim
 from treadle.model import Job
 
 

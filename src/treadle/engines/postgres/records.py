@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from treadle.engines.contract import Whatever
 from treadle.engines.postgres.rows import event_from, moment
 from treadle.engines.records import JSONS, TABLES, Table, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.rows import Row
+from treadle.engines.values import Overwrite
 from treadle.errors import EngineUnavailable
 from treadle.model import Event
 from treadle.model.records import KEYS, Record, Schedule, Seal
@@ -61,18 +61,18 @@ def due(query: Query, limit: int, ahead: float, now: datetime | None) -> list[Sc
     return [read_record(Schedule, row, moment) for row in rows]
 
 
-def save(query: Query, record: Record, before: Record | Whatever | None, line: Event | None) -> bool:
+def save(query: Query, record: Record, before: Record | Overwrite | None, event: Event | None) -> bool:
     """Write a record and its audit line if what is there is still `before`; whether they were written."""
     done = _write(query, record, before)
     if done:
-        _note(query, line)
+        _note(query, event)
     return done
 
 
-def _write(query: Query, record: Record, before: Record | Whatever | None) -> bool:
+def _write(query: Query, record: Record, before: Record | Overwrite | None) -> bool:
     table, row = table_of(record), row_from(record, _as_it_is)
     columns, marks, key = ", ".join(table.columns), ", ".join(["%s"] * len(row)), ", ".join(table.key)
-    if before is None or isinstance(before, Whatever):
+    if before is None or isinstance(before, Overwrite):
         others = ", ".join(f"{name} = excluded.{name}" for name in table.columns if name not in table.key)
         verb = "nothing" if before is None else f"update set {others}"
         sql = f"insert into @.{table.name} ({columns}) values ({marks}) on conflict ({key}) do {verb} returning 1"
@@ -83,21 +83,21 @@ def _write(query: Query, record: Record, before: Record | Whatever | None) -> bo
     return bool(query(sql, [*row, *was]))
 
 
-def drop(query: Query, record: Record, line: Event | None) -> bool:
+def drop(query: Query, record: Record, event: Event | None) -> bool:
     table = table_of(record)
     names = [*table.key, *(name for name in ("revision",) if name in table.columns)]
     where = " and ".join(f"{name} = %s" for name in names)
     values = [getattr(record, name) for name in names]
     done = bool(query(f"delete from @.{table.name} where {where} returning 1", values))
     if done:
-        _note(query, line)
+        _note(query, event)
     return done
 
 
-def _note(query: Query, line: Event | None) -> None:
-    if line is not None:
-        columns, marks = _EVENT.replace("::text", ""), ", ".join(["%s"] * len(line))
-        query(f"insert into @.events ({columns}) values ({marks})", line)
+def _note(query: Query, event: Event | None) -> None:
+    if event is not None:
+        columns, marks = _EVENT.replace("::text", ""), ", ".join(["%s"] * len(event))
+        query(f"insert into @.events ({columns}) values ({marks})", event)
 
 
 def _as_it_is(moment: datetime | None) -> datetime | None:
@@ -193,9 +193,11 @@ def unsealed(query: Query, limit: int) -> list[Event]:
     return [event_from(row) for row in query(_UNSEALED, [limit])]
 
 
-def seal(query: Query, made: Seal, lines: Sequence[Event]) -> bool:
+def seal(query: Query, made: Seal, events: Sequence[Event]) -> bool:
     """Write the seal and mark its lines, if all of them are still unsealed."""
-    wanted = json.dumps([{"job": line.job_id, "revision": line.revision, "at": line.at.isoformat()} for line in lines])
+    wanted = json.dumps(
+        [{"job": event.job_id, "revision": event.revision, "at": event.at.isoformat()} for event in events]
+    )
     return bool(query(_SEAL, [wanted, *row_from(made, _as_it_is)]))
 
 
@@ -203,9 +205,9 @@ def sealed(query: Query, made: Seal) -> list[Event]:
     return [event_from(row) for row in query(_SEALED, [made.number, made.tenant])]
 
 
-def strays(query: Query, limit: int) -> list[Event]:
+def orphaned_events(query: Query, limit: int) -> list[Event]:
     return [event_from(row) for row in query(_STRAYS, [limit])]
 
 
-def forget(query: Query, made: Seal, now: datetime | None) -> bool:
+def prune_events(query: Query, made: Seal, now: datetime | None) -> bool:
     return bool(query(_FORGET, {"now": now, "tenant": made.tenant, "number": made.number}))

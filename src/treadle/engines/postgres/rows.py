@@ -7,7 +7,7 @@ from typing import Any
 
 from treadle.engines import rows
 from treadle.engines.rows import COLUMNS, Row
-from treadle.model import Change, Event, Job, What
+from treadle.model import Change, Event, EventKind, Job
 
 _TYPES = {
     "id": "uuid", "created_at": "timestamptz", "due_at": "timestamptz", "task_version": "int", "priority": "int",
@@ -61,7 +61,7 @@ def storable(text: str) -> bool:
 def event_from(row: Row) -> Event:
     """The event in a row (job::text, revision, at, what, actor, note, tenant)."""
     job_id, revision, at, what, actor, note, tenant = row
-    return Event(job_id, revision, at.astimezone(UTC), What(what), actor, note, tenant)
+    return Event(job_id, revision, at.astimezone(UTC), EventKind(what), actor, note, tenant)
 
 
 def unpack(names: Sequence[str]) -> str:
@@ -114,7 +114,7 @@ def fence_record(change: Change) -> dict[str, Any]:
     return record(FENCE_COLUMNS, rows.fence_of(change, stored))
 
 
-def change_record(change: Change, *, everything: bool) -> dict[str, Any]:
+def change_record(change: Change, *, audit_all: bool) -> dict[str, Any]:
     """A change that ends an attempt, finishes a job or puts it back."""
     after = change.after
     values = (
@@ -122,17 +122,17 @@ def change_record(change: Change, *, everything: bool) -> dict[str, Any]:
         stored(after.started_at), stored(after.finished_at), after.lease_token, rows.small(after.progress),
         after.cost_micros, after.revision, stored(after.due_at), change.frees_key or None,
     )  # fmt: skip
-    told = audit_record(change, everything=everything)
+    told = audit_record(change, audit_all=audit_all)
     return fence_record(change) | record(_OUTCOME, values) | told
 
 
-def edit_record(change: Change, *, everything: bool) -> dict[str, Any]:
+def edit_record(change: Change, *, audit_all: bool) -> dict[str, Any]:
     """A change that writes most of the row."""
-    return job_record(change.after) | fence_record(change) | audit_record(change, everything=everything)
+    return job_record(change.after) | fence_record(change) | audit_record(change, audit_all=audit_all)
 
 
-def audit_record(change: Change, *, everything: bool) -> dict[str, Any]:
+def audit_record(change: Change, *, audit_all: bool) -> dict[str, Any]:
     """The audit line of a change; without a `what` none is written."""
-    if not (everything or change.loud or change.what.noteworthy):
+    if not (audit_all or change.always_audited or change.kind.noteworthy):
         return {}
-    return record(_AUDIT, (change.what, change.actor, change.note, stored(change.at)))
+    return record(_AUDIT, (change.kind, change.actor, change.note, stored(change.at)))

@@ -11,8 +11,8 @@ from importlib import resources
 from typing import NamedTuple
 from uuid import uuid4
 
-from treadle.engines.contract import Half
 from treadle.engines.postgres.connections import Connection
+from treadle.engines.values import Half
 from treadle.errors import ConfigError, SchemaError
 
 _NAME = re.compile(r"(\d{4})_(\w+)\.(pre|post)\.sql")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from treadle.engines.contract import Receipt, Ruling, Script, Verdict, fits, judge
+from treadle.engines.fence import fits, judge
 from treadle.engines.postgres.rows import (
     CHANGE,
     EDIT,
@@ -29,8 +29,10 @@ from treadle.engines.postgres.rows import (
     unpack,
 )
 from treadle.engines.rows import COLUMNS, EDITED, NEW
+from treadle.engines.scripts import Script
+from treadle.engines.values import Receipt, Ruling, Verdict
 from treadle.errors import EngineUnavailable
-from treadle.model import Change, Fence, Job, What
+from treadle.model import Change, EventKind, Fence, Job
 
 _IDS = "(select value::uuid as id from json_array_elements_text($1::text::json))"
 
@@ -121,7 +123,7 @@ ROUNDS = 10  # tries at a key that others keep taking and letting go
 
 
 def enqueue(
-    jobs: Sequence[Job], now: datetime | None, *, everything: bool, notify: str | None = None, walled: bool = False
+    jobs: Sequence[Job], now: datetime | None, *, audit_all: bool, notify: str | None = None, walled: bool = False
 ) -> Script[list[Receipt]]:
     """Store new jobs; who has the id or the key already answers with the job that was first.
 
@@ -145,7 +147,7 @@ def enqueue(
     elif lost:
         # It came and went since we looked, and would never let go of the key that we took for it just now.
         raise EngineUnavailable("a job of this id ended just now; repeating is safe")
-    if everything and created:
+    if audit_all and created:
         lines = [{"job": id_, "actor": "enqueue", "tenant": job.tenant} for id_, job in created.items()]
         yield NOTE_NEW, packed(lines, now)
     first.update({job.id: job.id for job in new if job.id not in created})
@@ -286,24 +288,24 @@ def plain(change: Change) -> bool:
     return (
         change.fence is not Fence.RUNNING
         and not change.before.state.final
-        and change.what is not What.REPLACED
+        and change.kind is not EventKind.REPLACED
         and not change.takes_key
     )
 
 
 def settle_all(
-    changes: Sequence[Change], now: datetime | None, *, everything: bool, notify: str | None = None
+    changes: Sequence[Change], now: datetime | None, *, audit_all: bool, notify: str | None = None
 ) -> Script[set[str]]:
     """Write plain changes and what follows them, in one transaction; the ids of those that were written."""
-    rows = yield SETTLE, packed((change_record(change, everything=everything) for change in changes), now)
+    rows = yield SETTLE, packed((change_record(change, audit_all=audit_all) for change in changes), now)
     settled = {row[0] for row in rows}
     follows = [change.follow for change in changes if change.follow is not None and change.before.id in settled]
     if follows:
-        yield from enqueue(follows, now, everything=everything, notify=notify)
+        yield from enqueue(follows, now, audit_all=audit_all, notify=notify)
     return settled
 
 
-def settle(change: Change, now: datetime | None, *, everything: bool) -> Script[Verdict]:
+def settle(change: Change, now: datetime | None, *, audit_all: bool) -> Script[Verdict]:
     """Write one change behind its fence, with its key, its audit line and its follow-up; for one transaction."""
     job = change.after
     if change.takes_key:
@@ -312,10 +314,10 @@ def settle(change: Change, now: datetime | None, *, everything: bool) -> Script[
         holder = (yield from _take_keys([job], now)).get(job.id, job.id)
         if holder != job.id:
             return Verdict(Ruling.REFUSED, holder=holder, why=f"key {job.key!r} is taken")
-    sql, values = _statement(change, everything)
+    sql, values = _statement(change, audit_all)
     if (yield sql, packed([values], now)):
         if change.follow is not None:
-            yield from enqueue([change.follow], now, everything=everything)
+            yield from enqueue([change.follow], now, audit_all=audit_all)
         return Verdict(Ruling.APPLIED)
     return (yield from _unwritten(change, now))
 
@@ -332,11 +334,11 @@ def _unwritten(change: Change, now: datetime | None) -> Script[Verdict]:
     return verdict(change, job_from(found[0]) if found else None, now)
 
 
-def _statement(change: Change, everything: bool) -> tuple[str, dict[str, Any]]:
+def _statement(change: Change, audit_all: bool) -> tuple[str, dict[str, Any]]:
     if change.fence is Fence.RUNNING:
-        return ASK, edit_record(change, everything=everything)
+        return ASK, edit_record(change, audit_all=audit_all)
     if change.before.state.final and not change.after.state.final:
-        return REVIVE, edit_record(change, everything=everything)
-    if change.what is What.REPLACED:
-        return REPLACE, edit_record(change, everything=everything)
-    return SETTLE, change_record(change, everything=everything)
+        return REVIVE, edit_record(change, audit_all=audit_all)
+    if change.kind is EventKind.REPLACED:
+        return REPLACE, edit_record(change, audit_all=audit_all)
+    return SETTLE, change_record(change, audit_all=audit_all)

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from treadle.engines.contract import Claim
 from treadle.engines.postgres.places import Place
 from treadle.engines.postgres.rows import CHANGE, packed, stored, unpack
 from treadle.engines.postgres.scripts import SETTLED
 from treadle.engines.rows import Row
+from treadle.engines.values import Claim
 
 SPARE = 1000  # jobs that one statement may put away beside what it claims
 
@@ -311,7 +311,7 @@ def parameter(
     claim: Claim | None,
     now: datetime | None,
     *,
-    everything: bool = False,
+    audit_all: bool = False,
     places: Sequence[Place] = (),
     spare: int = 0,
     again: bool = False,
@@ -336,7 +336,7 @@ def parameter(
         places=[{**place._asdict(), "due_at": stored(place.due_at)} for place in places],
         again=again,
         first=first,
-        everything=everything,
+        audit_all=audit_all,
     )
     return packed(changes, now, claim=wish)
 

@@ -7,8 +7,8 @@ from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
 
-from treadle.engines.contract import Claim
 from treadle.engines.sqlite.rows import micros
+from treadle.engines.values import Claim
 from treadle.model.records import ANY, Gate
 
 SPARE = 1000  # jobs that one look may meet and not take
@@ -51,15 +51,15 @@ class Look(NamedTuple):
         return False
 
     def _place(self, tenant: str, queue: str, task: str, version: int) -> list[str] | None:
-        if not self.claim.takes(task, version) or self.gate.shut(ANY, queue, task):
+        if not self.claim.takes(task, version) or self.gate.blocks(ANY, queue, task):
             return self.picked.strangers
-        return self.picked.parked if self.gate.shut(tenant, queue, task) else None
+        return self.picked.parked if self.gate.blocks(tenant, queue, task) else None
 
 
 def pick(connection: sqlite3.Connection, claim: Claim, now: datetime, gate: Gate, *, first: int = 0) -> Picked:
     """Ids to claim. Lanes take turns, beginning with the `first`, so that a full one does not starve the others."""
     look = Look(connection, claim, gate, micros(now) or 0, Picked([], [], []), {})
-    queues = [queue for queue in dict.fromkeys(claim.queues) if not gate.shut(ANY, queue)]
+    queues = [queue for queue in dict.fromkeys(claim.queues) if not gate.blocks(ANY, queue)]
     lanes = [(queue, lane) for queue in queues for lane in _lanes(connection, queue, claim.lanes)]
     picked = look.picked
     if not lanes:
@@ -136,7 +136,7 @@ def _by_lane(look: Look, lane: tuple[str, str]) -> Iterator[Found]:
 def _by_task(look: Look, lane: tuple[str, str]) -> Iterator[Iterator[Found]]:
     """What was filed, by task and version: a step for each, and a range for those that this claim takes."""
     for task, version in _groups(look.connection, lane, 1, ("task", "task_version")):
-        if look.claim.takes(task, version) and not look.gate.shut(ANY, lane[0], task):
+        if look.claim.takes(task, version) and not look.gate.blocks(ANY, lane[0], task):
             yield _filed(look, lane, task, version)
 
 
@@ -159,7 +159,7 @@ def _filed(look: Look, lane: tuple[str, str], task: str, version: int) -> Iterat
 def _by_tenant(look: Look, lane: tuple[str, str]) -> Iterator[Iterator[Found]]:
     """What was parked, by tenant, task and version: a step for each, and a range for those that may go on."""
     for tenant, task, version in _groups(look.connection, lane, 2, ("tenant", "task", "task_version")):
-        if look.claim.takes(task, version) and not look.gate.shut(tenant, lane[0], task):
+        if look.claim.takes(task, version) and not look.gate.blocks(tenant, lane[0], task):
             yield iter(
                 look.connection.execute(
                     """

@@ -11,31 +11,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from treadle.engines.contract import (
-    LISTED,
-    WHATEVER,
-    Claim,
-    Finding,
-    Half,
-    Held,
-    Hold,
-    Page,
-    Receipt,
-    Renewal,
-    Retention,
-    Ruling,
-    Saved,
-    Script,
-    Turn,
-    Verdict,
-    Walls,
-    Whatever,
-    Where,
-    drive,
-    in_order,
-)  # fmt: skip
+from treadle.engines.fence import in_order
 from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.rows import Row, renewal_of
+from treadle.engines.scripts import Script, drive
 from treadle.engines.sqlite import records, scripts
 from treadle.engines.sqlite.claims import pick
 from treadle.engines.sqlite.file import (
@@ -49,8 +28,28 @@ from treadle.engines.sqlite.file import (
     migrations,
 )
 from treadle.engines.sqlite.rows import JOB, event_from, job_from, micros
+from treadle.engines.values import (
+    LISTED,
+    OVERWRITE,
+    Claim,
+    Finding,
+    Half,
+    JobFilter,
+    Lease,
+    Overwrite,
+    Page,
+    Receipt,
+    Renewal,
+    RenewalResult,
+    Retention,
+    RowSecurity,
+    Ruling,
+    Saved,
+    Turn,
+    Verdict,
+)
 from treadle.errors import EngineError, NotPossible, SchemaError
-from treadle.model import UUID, Change, Event, Job, Scope, State, What
+from treadle.model import UUID, Change, Event, EventKind, Job, Scope, State
 from treadle.model.clock import SystemClock
 from treadle.model.records import Record, Schedule, Seal
 
@@ -73,11 +72,11 @@ class SqliteEngine:
         *,
         clock: Callable[[], datetime] | None = None,
         synchronous: str = "full",
-        everything: bool = False,
+        audit_all: bool = False,
     ) -> None:
         self.file = File(path, synchronous=synchronous)
         self._clock = clock or SystemClock().now
-        self._everything = everything
+        self._audit_all = audit_all
         self._waiting: set[threading.Event] = set()
         self._rounds = 0
         self._sweeper = Sweeper()
@@ -143,7 +142,7 @@ class SqliteEngine:
     def close(self) -> None:
         self.file.close()
 
-    def walls(self, walls: Walls, *, only_sql: bool = False) -> str:  # noqa: ARG002
+    def rls(self, walls: RowSecurity, *, only_sql: bool = False) -> str:  # noqa: ARG002
         raise NotPossible("SQLite has no row-level security: who can open the file sees every row")
 
     def bound(self, tenant: str) -> "SqliteEngine":  # noqa: ARG002 - a file has no walls of its own
@@ -165,7 +164,7 @@ class SqliteEngine:
     def _enqueue(self, connection: sqlite3.Connection, jobs: Sequence[Job], now: datetime) -> list[Receipt]:
         try:
             with _Savepoint(connection):
-                return _run(connection, scripts.enqueue(jobs, now, everything=self._everything))
+                return _run(connection, scripts.enqueue(jobs, now, audit_all=self._audit_all))
         except _DATA_ERRORS as error:
             if len(jobs) == 1:
                 return [Receipt(jobs[0], created=False, refused=str(error))]
@@ -189,7 +188,7 @@ class SqliteEngine:
         """Write the changes; a value the file will not take is found by halving, so that it falls alone."""
         try:
             with _Savepoint(connection):
-                return _run(connection, scripts.settle(changes, now, everything=self._everything))
+                return _run(connection, scripts.settle(changes, now, audit_all=self._audit_all))
         except _DATA_ERRORS as error:
             if len(changes) == 1:
                 return [Verdict(Ruling.REFUSED, why=str(error))]
@@ -229,10 +228,10 @@ class SqliteEngine:
         keyed = [job.id for job in jobs if job.key_scope is Scope.PENDING]
         if keyed:
             connection.execute(scripts.RELEASE_KEYS, (json.dumps(keyed),))
-        if self._everything:
+        if self._audit_all:
             connection.executemany(
                 "insert into treadle_events values (?, ?, ?, ?, ?, '', ?, null)",
-                [(job.id, job.revision, micros(now), What.CLAIMED, claim.worker, job.tenant) for job in jobs],
+                [(job.id, job.revision, micros(now), EventKind.CLAIMED, claim.worker, job.tenant) for job in jobs],
             )
         return in_order(jobs)
 
@@ -248,7 +247,7 @@ class SqliteEngine:
                 break
         return picked.ids
 
-    def extend(self, holds: Sequence[Hold], *, lease: float, now: datetime | None = None) -> list[Held]:
+    def extend(self, holds: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         if not holds:
             return []
         rows = [renewal_of(hold, micros) for hold in holds]
@@ -278,13 +277,14 @@ class SqliteEngine:
             # The file is locked and nobody has written: nobody can have taken these jobs since.
             ours = set(self.file.watch("select id, lease_token from treadle_jobs where state = 'running'"))
             return [
-                Held(hold.job_id, Renewal.BUSY if (hold.job_id, hold.token) in ours else Renewal.LOST) for hold in holds
+                RenewalResult(hold.job_id, Renewal.BUSY if (hold.job_id, hold.token) in ours else Renewal.LOST)
+                for hold in holds
             ]
         renewed = {(job_id, token): cancel_requested == 1 for job_id, token, cancel_requested in found}
         return [
-            Held(hold.job_id, Renewal.RENEWED, renewed[hold.job_id, hold.token])
+            RenewalResult(hold.job_id, Renewal.RENEWED, renewed[hold.job_id, hold.token])
             if (hold.job_id, hold.token) in renewed
-            else Held(hold.job_id, Renewal.LOST)
+            else RenewalResult(hold.job_id, Renewal.LOST)
             for hold in holds
         ]
 
@@ -323,7 +323,7 @@ class SqliteEngine:
         found = {row[0]: job_from(row) for row in self.file.read(scripts.READ, json.dumps(list(ids)))}
         return [found.get(id_) for id_ in ids]
 
-    def find(self, where: Where, *, limit: int, cursor: str | None = None) -> Page:
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page:
         conditions, values = _conditions(where)
         if where.state in LISTED:
             place, order = "(finished_at, id)", "finished_at desc, id desc"
@@ -351,7 +351,7 @@ class SqliteEngine:
         last = jobs[-1]
         return Page(jobs, f"{micros(last.finished_at)}:{last.id}" if place != "id" else last.id)
 
-    def count(self, where: Where) -> dict[State, int]:
+    def count(self, where: JobFilter) -> dict[State, int]:
         conditions, values = _conditions(where)
         filters = f"where {' and '.join(conditions)}" if conditions else ""
         counts: dict[State, int] = {}
@@ -418,28 +418,28 @@ class SqliteEngine:
         self,
         record: Record,
         *,
-        before: Record | Whatever | None,
-        line: Event | None = None,
+        before: Record | Overwrite | None,
+        event: Event | None = None,
         job: Job | None = None,
         now: datetime | None = None,
     ) -> Saved:
         receipt = None
-        patience = _BRIEFLY if before is WHATEVER else PATIENCE  # what is said again soon need not wait for the lock
+        patience = _BRIEFLY if before is OVERWRITE else PATIENCE  # what is said again soon need not wait for the lock
         with self.file.write(patience) as connection:
             done = records.save(connection, record, before)
             if done:
-                records.note(connection, line)
+                records.note(connection, event)
                 if job is not None:
                     [receipt] = self._enqueue(connection, [job], now or self._clock())
         if done:
             self._stir()
         return Saved(done, receipt)
 
-    def drop(self, record: Record, *, line: Event | None = None) -> bool:
+    def drop(self, record: Record, *, event: Event | None = None) -> bool:
         with self.file.write() as connection:
             done = records.drop(connection, record)
             if done:
-                records.note(connection, line)
+                records.note(connection, event)
         self._stir()
         return done
 
@@ -448,29 +448,29 @@ class SqliteEngine:
     def unsealed(self, *, limit: int) -> list[Event]:
         return self.file.look(lambda reader: records.unsealed(reader, limit))
 
-    def seal(self, seal: Seal, lines: Sequence[Event]) -> bool:
+    def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
         with self.file.write() as connection:
-            return records.seal(connection, seal, lines)
+            return records.seal(connection, seal, events)
 
     def sealed(self, seal: Seal) -> list[Event]:
         return self.file.look(lambda reader: records.sealed(reader, seal))
 
-    def strays(self, *, limit: int) -> list[Event]:
-        return self.file.look(lambda reader: records.strays(reader, limit))
+    def orphaned_events(self, *, limit: int) -> list[Event]:
+        return self.file.look(lambda reader: records.orphaned_events(reader, limit))
 
-    def forget(self, seal: Seal) -> bool:
+    def prune_events(self, seal: Seal) -> bool:
         with self.file.write() as connection:
-            return records.forget(connection, seal, self._clock())
+            return records.prune_events(connection, seal, self._clock())
 
     # ------------------------------------------------------------- for the caller's own transaction
 
     def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
         yield from self._same_file()
-        return (yield from scripts.enqueue(jobs, now or self._clock(), everything=self._everything))
+        return (yield from scripts.enqueue(jobs, now or self._clock(), audit_all=self._audit_all))
 
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         yield from self._same_file()
-        return (yield from scripts.settle([change], now or self._clock(), everything=self._everything))[0]
+        return (yield from scripts.settle([change], now or self._clock(), audit_all=self._audit_all))[0]
 
     def _same_file(self) -> Script[None]:
         rows = yield (
@@ -530,7 +530,7 @@ def _id(text: str) -> str:
     return text
 
 
-def _conditions(where: Where) -> tuple[list[str], list[Any]]:
+def _conditions(where: JobFilter) -> tuple[list[str], list[Any]]:
     given = {name: value for name, value in where._asdict().items() if value is not None}
     return [f"{name} = ?" for name in given], list(given.values())
 

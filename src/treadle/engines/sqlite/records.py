@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from treadle.engines.contract import Whatever
 from treadle.engines.records import TABLES, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.rows import Row
 from treadle.engines.sqlite.rows import event_from, micros, moment
+from treadle.engines.values import Overwrite
 from treadle.model import Event
 from treadle.model.records import Gate, Pause, Record, Schedule, Seal
 
@@ -48,11 +48,11 @@ def due(connection: sqlite3.Connection, until: datetime, limit: int) -> list[Sch
     return [read_record(Schedule, row, moment) for row in rows]
 
 
-def save(connection: sqlite3.Connection, record: Record, before: Record | Whatever | None) -> bool:
+def save(connection: sqlite3.Connection, record: Record, before: Record | Overwrite | None) -> bool:
     """Write a record if what is there is still `before`; whether it was written."""
     table, row = table_of(record), row_from(record, micros)
     columns, marks = ", ".join(table.columns), ", ".join("?" * len(row))
-    if before is None or isinstance(before, Whatever):
+    if before is None or isinstance(before, Overwrite):
         verb, then = "insert or replace", ""
         if before is None:
             verb, then = "insert", f" on conflict ({', '.join(table.key)}) do nothing"
@@ -77,9 +77,9 @@ def _compared(before: Record) -> tuple[str, Row]:
     return " and ".join(f"{name} is ?" for name in names), values
 
 
-def note(connection: sqlite3.Connection, line: Event | None) -> None:
-    if line is not None:
-        values = (*line[:2], micros(line.at), *line[3:])
+def note(connection: sqlite3.Connection, event: Event | None) -> None:
+    if event is not None:
+        values = (*event[:2], micros(event.at), *event[3:])
         connection.execute(f"insert into treadle_events ({_EVENT}) values (?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
 
 
@@ -91,12 +91,12 @@ def unsealed(connection: sqlite3.Connection, limit: int) -> list[Event]:
     return [event_from(row) for row in connection.execute(sql, (limit,))]
 
 
-def seal(connection: sqlite3.Connection, made: Seal, lines: Sequence[Event]) -> bool:
+def seal(connection: sqlite3.Connection, made: Seal, events: Sequence[Event]) -> bool:
     """Write the seal and mark its lines, if all of them are still unsealed."""
     wanted = "seal is null and (job, revision, at) in (select value ->> 0, value ->> 1, value ->> 2 from json_each(?))"
-    ids = json.dumps([(line.job_id, line.revision, micros(line.at)) for line in lines])
+    ids = json.dumps([(event.job_id, event.revision, micros(event.at)) for event in events])
     [[number]] = connection.execute(f"select count(*) from treadle_events where {wanted}", (ids,))  # noqa: S608
-    if number != len(lines) or not save(connection, made, None):
+    if number != len(events) or not save(connection, made, None):
         return False
     connection.execute(f"update treadle_events set seal = ? where {wanted}", (made.number, ids))  # noqa: S608
     return True
@@ -107,7 +107,7 @@ def sealed(connection: sqlite3.Connection, made: Seal) -> list[Event]:
     return [event_from(row) for row in connection.execute(sql, (made.number, made.tenant))]
 
 
-def strays(connection: sqlite3.Connection, limit: int) -> list[Event]:
+def orphaned_events(connection: sqlite3.Connection, limit: int) -> list[Event]:
     sql = f"""
         select {_EVENT} from treadle_events e where seal is not null
         and not exists (select 1 from treadle_seals s where s.tenant = e.tenant and s.number = e.seal)
@@ -116,7 +116,7 @@ def strays(connection: sqlite3.Connection, limit: int) -> list[Event]:
     return [event_from(row) for row in connection.execute(sql, (limit,))]
 
 
-def forget(connection: sqlite3.Connection, made: Seal, now: datetime) -> bool:
+def prune_events(connection: sqlite3.Connection, made: Seal, now: datetime) -> bool:
     done = connection.execute(
         "update treadle_seals set pruned_at = ? where tenant = ? and number = ? and pruned_at is null",
         (micros(now), made.tenant, made.number),

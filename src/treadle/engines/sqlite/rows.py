@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from treadle.engines import rows
 from treadle.engines.rows import COLUMNS, Row
-from treadle.model import Event, Job, What
+from treadle.model import Event, EventKind, Job
 
 JOB = ", ".join(COLUMNS)
 
@@ -37,4 +37,4 @@ def row_from(job: Job) -> Row:
 def event_from(row: Row) -> Event:
     """The event in a row (job, revision, at, what, actor, note, tenant)."""
     job_id, revision, at, what, actor, note, tenant = row
-    return Event(job_id, revision, EPOCH + timedelta(microseconds=at), What(what), actor, note, tenant)
+    return Event(job_id, revision, EPOCH + timedelta(microseconds=at), EventKind(what), actor, note, tenant)

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from treadle.engines.contract import Receipt, Ruling, Script, Verdict, arrived, judge
+from treadle.engines.fence import judge, stamped
 from treadle.engines.rows import COLUMNS, EDITED, NEW, Row, fence_of, small
+from treadle.engines.scripts import Script
 from treadle.engines.sqlite.rows import JOB, job_from, micros, row_from
-from treadle.model import Change, Fence, Job, What, holds_nul
+from treadle.engines.values import Receipt, Ruling, Verdict
+from treadle.model import Change, EventKind, Fence, Job, holds_nul
 
 
 def _unpack(names: Iterable[str]) -> str:
@@ -83,11 +85,11 @@ select c.job, k.job from c cross join treadle_keys k on (k.tenant, k.task, k.key
 RELEASE_KEYS = f"delete from treadle_keys where job in {_IDS} and scope in ('pending', 'active')"  # noqa: S608
 
 
-def enqueue(jobs: Sequence[Job], now: datetime, *, everything: bool) -> Script[list[Receipt]]:
+def enqueue(jobs: Sequence[Job], now: datetime, *, audit_all: bool) -> Script[list[Receipt]]:
     """Store new jobs; who has the id or the key already answers with the job that was first."""
     fresh: dict[str, Job] = {}
     for job in jobs:
-        fresh.setdefault(job.id, arrived(job, now))
+        fresh.setdefault(job.id, stamped(job, now))
     first: dict[str, str] = {}  # id asked for -> id of the job that was there before
     keyed = [job for job in fresh.values() if job.key is not None]
     if keyed:
@@ -100,10 +102,10 @@ def enqueue(jobs: Sequence[Job], now: datetime, *, everything: bool) -> Script[l
             first.update((yield HOLDERS, _text(losers)))
     new = [job for job in fresh.values() if job.id not in first]
     created = {row[0] for row in (yield INSERT, _text([row_from(job)[: len(NEW)] for job in new]))}
-    if everything:
+    if audit_all:
         yield (
             EVENTS,
-            _text([(id_, 0, micros(now), What.ENQUEUED, "enqueue", "", fresh[id_].tenant) for id_ in created]),
+            _text([(id_, 0, micros(now), EventKind.ENQUEUED, "enqueue", "", fresh[id_].tenant) for id_ in created]),
         )
     first.update({job.id: job.id for job in new if job.id not in created})
     there = {row[0]: job_from(row) for row in (yield READ, _text(list(first.values())))} if first else {}
@@ -204,11 +206,11 @@ select job, revision, at, what, actor, note, tenant from c
 """  # noqa: S608
 
 
-def settle(changes: Sequence[Change], now: datetime, *, everything: bool) -> Script[list[Verdict]]:
+def settle(changes: Sequence[Change], now: datetime, *, audit_all: bool) -> Script[list[Verdict]]:
     """Write these changes, each behind its fence, with its key and its audit line; a verdict each, in order."""
     verdicts: dict[str, Verdict] = {}
     ready = [change for change in changes if not change.takes_key]
-    yield from _write(ready, now, verdicts, everything)
+    yield from _write(ready, now, verdicts, audit_all)
     for change in changes:
         if change.takes_key:
             job = change.after
@@ -220,7 +222,7 @@ def settle(changes: Sequence[Change], now: datetime, *, everything: bool) -> Scr
             elif taken:  # somebody else's job by now, whoever has the key
                 verdicts[job.id] = judge(change, _only((yield READ, _text([job.id]))))
             else:
-                yield from _write([change], now, verdicts, everything)
+                yield from _write([change], now, verdicts, audit_all)
                 if verdicts[job.id].ruling is Ruling.APPLIED:
                     yield TAKE_KEYS, _text([_key_row(job, now)])
     return [verdicts[change.before.id] for change in changes]
@@ -230,7 +232,7 @@ def _only(rows: list[Row]) -> Job | None:
     return job_from(rows[0]) if rows else None
 
 
-def _write(changes: Sequence[Change], now: datetime, verdicts: dict[str, Verdict], everything: bool) -> Script[None]:
+def _write(changes: Sequence[Change], now: datetime, verdicts: dict[str, Verdict], audit_all: bool) -> Script[None]:
     groups: dict[str, list[Change]] = {}
     for change in changes:
         groups.setdefault(_statement(change), []).append(change)
@@ -255,15 +257,15 @@ def _write(changes: Sequence[Change], now: datetime, verdicts: dict[str, Verdict
     if freed:
         yield RELEASE_KEYS, _text(freed)
     events = [
-        (c.before.id, written[c.before.id], micros(c.at), c.what, c.actor, c.note, c.before.tenant)
+        (c.before.id, written[c.before.id], micros(c.at), c.kind, c.actor, c.note, c.before.tenant)
         for c in changes
-        if c.before.id in written and (everything or c.loud or c.what.noteworthy)
+        if c.before.id in written and (audit_all or c.always_audited or c.kind.noteworthy)
     ]
     if events:
         yield EVENTS, _text(events)
     follows = [c.follow for c in changes if c.before.id in written and c.follow is not None]
     if follows:
-        yield from enqueue(follows, now, everything=everything)
+        yield from enqueue(follows, now, audit_all=audit_all)
     verdicts.update(dict.fromkeys(written, Verdict(Ruling.APPLIED)))
     unwritten = [change for change in changes if change.before.id not in written]
     if unwritten:
@@ -279,7 +281,7 @@ def _statement(change: Change) -> str:
         return FINISH
     if change.before.state.final:
         return REVIVE
-    return REPLACE if change.what is What.REPLACED else REQUEUE
+    return REPLACE if change.kind is EventKind.REPLACED else REQUEUE
 
 
 def _fence_row(change: Change, now: datetime) -> Row:

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from treadle.model.lifecycle import Outcome
-from treadle.tasks.context import Attempt
-from treadle.worker.executors import Call, Done, arguments_of, ended_by, succeeded
+from treadle.worker.attempt import Attempt
+from treadle.worker.executors import Call, Done
+from treadle.worker.outcomes import arguments_of, ended_by, succeeded
 
 _EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 

@@ -9,7 +9,8 @@ from datetime import datetime
 from queue import Empty, SimpleQueue
 
 from treadle.model.lifecycle import Outcome
-from treadle.worker.executors import Call, Done, arguments_of, ended_by, succeeded
+from treadle.worker.executors import Call, Done
+from treadle.worker.outcomes import arguments_of, ended_by, succeeded
 
 IDLE = 30.0  # seconds a thread without work is kept
 

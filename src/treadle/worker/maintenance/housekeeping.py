@@ -13,11 +13,11 @@ from itertools import groupby
 from treadle.edits import Act, put, remove
 from treadle.engines.contract import Engine
 from treadle.errors import EngineError
-from treadle.model import Event, What
-from treadle.model.records import ANY, Member, Pause, Seal
+from treadle.model import Event, EventKind
+from treadle.model.records import ANY, Pause, Seal, WorkerInfo
 from treadle.model.seals import AT_ONCE, sealing
 from treadle.model.why import BUDGET
-from treadle.worker.config import Plan
+from treadle.worker.config import WorkerConfig
 
 log = logging.getLogger("treadle.upkeep")
 
@@ -38,13 +38,13 @@ class Housekeeping:
     def __init__(
         self,
         engine: Engine,
-        plan: Plan,
+        config: WorkerConfig,
         tasks: Iterable[str],
         beat: Callable[[], float],
         logger: logging.Logger | None = None,
     ) -> None:
         self._engine = engine
-        self._plan = plan
+        self._config = config
         self._tasks = tasks
         self._beat = beat
         self._log = logger or log
@@ -55,7 +55,7 @@ class Housekeeping:
             self._seal: random.uniform(0, SEAL_PERIOD),  # noqa: S311
             self._forget: random.uniform(0, FORGET_PERIOD),  # noqa: S311
         }
-        if plan.budgets:
+        if config.budgets:
             chores[self._heed_budgets] = random.uniform(0, BUDGET_PERIOD)  # noqa: S311
         self._chores = {chore: time.monotonic() + delay for chore, delay in chores.items()}
 
@@ -63,7 +63,7 @@ class Housekeeping:
         """Do what is due; each chore says in how many seconds it is due again. One that fails harms no other."""
         for chore, due_at in self._chores.items():
             if time.monotonic() >= due_at:
-                again = min(PATIENCE, self._plan.beat) if chore == self._beat else PATIENCE
+                again = min(PATIENCE, self._config.beat) if chore == self._beat else PATIENCE
                 try:
                     again = chore()
                 except EngineError as error:
@@ -76,7 +76,7 @@ class Housekeeping:
 
     def _prune(self) -> float:
         """Delete old jobs of our own tasks: how long those of another program are kept, its own workers know."""
-        deleted = self._engine.prune(self._plan.keep._replace(only=frozenset(self._tasks)), limit=BATCH)
+        deleted = self._engine.prune(self._config.keep._replace(only=frozenset(self._tasks)), limit=BATCH)
         if deleted:
             self._log.info("deleted %d old job%s", deleted, "s" * (deleted != 1))
         if deleted >= BATCH:
@@ -84,10 +84,10 @@ class Housekeeping:
         return PRUNE_PERIOD
 
     def _forget(self) -> float:
-        if forget_old_lines(self._engine, self._plan.keep_lines, limit=SEALS) == SEALS:
+        if prune_old_events(self._engine, self._config.keep_events, limit=SEALS) == SEALS:
             return 0.1  # there is more, but the jobs come first
         now = self._engine.now()
-        for member in self._engine.records(Member):
+        for member in self._engine.records(WorkerInfo):
             if now - member.seen_at > GONE:
                 self._engine.drop(member)
         for pause in self._engine.records(Pause):
@@ -111,8 +111,8 @@ class Housekeeping:
         for (tenant, _), micros in self._engine.costs(since=today, until=tomorrow).items():
             spent[tenant] = spent.get(tenant, 0) + micros
         paused = {pause.tenant: pause for pause in self._engine.records(Pause) if pause[1:3] == (ANY, ANY)}
-        for tenant in self._plan.budgets.keys() - {ANY} | spent.keys():
-            budget = self._plan.budgets.get(tenant, self._plan.budgets.get(ANY))
+        for tenant in self._config.budgets.keys() - {ANY} | spent.keys():
+            budget = self._config.budgets.get(tenant, self._config.budgets.get(ANY))
             there = paused.get(tenant)
             holds = there is not None and (there.until is None or there.until > now)
             within = budget is not None and spent.get(tenant, 0) < budget
@@ -123,12 +123,12 @@ class Housekeeping:
                 continue
             why = f"{spent.get(tenant, 0):,} of {budget:,} micros were spent on {today:%Y-%m-%d}"
             pause = Pause(tenant, actor=BUDGET, reason=why, at=now, until=tomorrow)
-            if put(self._engine, pause, there, Act(What.PAUSED, now, BUDGET, why)) is not None:
+            if put(self._engine, pause, there, Act(EventKind.PAUSED, now, BUDGET, why)) is not None:
                 self._log.warning("tenant %s is paused until %s: %s", tenant, tomorrow, why)
         return BUDGET_PERIOD
 
     def _let_go(self, pause: Pause, now: datetime) -> None:
-        if remove(self._engine, pause, Act(What.RESUMED, now, BUDGET, "within its budget")):
+        if remove(self._engine, pause, Act(EventKind.RESUMED, now, BUDGET, "within its budget")):
             self._log.info("tenant %s is within its budget again", pause.tenant)
 
 
@@ -147,15 +147,15 @@ class Sealer:
 
     def seal(self, *, ripe: float) -> int:
         """Seal what fills a seal, or has waited for `ripe` seconds; how many lines it was."""
-        lines = self._engine.unsealed(limit=AT_ONCE * SEALS)
-        tenants = groupby(lines, key=lambda line: line.tenant)
+        events = self._engine.unsealed(limit=AT_ONCE * SEALS)
+        tenants = groupby(events, key=lambda event: event.tenant)
         return sum(self._seal_tenant(tenant, list(group), ripe) for tenant, group in tenants)
 
-    def _seal_tenant(self, tenant: str, lines: list[Event], ripe: float) -> int:
+    def _seal_tenant(self, tenant: str, events: list[Event], ripe: float) -> int:
         now, done = self._engine.now(), 0
-        for start in range(0, len(lines), AT_ONCE):
-            batch = lines[start : start + AT_ONCE]
-            old = any((now - line.at).total_seconds() >= ripe for line in batch)
+        for start in range(0, len(events), AT_ONCE):
+            batch = events[start : start + AT_ONCE]
+            old = any((now - event.at).total_seconds() >= ripe for event in batch)
             if len(batch) < AT_ONCE and not old:
                 break
             seal, ordered = sealing(batch, self._last_seal(tenant), now)
@@ -175,7 +175,7 @@ class Sealer:
         return self._last[tenant]
 
 
-def seal_lines(engine: Engine) -> int:
+def seal_events(engine: Engine) -> int:
     """Seal every line there is; how many it was."""
     sealer, total = Sealer(engine), 0
     while found := sealer.seal(ripe=float("-inf")):
@@ -183,10 +183,10 @@ def seal_lines(engine: Engine) -> int:
     return total
 
 
-def forget_old_lines(engine: Engine, keep: timedelta | None, *, limit: int | None = None) -> int:
+def prune_old_events(engine: Engine, keep: timedelta | None, *, limit: int | None = None) -> int:
     """Delete the lines of seals that are older than this, of some of them; the seals stay. How many seals it was."""
     if keep is None:
         return 0
     old = engine.now() - keep
     due = [seal for seal in engine.records(Seal) if seal.pruned_at is None and seal.last_at < old]
-    return sum(engine.forget(seal) for seal in due[:limit])
+    return sum(engine.prune_events(seal) for seal in due[:limit])

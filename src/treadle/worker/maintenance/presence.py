@@ -6,19 +6,20 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from treadle.engines.contract import WHATEVER, Engine
-from treadle.model.records import Member, silence
-from treadle.worker.config import Plan
+from treadle.engines.contract import Engine
+from treadle.engines.values import OVERWRITE
+from treadle.model.records import WorkerInfo, silence
+from treadle.worker.config import WorkerConfig
 
 
-class Membership:
+class Presence:
     """What one worker says of itself: the `tasks` it knows with their versions, how many jobs are `running` here."""
 
     def __init__(
-        self, engine: Engine, plan: Plan, tasks: Callable[[], Mapping[str, int]], running: Callable[[], int]
+        self, engine: Engine, config: WorkerConfig, tasks: Callable[[], Mapping[str, int]], running: Callable[[], int]
     ) -> None:
         self._engine = engine
-        self._plan = plan
+        self._config = config
         self._tasks = tasks
         self._running = running
         self._started_at: datetime | None = None
@@ -31,24 +32,24 @@ class Membership:
         now = self._engine.now()
         self._started_at = self._started_at or now
         member = self._member(now)
-        self._engine.save(member, before=WHATEVER)
-        if self._plan.fail_unknown:
-            self._alone = all(one.name == member.name for one in self._engine.records(Member))
-        if time.monotonic() - self._beaten_at > 2 * self._plan.beat:  # the first one, or one that came late
+        self._engine.save(member, before=OVERWRITE)
+        if self._config.fail_unknown:
+            self._alone = all(one.name == member.name for one in self._engine.records(WorkerInfo))
+        if time.monotonic() - self._beaten_at > 2 * self._config.beat:  # the first one, or one that came late
             self._steady_since = time.monotonic()
         self._beaten_at = time.monotonic()
-        return self._plan.beat
+        return self._config.beat
 
     @property
     def sure(self) -> bool:
         """Whether the list of live workers can be believed: the store has taken beats for long enough."""
-        now, beat = time.monotonic(), self._plan.beat
+        now, beat = time.monotonic(), self._config.beat
         steady = now - self._beaten_at < 2 * beat and now - self._steady_since > silence(beat)
         return self._alone or steady
 
     def stopping(self) -> None:
         """Say that this worker takes no more jobs, and that it is still there."""
-        if not self._stopping or time.monotonic() - self._beaten_at >= self._plan.beat:
+        if not self._stopping or time.monotonic() - self._beaten_at >= self._config.beat:
             self._stopping = True
             self.beat()
 
@@ -56,19 +57,19 @@ class Membership:
         """Take this worker off the list."""
         self._engine.drop(self._member(self._started_at or self._engine.now()))
 
-    def _member(self, now: datetime) -> Member:
-        plan = self._plan
-        return Member(
-            name=plan.name,
+    def _member(self, now: datetime) -> WorkerInfo:
+        config = self._config
+        return WorkerInfo(
+            name=config.name,
             host=socket.gethostname(),
             pid=os.getpid(),
-            queues=list(plan.queues),
-            lanes=None if plan.lanes is None else list(plan.lanes),
+            queues=list(config.queues),
+            lanes=None if config.lanes is None else list(config.lanes),
             tasks=dict(self._tasks()),
-            concurrency=plan.concurrency,
+            concurrency=config.concurrency,
             running=self._running(),
             stopping=self._stopping,
             started_at=self._started_at or now,
             seen_at=now,
-            period=plan.beat,
+            period=config.beat,
         )

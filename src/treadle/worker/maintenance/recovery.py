@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from treadle.engines.contract import Engine, Ruling
+from treadle.engines.contract import Engine
+from treadle.engines.values import Ruling
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Change, Job, State, lifecycle
 from treadle.schedules.firing import Scheduler
-from treadle.worker.config import SWEEP, Plan
+from treadle.worker.config import SWEEP, WorkerConfig
 from treadle.worker.maintenance.housekeeping import Housekeeping
 
 log = logging.getLogger("treadle.upkeep")
@@ -27,7 +28,7 @@ class Upkeep:
     def __init__(
         self,
         engine: Engine,
-        plan: Plan,
+        config: WorkerConfig,
         *,
         holds: Callable[[Job], bool],
         scheduler: Scheduler,
@@ -37,8 +38,8 @@ class Upkeep:
         self.scheduler = scheduler
         self.housekeeping = housekeeping
         self._engine = engine
-        self._plan = plan
-        self._lease = plan.lease
+        self._config = config
+        self._lease = config.lease
         self._logger = logger
         self._holds = holds  # whether the worker itself holds this lease
         self._seen: tuple[datetime, float] | None = None  # the time when we last looked, by both clocks
@@ -103,18 +104,18 @@ class Upkeep:
             found = [job for job, lease in zip(found, leases, strict=True) if self._past[lease] <= since]
         spared = self._spared = {lease: until for lease, until in self._spared.items() if until > asked}
         found = [job for job in found if not self._holds(job) and (job.id, job.lease_token) not in spared]
-        if not self._plan.end_expired:
+        if not self._config.end_expired:
             found = [job for job in found if job.state is State.RUNNING]
-        done, busy = recover(self._engine, found, actor=self._plan.name, logger=self._logger)
+        done, busy = recover(self._engine, found, actor=self._config.name, logger=self._logger)
         for job in busy:  # its holder could not renew either, and needs time when it can
             spared[job.id, job.lease_token] = time.monotonic() + self._lease / 2
         return done
 
     def _period(self) -> float:
         """Seconds until the next look for leases that ran out: spread a little, and often enough for a short lease."""
-        if self._plan.sweep > SWEEP:
-            return self._plan.sweep
-        return min(self._plan.sweep, self._lease / 4) * random.uniform(0.5, 1.0)  # noqa: S311
+        if self._config.sweep > SWEEP:
+            return self._config.sweep
+        return min(self._config.sweep, self._lease / 4) * random.uniform(0.5, 1.0)  # noqa: S311
 
     def _stepped(self) -> bool:
         """Whether the clock has jumped ahead since the last look: then leases look past that their holders keep."""
@@ -159,7 +160,7 @@ def recover(
             others += [other] if other is not None else []
         elif verdict.ruling is Ruling.APPLIED:
             done += 1
-            (logger or log).warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.what)
+            (logger or log).warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.kind)
         elif verdict.ruling is Ruling.BUSY:
             busy.append(change.before)
     if others:

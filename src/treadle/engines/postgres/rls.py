@@ -8,9 +8,9 @@ it. FORCE holds the tables' owner to it too.
 import re
 from collections.abc import Sequence
 
-from treadle.engines.contract import Finding, Walls
 from treadle.engines.postgres.connections import Connection
 from treadle.engines.postgres.schema import named
+from treadle.engines.values import Finding, RowSecurity
 from treadle.errors import ConfigError
 
 TABLES = ("jobs", "finished", "keys", "events", "schedules", "pauses", "seals")
@@ -50,7 +50,7 @@ end $$;
 """
 
 
-def walls_sql(schema: str, walls: Walls) -> str:
+def walls_sql(schema: str, walls: RowSecurity) -> str:
     """The statements that raise the walls; they may be run again, with other roles too."""
     for field, role in (("worker_role", walls.worker), ("app_role", walls.app)):
         if not _ROLE.fullmatch(role):

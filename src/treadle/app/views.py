@@ -27,7 +27,7 @@ def event_as_dict(event: Event) -> dict[str, Any]:
     return {
         "revision": event.revision,
         "at": event.at.isoformat(),
-        "what": event.what.value,
+        "kind": event.kind.value,
         "actor": event.actor,
         "note": event.note,
     }

@@ -1,0 +1,164 @@
+"""What passes through the engine contract: claims and their answers, filters, pages, receipts."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Literal, NamedTuple
+
+from treadle.model import Job, Progress, State
+
+Half = Literal["pre", "post"]
+
+
+class Claim(NamedTuple):
+    """A wish for jobs. `token` is minted by the caller, a new one for each claim it does not mean to repeat."""
+
+    token: str
+    worker: str
+    limit: int
+    lease: float  # seconds
+    queues: Sequence[str] = ("default",)
+    lanes: Sequence[str] | None = None  # None: all lanes of these queues
+    tasks: Sequence[str] | None = None  # None: any task
+    versions: Mapping[str, int] = {}  # of a task: the newest that may be claimed; of one not named: any
+    unless: Sequence[str] = ()  # tasks that are not taken, whatever else is said
+
+    def takes(self, task: str, version: int) -> bool:
+        """Whether it is for jobs of this task and version."""
+        named = task not in self.unless and (self.tasks is None or task in self.tasks)
+        return named and version <= self.versions.get(task, version)
+
+
+class Ruling(Enum):
+    """What became of one change."""
+
+    APPLIED = "applied"
+    ALREADY = "already"  # our own write, whose answer was lost
+    STALE = "stale"  # our token, but the job has a newer revision: decide again on `job`
+    LOST = "lost"  # somebody else's by now; `job` says whose, if it still exists
+    BUSY = "busy"  # locked by somebody's open transaction: nobody can take it, try again
+    REFUSED = "refused"  # the store will not take this value, or `holder` has the key
+
+
+class Verdict(NamedTuple):
+    """The answer to one change; `job` is the job as it is now, where the engine had to look."""
+
+    ruling: Ruling
+    job: Job | None = None
+    holder: str | None = None
+    why: str = ""
+
+
+class Turn(NamedTuple):
+    """A turn's answer: a verdict a change, in order; the jobs claimed, in order; the store's time."""
+
+    verdicts: list[Verdict]
+    jobs: list[Job]
+    now: datetime
+
+
+class Receipt(NamedTuple):
+    """The answer to one enqueue: the job as stored, and whether this call created it."""
+
+    job: Job
+    created: bool
+    refused: str = ""  # why the store would not take it, if it would not
+
+
+class Lease(NamedTuple):
+    """A lease to renew, with what the attempt has to tell so far."""
+
+    job_id: str
+    token: str
+    started_at: datetime | None = None
+    progress: Progress | None = None
+    cost_micros: int | None = None
+
+
+class Renewal(Enum):
+    """What became of one lease that was to be renewed."""
+
+    RENEWED = "renewed"
+    BUSY = "busy"  # nobody can take it while this lasts: not a loss
+    MISSED = "missed"  # it could not be written just now, and its time runs on: try again at once
+    LOST = "lost"
+
+
+class RenewalResult(NamedTuple):
+    """The answer to one hold, and whether somebody asked the job to stop."""
+
+    job_id: str
+    renewal: Renewal
+    cancel_requested: bool = False
+
+
+class JobFilter(NamedTuple):
+    """A filter; None means any."""
+
+    state: State | None = None
+    task: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    key: str | None = None
+
+
+class Page(NamedTuple):
+    """Jobs, newest first, and where to go on (None at the end)."""
+
+    jobs: list[Job]
+    cursor: str | None
+
+
+class Retention(NamedTuple):
+    """How long finished jobs are kept, by state, and by task where it says otherwise; what is not named, for ever.
+
+    With `only`, it is about the jobs of these tasks, and all others are kept.
+    """
+
+    states: Mapping[State, timedelta] = {}
+    tasks: Mapping[str, Mapping[State, timedelta | None]] = {}
+    only: frozenset[str] | None = None
+
+    def age(self, state: State, task: str) -> timedelta | None:
+        if self.only is not None and task not in self.only:
+            return None
+        return self.tasks.get(task, {}).get(state, self.states.get(state))
+
+
+class RowSecurity(NamedTuple):
+    """Who sees which rows, where the store itself keeps tenants apart.
+
+    `owner` is a condition in SQL over the column `tenant`, such as is_record_owner(tenant::uuid), beside the tenant
+    that a bound handle names.
+    """
+
+    worker: str  # the role that sees all of them
+    app: str  # the role that sees those of one tenant at a time
+    owner: str = ""
+
+
+class Overwrite(Enum):
+    """`save` without a look at what is there."""
+
+    OVERWRITE = "whatever"
+
+
+OVERWRITE = Overwrite.OVERWRITE
+
+
+class Saved(NamedTuple):
+    """The answer to a save: whether it was done, and what became of the job that came with it."""
+
+    done: bool
+    receipt: Receipt | None = None
+
+
+class Finding(NamedTuple):
+    """One line of `treadle doctor`."""
+
+    level: str  # ok | warning | error
+    text: str
+
+
+LISTED = (State.FAILED, State.CANCELLED)
+"""The states whose jobs `find` lists by the time they ended: what an operator looks for."""
