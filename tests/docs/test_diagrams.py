@@ -63,3 +63,10 @@ def test_a_line_of_a_terminal_keeps_its_columns_and_colours() -> None:
     line = "ok  ␛[1;31mkilled  it␛[0m"
     found = [(run.column, run.text, sorted(run.codes)) for run in terminal.runs(line)]
     assert found == [(0, "ok", []), (4, "killed", ["1", "31"]), (12, "it", ["1", "31"])]
+
+
+def test_the_picture_of_the_rooms_has_every_room() -> None:
+    drawn = (DIAGRAMS / "rooms.txt").read_text("utf-8")
+    source = ROOT / "src" / "treadle"
+    rooms = [path.stem for path in source.iterdir() if path.stem[0] not in "_." and path.suffix in ("", ".py")]
+    assert [room for room in rooms if not re.search(rf'["*, ]{room}["*,]', drawn)] == []
