@@ -259,7 +259,7 @@ begin
         delete from treadle.keys k using gone g where k.job = g.id and k.scope in ('pending', 'active')
     ),
     noted as (
-        insert into treadle.events (job, revision, at, what, actor, note, tenant)
+        insert into treadle.events (job, revision, at, kind, actor, note, tenant)
         select id, revision + 1, moment, ends, 'expire_stale_jobs',
             case when cancel_requested then '' else concat_ws(': ', nullif(on_end -> 'failed' ->> 'event', ''), message) end,
             tenant

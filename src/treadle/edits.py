@@ -1,6 +1,6 @@
 """What is done from outside to a job, a schedule or a pause: decided on what is there, and again if it has moved on.
 
-Every act is one compare-and-set with its audit line in the same atom. Where the answer of a write was lost, the line
+Every act is one compare-and-set with its audit event in the same atom. Where the answer of a write was lost, the event
 says whether it was done.
 """
 
@@ -80,6 +80,6 @@ def _first_revision(engine: Engine, record: Schedule | Pause) -> int:
 
 
 def _in_trail(engine: Engine, event: Event) -> bool:
-    """Whether the audit trail has this very line: then the write was done, and its answer was lost."""
+    """Whether the audit trail has this very event: then the write was done, and its answer was lost."""
     ours = (event.revision, event.kind, event.actor, event.at)
     return any((one.revision, one.kind, one.actor, one.at) == ours for one in engine.events(event.job_id))

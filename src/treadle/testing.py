@@ -109,7 +109,7 @@ def _run(app: Treadle, job: Job) -> Job:
             attempt.job = verdict.job
             change = lifecycle.settle(attempt.job_so_far(), outcome, now())
         elif verdict.ruling is Ruling.REFUSED:
-            change = lifecycle.instead(change, verdict.holder, verdict.why, now())
+            change = lifecycle.fallback(change, verdict.holder, verdict.why, now())
         else:
             break
     return app.get(job.id)

@@ -166,7 +166,7 @@ def test_lines_are_sealed_when_they_fill_a_seal_or_have_waited(app: Treadle, clo
     chores._seal()
     trail = app.verify_audit()
     [found] = trail.tenants
-    assert (found.tenant, found.seals, found.lines, found.problems) == ("acme", 1, 4, [])
+    assert (found.tenant, found.seals, found.events, found.problems) == ("acme", 1, 4, [])
     assert (trail.unsealed, trail.sound) == (0, True)
 
 
@@ -175,7 +175,7 @@ def test_a_full_seal_is_made_at_once_and_the_rest_waits(make_app: Callable[..., 
     register(app).using(tenant="acme").enqueue_many([()] * (2 * AT_ONCE + 5))
     tidy(app)._seal()
     trail = app.verify_audit()
-    assert [(found.seals, found.lines) for found in trail.tenants] == [(2, 2 * AT_ONCE)]
+    assert [(found.seals, found.events) for found in trail.tenants] == [(2, 2 * AT_ONCE)]
     assert trail.unsealed == 5
     assert app.seal_audit() == 5
 
@@ -187,7 +187,7 @@ def test_each_tenant_has_a_chain_of_its_own(app: Treadle, clock: FakeClock) -> N
         app.pause(everything=True)  # the house's own
         assert app.seal_audit() == 4
         clock.advance(minutes=5)
-    assert {found.tenant: (found.seals, found.lines) for found in app.verify_audit().tenants} == {
+    assert {found.tenant: (found.seals, found.events) for found in app.verify_audit().tenants} == {
         "*": (3, 3), "acme": (3, 6), "globex": (3, 3),
     }  # fmt: skip
     seals = {(seal.tenant, seal.number): seal for seal in app.engine.records(Seal)}
@@ -211,7 +211,7 @@ def test_workers_that_seal_at_once_make_one_sound_chain(make_app: Callable[..., 
     apps[0].seal_audit()
     trail = apps[0].verify_audit()
     assert trail.sound, trail
-    assert [(found.tenant, found.lines) for found in trail.tenants] == [("acme", 8), ("globex", 8)]
+    assert [(found.tenant, found.events) for found in trail.tenants] == [("acme", 8), ("globex", 8)]
     assert trail.unsealed == 0
 
 
@@ -262,22 +262,22 @@ SQL = pytest.mark.parametrize("engine_kind", ["sqlite", "postgres"])
     [
         ("update {events} set note = 'nothing happened' where note like '%ada 3%'", "edited or moved"),
         ("update {events} set actor = 'mallory' where note like '%ada 3%'", "edited or moved"),
-        ("update {events} set what = 'resumed' where note like '%ada 3%'", "edited or moved"),
+        ("update {events} set kind = 'resumed' where note like '%ada 3%'", "edited or moved"),
         ("update {events} set revision = 99 where note like '%ada 3%'", "edited or moved"),
-        ("update {events} set seal = null where note like '%ada 3%'", "1 of its 2 lines are gone"),
-        ("update {events} set seal = 1 where note like '%ada 3%'", "lines were added"),
-        ("update {events} set tenant = 'globex' where note like '%ada 3%'", "1 of its 2 lines are gone"),
-        ("delete from {events} where note like '%ada 3%'", "1 of its 2 lines are gone"),
-        ("delete from {events} where seal = 2", "2 of its 2 lines are gone"),
+        ("update {events} set seal = null where note like '%ada 3%'", "1 of its 2 events are gone"),
+        ("update {events} set seal = 1 where note like '%ada 3%'", "events were added"),
+        ("update {events} set tenant = 'globex' where note like '%ada 3%'", "1 of its 2 events are gone"),
+        ("delete from {events} where note like '%ada 3%'", "1 of its 2 events are gone"),
+        ("delete from {events} where seal = 2", "2 of its 2 events are gone"),
         ("delete from {seals} where number = 1", "seal 1 is missing"),
         ("delete from {seals} where number = 2", "seal 2 is missing"),
-        ("delete from {seals} where number = 3", "2 lines were sealed, and the seal is gone"),
-        ("delete from {seals}", "6 lines were sealed, and the seal is gone"),
-        ("update {events} set seal = 99 where note like '%ada 3%'", "1 line was sealed, and the seal is gone"),
-        ("update {seals} set lines = 1 where number = 2", "seal 2 was edited"),
+        ("delete from {seals} where number = 3", "2 events were sealed, and the seal is gone"),
+        ("delete from {seals}", "6 events were sealed, and the seal is gone"),
+        ("update {events} set seal = 99 where note like '%ada 3%'", "1 event was sealed, and the seal is gone"),
+        ("update {seals} set events = 1 where number = 2", "seal 2 was edited"),
         ("update {seals} set digest = '' where number = 2", "seal 2 was edited"),
         ("update {seals} set previous = '' where number = 2", "seal 2"),
-        ("update {events} set what = 'never happened' where note like '%ada 3%'", "seal 2"),
+        ("update {events} set kind = 'never happened' where note like '%ada 3%'", "seal 2"),
     ],
 )
 def test_what_is_done_to_the_rows_is_found(
@@ -334,7 +334,7 @@ def test_lines_that_changed_places_are_found(app: Treadle, store_url: str, clock
 
 @SQL
 def test_what_it_cannot_know_is_said_of_nobody(app: Treadle, store_url: str, clock: FakeClock) -> None:
-    """The last seal gone with its lines, and lines that were never sealed: only a hash kept elsewhere tells."""
+    """The last seal gone with its events, and events that were never sealed: only a hash kept elsewhere tells."""
     acted(app, 2)
     app.seal_audit()
     clock.advance(minutes=5)
@@ -385,7 +385,7 @@ def test_sealed_lines_are_deleted_when_their_time_is_over_and_their_seals_stay(
     assert app.prune() == 0
     trail = app.verify_audit()
     [found] = trail.tenants
-    assert (found.seals, found.pruned, found.lines, found.problems) == (3, 1, 4, [])
+    assert (found.seals, found.pruned, found.events, found.problems) == (3, 1, 4, [])
     assert len(app.audit()) == 5
     assert trail.unsealed == 1
 

@@ -226,7 +226,7 @@ def test_one_whose_time_is_over_can_be_paused_anew_and_lifted(house: Treadle, cl
         ({"actor": ""}, "actor"), ({"until": 0}, "past"), ({"until": -5}, "until"), ({"until": "soon"}, "until"),
         ({"until": math.inf}, "until"), ({"until": datetime(2020, 1, 1, tzinfo=UTC)}, "2020-01-01 .* is past"),
         ({"until": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001
-        ({"patience": "long"}, "patience"), ({"wait": True, "patience": -1}, "patience"),
+        ({"timeout": "long"}, "timeout"), ({"wait": True, "timeout": -1}, "timeout"),
     ],
     ids=str,
 )  # fmt: skip

@@ -200,17 +200,17 @@ def both(app: Treadle, greet: Task, acme: Tenant, globex: Tenant, clock: FakeClo
     made: dict[str, list[Job]] = {}
     for handle in (acme, globex):
         handle.schedules.create(
-            "nightly", "greet", {"name": handle.bound}, every="1h", overlap="skip", actor=handle.bound
+            "nightly", "greet", {"name": handle.only_tenant}, every="1h", overlap="skip", actor=handle.only_tenant
         )
-        handle.pause(queue="mail", actor=handle.bound, reason=f"{handle.bound} moves")
-        made[handle.bound] = [handle.using(greet, key="k", unique="ever").enqueue(handle.bound)]
+        handle.pause(queue="mail", actor=handle.only_tenant, reason=f"{handle.only_tenant} moves")
+        made[handle.only_tenant] = [handle.using(greet, key="k", unique="ever").enqueue(handle.only_tenant)]
     made["acme"] += [acme.using(greet).enqueue() for _ in range(2)]
     clock.advance(hours=1)
     run_until_idle(app)
     for handle in (acme, globex):
         failing = handle.using(greet).enqueue("nobody")
         run_until_idle(app)
-        handle.cancel(failing.id, actor=handle.bound)
+        handle.cancel(failing.id, actor=handle.only_tenant)
     return made
 
 
@@ -334,7 +334,7 @@ def test_schedules_of_another_tenant_cannot_be_asked_for(acme: Tenant, tenant: s
 def test_a_pause_of_one_stops_nobody_else(app: Treadle, greet: Task, acme: Tenant, globex: Tenant) -> None:
     acme.pause(actor="ada", reason="we move")
     for handle in (acme, globex):
-        handle.using(greet).enqueue(handle.bound)
+        handle.using(greet).enqueue(handle.only_tenant)
     assert [job.tenant for job in run_until_idle(app)] == ["globex"]
     assert [pause.tenant for pause in acme.pauses()] == ["acme"]
     assert globex.pauses() == []

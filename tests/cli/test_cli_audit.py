@@ -58,7 +58,7 @@ def test_lines_are_limited_and_filtered_and_have_stable_names_in_json(busy):
     assert events[2].keys() == {"job", "tenant", "revision", "at", "kind", "actor", "note"}
     assert busy("audit", "-n", "1", "--json").json["events"] == events[:1]
     assert busy("audit", "--tenant", "acme", "--json").json["events"] == events[2:]
-    assert busy("audit", "--tenant", "nobody").out == "no audit lines\n"
+    assert busy("audit", "--tenant", "nobody").out == "no audit events\n"
     seal()
     assert busy("audit", "--json").json["events"] == events  # sealed or not
 
@@ -87,31 +87,31 @@ def test_nothing_in_a_line_reaches_the_terminal_raw(ready):
 
 
 def test_verify_counts_what_is_sealed_and_what_is_not_yet(busy):
-    assert busy("audit", "verify").out == "nothing is sealed yet; 3 lines are waiting for a worker to do it\n"
+    assert busy("audit", "verify").out == "nothing is sealed yet; 3 events are waiting for a worker to do it\n"
     seal()
     busy("resume", "--queue", "mail")
     answer = busy("audit", "verify")
     assert answer.code == 0
     header, *rows, end = answer.out.splitlines()
-    assert re.split(r" {2,}", header) == ["tenant", "seals", "lines", "pruned", "problems", "last hash"]
+    assert re.split(r" {2,}", header) == ["tenant", "seals", "events", "pruned", "problems", "last hash"]
     assert [row.split()[:5] for row in rows] == [
         [tenant, "1", "1", "0", "0"] for tenant in ("*", "acme", "default")
     ]  # fmt: skip
     assert all(re.fullmatch("[0-9a-f]{64}", row.split()[5]) for row in rows)
-    assert end == "✓ sound; 1 line is not sealed yet"
+    assert end == "✓ sound; 1 event is not sealed yet"
     machine = busy("audit", "verify", "--json").json
     assert (machine["sound"], machine["unsealed"]) == (True, 1)
     assert machine["tenants"][1] == {
-        "tenant": "acme", "seals": 1, "lines": 1, "pruned": 0, "early": 0, "problems": [], "hash": rows[1].split()[5]
+        "tenant": "acme", "seals": 1, "events": 1, "pruned": 0, "early": 0, "problems": [], "hash": rows[1].split()[5]
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
-        ("update treadle_events set note = 'nothing' where what = 'failed'", "seal 1: a line was edited or moved"),
-        ("update treadle_events set actor = 'eve' where what = 'failed'", "seal 1: a line was edited or moved"),
-        ("delete from treadle_events where what = 'failed'", "seal 1: 1 of its 1 lines are gone"),
+        ("update treadle_events set note = 'nothing' where kind = 'failed'", "seal 1: an event was edited or moved"),
+        ("update treadle_events set actor = 'eve' where kind = 'failed'", "seal 1: an event was edited or moved"),
+        ("delete from treadle_events where kind = 'failed'", "seal 1: 1 of its 1 events are gone"),
         ("update treadle_seals set digest = 'x' where tenant = 'acme'", "seal 1 was edited"),
     ],
     ids=["edited", "another actor", "removed", "another seal"],
@@ -122,7 +122,7 @@ def test_verify_names_what_was_tampered_with_and_exits_with_1(busy, statement, p
     answer = busy("audit", "verify")
     assert (answer.code, answer.err) == (1, "")
     assert f"✗ tenant acme: {problem}" in answer.out.splitlines()
-    assert answer.out.splitlines()[-1] == "✗ not sound; every line is sealed"
+    assert answer.out.splitlines()[-1] == "✗ not sound; every event is sealed"
     machine = busy("audit", "verify", "--json")
     assert machine.code == 1
     assert problem in machine.json["tenants"][1]["problems"]
@@ -133,7 +133,7 @@ def test_verify_names_what_was_tampered_with_and_exits_with_1(busy, statement, p
 def test_verify_of_a_tenant_without_a_single_line_is_an_error(busy):
     answer = busy("audit", "verify", "--tenant", "amce")
     assert (answer.code, answer.out) == (1, "")
-    assert "tenant 'amce' has no audit lines, sealed or not: there is nothing to verify" in answer.err
+    assert "tenant 'amce' has no audit events, sealed or not: there is nothing to verify" in answer.err
     assert busy("audit", "verify", "--tenant", "acme").code == 0  # not sealed yet
 
 
@@ -168,14 +168,16 @@ def test_prune_deletes_what_is_past_its_retention_and_says_how_many(ready, work,
         ready("enqueue", "greet", '{"name": "Ada"}')
     ready("enqueue", "give_up", '{"text": "x"}')
     work()
-    assert ready("prune").out == ("deleted 0 jobs; kept are: succeeded 7d, cancelled 7d, failed 30d, audit lines 90d\n")
+    assert ready("prune").out == (
+        "deleted 0 jobs; kept are: succeeded 7d, cancelled 7d, failed 30d, audit events 90d\n"
+    )
     monkeypatch.setenv("TREADLE_KEEP_SUCCEEDED", "0")
     monkeypatch.setenv("TREADLE_KEEP_FAILED", "forever")
     monkeypatch.setenv("TREADLE_KEEP_TASKS", '{"greet": {"failed": "12h"}}')
     assert ready("prune", "--json").json == {
         "deleted": 3,
         "keep": {
-            "succeeded": 0, "cancelled": 604800, "failed": None, "greet failed": 43200, "audit lines": 7776000,
+            "succeeded": 0, "cancelled": 604800, "failed": None, "greet failed": 43200, "audit events": 7776000,
         },
     }  # fmt: skip
     assert ready("jobs", "count", "--json").json["counts"]["failed"] == 1
@@ -199,14 +201,14 @@ def test_prune_heeds_what_the_app_says_is_kept_also_with_a_url(ready, work, proj
 
 
 def test_lines_are_sealed_on_request(busy):
-    assert busy("audit", "seal").out == "sealed 3 lines\n"
+    assert busy("audit", "seal").out == "sealed 3 events\n"
     assert busy("audit", "seal", "--json").json == {"sealed": 0}
 
 
 def test_a_store_without_walls_of_its_own_says_so(ready):
     said = ready("rls", "--worker-role", "worker", "--app-role", "web")
     assert said.code == 1
-    assert "no row-level security" in said.err
+    assert "only PostgreSQL has row-level security" in said.err
 
 
 def test_walls_are_printed_without_a_server(call):

@@ -15,7 +15,7 @@ import pytest
 from treadle.cli.terminal import console
 from treadle.demo.crew import Crew
 from treadle.demo.show import Picture
-from treadle.demo.story import Ending, Killed, Moment, RenewalResult, Report, ending, problems
+from treadle.demo.story import Ending, HeldJob, Killed, Moment, Report, ending, problems
 from treadle.model import Job, Reason, State, new_id
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,7 +27,7 @@ def job(state: State = State.SUCCEEDED, reason: Reason | None = None, attempt: i
 
 
 def report(**fields: object) -> Report:
-    held = RenewalResult(new_id(), "send_mail", 1, 2, "succeeded", 2.1)
+    held = HeldJob(new_id(), "send_mail", 1, 2, "succeeded", 2.1)
     made = Report(
         seconds=8.0,
         attempts=3,

@@ -78,7 +78,7 @@ def test_what_was_done_and_spent_is_accounted_for(store, store_url, monkeypatch)
     assert app.seal_audit() == 1
     app.close()
     trail = store("audit", "verify", "--json").json
-    assert (trail["sound"], trail["unsealed"], [one["lines"] for one in trail["tenants"]]) == (True, 0, [1])
+    assert (trail["sound"], trail["unsealed"], [one["events"] for one in trail["tenants"]]) == (True, 0, [1])
     assert store("audit", "--json").json["events"] == [event]
     monkeypatch.setenv("TREADLE_KEEP_SUCCEEDED", "0")
     assert store("prune", "--json").json["deleted"] == 1

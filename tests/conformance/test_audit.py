@@ -133,7 +133,7 @@ def test_heartbeats_progress_and_cost_leave_no_line_even_on_request(make_engine,
     assert story(engine, job) == [EventKind.ENQUEUED, EventKind.CLAIMED]
 
 
-@pytest.mark.parametrize("everything", [False, True], ids=["by default", "on request"])
+@pytest.mark.parametrize("audit_all", [False, True], ids=["by default", "on request"])
 def test_a_refused_change_leaves_no_line(make_engine, clock, audit_all):
     engine = make_engine(audit_all=audit_all)
     first, second = taken_over(engine, clock, key="k", key_scope=Scope.PENDING)

@@ -284,7 +284,7 @@ def test_a_named_event_is_in_the_trail_at_the_default_level(engine, clock):
 
 
 @pytest.mark.parametrize("outcome", [Succeeded("1"), Released()], ids=["success", "release"])
-@pytest.mark.parametrize("loud", [True, False])
+@pytest.mark.parametrize("always_audited", [True, False])
 def test_a_loud_change_leaves_its_line_at_every_level_and_a_quiet_one_by_its_kind(
     engine, clock, outcome, always_audited
 ):

@@ -37,7 +37,7 @@ def a_member(now, **fields):
 
 
 def a_seal(now, **fields):
-    given = {"tenant": "acme", "number": 1, "lines": 0, "first_at": now, "last_at": now, "digest": "d", "previous": ""}
+    given = {"tenant": "acme", "number": 1, "events": 0, "first_at": now, "last_at": now, "digest": "d", "previous": ""}
     return Seal(**{**given, "hash": "h", "sealed_at": now, **fields})
 
 
@@ -337,7 +337,7 @@ VALUES = {
         started_at=moments, seen_at=moments, period=seconds,
     ),
     "seal": st.builds(
-        Seal, tenant=names, number=numbers, lines=numbers, first_at=moments, last_at=moments, digest=words,
+        Seal, tenant=names, number=numbers, events=numbers, first_at=moments, last_at=moments, digest=words,
         previous=words, hash=words, sealed_at=moments, pruned_at=maybe(moments),
     ),
 }  # fmt: skip
@@ -454,7 +454,7 @@ def test_the_job_of_a_tick_arrives_by_the_stores_clock(engine, clock):
     assert current(engine, job) == fired.receipt.job
 
 
-@pytest.mark.parametrize("everything", [False, True], ids=["by default", "on request"])
+@pytest.mark.parametrize("audit_all", [False, True], ids=["by default", "on request"])
 def test_the_job_of_a_tick_leaves_a_line_on_request(make_engine, clock, audit_all):
     engine = make_engine(audit_all=audit_all)
     schedule = saved(engine, a_schedule(clock.now()))

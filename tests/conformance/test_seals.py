@@ -39,7 +39,7 @@ def in_order(lines):
 
 
 def a_seal(lines, number=1, **fields):
-    given = {"tenant": lines[0].tenant, "number": number, "lines": len(lines), "first_at": lines[0].at}
+    given = {"tenant": lines[0].tenant, "number": number, "events": len(lines), "first_at": lines[0].at}
     given |= {"last_at": lines[-1].at, "digest": "d" * 64, "previous": "p", "hash": f"h{number}"}
     return Seal(**{**given, "sealed_at": lines[-1].at, **fields})
 

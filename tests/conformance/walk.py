@@ -155,7 +155,7 @@ class Pair:
         else:  # whether the value or the fence is looked at first is open
             promise(outcome is not Ruling.APPLIED, "a value no store takes was applied:", change)
             self.counts[f"{kind}: value refused"] += outcome is Ruling.REFUSED
-        self.ledger.stop_reason(change, outcome)
+        self.ledger.told(change, outcome)
 
     def extend(self, holds: Sequence[Lease], lease: float, now: datetime) -> list[RenewalResult]:
         self.recent.append(("extend", now, holds, lease))
@@ -194,12 +194,12 @@ class Pair:
         record: Record,
         before: Record | Overwrite | None,
         now: datetime,
-        line: Event | None = None,
+        event: Event | None = None,
         job: Job | None = None,
     ) -> Saved:
         self.recent.append(("save", now, record, before, job))
-        saved = self.engine.save(record, before=before, event=line, job=job, now=now)
-        expected = self.reference.save(record, before=before, event=line, job=job, now=now)
+        saved = self.engine.save(record, before=before, event=event, job=job, now=now)
+        expected = self.reference.save(record, before=before, event=event, job=job, now=now)
         same(saved.done, expected.done, "saved")
         same(saved.receipt is None, expected.receipt is None, "receipt")
         kind = type(record).__name__.lower()
@@ -221,10 +221,10 @@ class Pair:
             self.ledger.created(receipt.job)
         self.counts[f"fire: {_fate(job, receipt)}"] += 1
 
-    def drop(self, record: Record, line: Event | None = None) -> bool:
+    def drop(self, record: Record, event: Event | None = None) -> bool:
         self.recent.append(("drop", record))
-        dropped = self.engine.drop(record, event=line)
-        same(dropped, self.reference.drop(record, event=line), "dropped")
+        dropped = self.engine.drop(record, event=event)
+        same(dropped, self.reference.drop(record, event=event), "dropped")
         self.counts[f"{type(record).__name__.lower()}: {'dropped' if dropped else 'not dropped'}"] += 1
         return dropped
 
@@ -371,7 +371,7 @@ def _differences(place: str, answer: Any, expected: Any) -> list[str]:
         if not isinstance(answer, dict):
             answer, expected = dict(enumerate(answer)), dict(enumerate(expected))
         if answer.keys() == expected.keys():
-            return [line for name in answer for line in _differences(f"{place}.{name}", answer[name], expected[name])]
+            return [event for name in answer for event in _differences(f"{place}.{name}", answer[name], expected[name])]
     return [f"{place} engine    {answer}", f"{place} reference {expected}"]
 
 

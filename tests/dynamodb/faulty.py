@@ -451,7 +451,7 @@ class Actor:
 
     def _running(self, pause: Pause) -> set[tuple[str, int]]:
         jobs = self.eye.find(JobFilter(state=State.RUNNING), limit=1000).jobs
-        return {(job.id, job.attempt) for job in jobs if pause.stops(job.tenant, job.queue, job.task)}
+        return {(job.id, job.attempt) for job in jobs if pause.blocks(job.tenant, job.queue, job.task)}
 
     # ---------------------------------------------------------------------------------------- turns
 

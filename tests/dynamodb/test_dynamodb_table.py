@@ -78,10 +78,12 @@ def test_migrate_a_second_time_changes_nothing(open_engine, url, name):
     assert raw().scan(TableName=name)["Items"] == before
 
 
-def test_the_halves_are_one_table_before_and_nothing_after(open_engine, url):
-    engine = open_engine(url)
-    assert engine.migrate("pre") == ["0001_table"]
-    assert engine.migrate("post") == []
+def test_the_halves_are_one_table_before_and_nothing_after(url):
+    app = Treadle(url)
+    assert app.migrate("pre") == ["0001_table"]
+    assert app.migrate("post") == []
+    assert app.schema_sql("post") == ""
+    app.close()
 
 
 def test_what_was_cut_off_after_the_table_was_made_is_done_by_the_next_migrate(open_engine, url, name):
@@ -129,7 +131,6 @@ def test_schema_sql_is_what_boto3_makes_a_table_of(open_engine, url, name):
     raw().create_table(**json.loads(engine.schema_sql()))
     engine.migrate()
     assert engine.check() == []
-    assert engine.schema_sql("post") == ""
 
 
 def test_a_table_that_is_long_in_the_making_is_waited_for_and_then_complained_of(open_engine, url, monkeypatch):

@@ -45,7 +45,7 @@ select @.new_id(), 'greet', '{}', now(), now(), 'default', 'default', '', 1, 0, 
     (array['succeeded', 'failed', 'cancelled'])[1 + n % 3], 1, 0, 0, now() - n * interval '1 second', false,
     case when n % 10 = 0 then 5 else 0 end, 2
 from generate_series(1, 250000) n;
-insert into @.events (job, revision, at, what, actor, note, tenant, seal)
+insert into @.events (job, revision, at, kind, actor, note, tenant, seal)
 select gen_random_uuid(), 1, now() - n * interval '1 second', 'failed', 'w1', '', 't' || n % 20,
     case when n > 100000 then n / 100 end
 from generate_series(1, 200000) n;

@@ -158,7 +158,8 @@ CALLS = [
 
 
 NEEDS_NO_TABLES = {
-    "migrate", "check", "schema_sql", "doctor", "close", "bound", "now", "wait", "enqueue_script", "settle_script",
+    "migrate", "migrate_half", "check", "schema_sql", "half_sql", "doctor", "close", "for_tenant", "now", "wait",
+    "enqueue_script", "settle_script",
 }  # fmt: skip
 
 
@@ -611,7 +612,7 @@ def test_a_fresh_install_is_the_same_in_one_go_and_in_halves(
     open_engine: OpenEngine, bare_url: str, whole: dict[str, str], halves: tuple[str | None, ...]
 ) -> None:
     engine = open_engine(bare_url)
-    applied = [name for half in halves for name in engine.migrate(half)]
+    applied = [name for half in halves for name in (engine.migrate_half(half) if half else engine.migrate())]
     assert sorted(applied) == sorted(NAMES)
     assert described(bare_url) == whole
     assert engine.check() == []
@@ -646,13 +647,13 @@ def test_an_upgrade_step_by_step_gives_the_same_schema(
 def test_the_halves_are_applied_apart_and_in_order(open_engine: OpenEngine, bare_url: str, pretend: Pretend) -> None:
     pretend(*CHAIN)
     engine = open_engine(bare_url)
-    assert engine.migrate("pre") == PRE
-    assert engine.migrate("pre") == []
+    assert engine.migrate_half("pre") == PRE
+    assert engine.migrate_half("pre") == []
     assert {"index jobs_expiry", "column jobs.more", "index more_id"} <= described(bare_url).keys()
     assert claimed(engine, enqueued(engine)).state is State.RUNNING
     assert engine.check() == [f"migration {name} is not applied" for name in POST]
     assert engine.check(quick=True) == []
-    assert engine.migrate("post") == POST
+    assert engine.migrate_half("post") == POST
     assert not {"index jobs_expiry", "column jobs.more"} & described(bare_url).keys()
     assert engine.migrate() == []
 
@@ -670,21 +671,21 @@ def test_what_must_wait_is_not_applied_before_what_must_come_first(
 ) -> None:
     pretend(*CHAIN)
     with pytest.raises(SchemaError, match=r"0001_jobs\.pre.*`treadle migrate --pre`"):
-        open_engine(bare_url).migrate("post")
+        open_engine(bare_url).migrate_half("post")
     assert not exists(bare_url)
     pretend(*OURS)
     open_engine(bare_url).migrate()
     pretend(*OURS, MORE, Migration("9001_more.post", "drop index @.jobs_expiry;"))  # would not even fail
     with pytest.raises(SchemaError, match=r"9001_more\.pre.*`treadle migrate --pre`"):
-        open_engine(bare_url).migrate("post")
+        open_engine(bare_url).migrate_half("post")
     assert "index jobs_expiry" in described(bare_url)
 
 
 def test_the_printed_halves_make_the_same_schema(open_engine: OpenEngine, bare_url: str, whole: dict[str, str]) -> None:
     engine = open_engine(bare_url)
-    run(bare_url, engine.schema_sql("pre"))
+    run(bare_url, engine.half_sql("pre"))
     assert [name for name, _ in recorded(bare_url)] == PRE
-    run(bare_url, engine.schema_sql("post"))
+    run(bare_url, engine.half_sql("post"))
     assert described(bare_url) == whole
     assert (engine.migrate(), engine.check()) == ([], [])
 
@@ -705,7 +706,7 @@ def test_check_names_what_is_altered_also_while_a_second_half_waits(
 ) -> None:
     pretend(*CHAIN)
     engine = open_engine(bare_url)
-    engine.migrate("pre")
+    engine.migrate_half("pre")
     run(bare_url, "drop index @.jobs_claim")
     said = engine.check()
     assert [f"migration {name} is not applied" for name in POST] == [line for line in said if "migration" in line]
@@ -724,7 +725,7 @@ def test_old_code_works_on_while_a_newer_first_half_is_applied(
     running = open_engine(store_url)
     waiting = enqueued(running)
     pretend(*CHAIN)
-    assert open_engine(store_url).migrate("pre") == [name for name in PRE if name not in APPLIED]
+    assert open_engine(store_url).migrate_half("pre") == [name for name in PRE if name not in APPLIED]
     pretend(*OURS)
     for engine in (running, old):  # started before, and started now
         job = enqueued(engine, task="new", key="k", key_scope="active")

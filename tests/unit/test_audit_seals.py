@@ -15,7 +15,7 @@ KEPT = timedelta(days=90)
 
 
 def a_line(number=0, **fields):
-    """An audit line of tenant acme, a second after the one before it."""
+    """An audit event of tenant acme, a second after the one before it."""
     given = {
         "job_id": f"00000000-0000-7000-8000-{number:012d}",
         "revision": number % 7,
@@ -29,19 +29,19 @@ def a_line(number=0, **fields):
 
 
 class Trail:
-    """A tenant's seals and the lines in them, for anybody to meddle with."""
+    """A tenant's seals and the events in them, for anybody to meddle with."""
 
     def __init__(self, *sizes):
-        self.seals, self.lines, number = {}, {}, 0
+        self.seals, self.events, number = {}, {}, 0
         last = None
         for size in sizes:
             batch = [a_line(number + place) for place in range(size)]
             number += size
             last, ordered = sealing(batch, last, NOON + timedelta(days=1, seconds=number))
-            self.seals[last.number], self.lines[last.number] = last, ordered
+            self.seals[last.number], self.events[last.number] = last, ordered
 
     def verify(self, keep=KEPT):
-        return verify("acme", list(self.seals.values()), lambda seal: self.lines[seal.number], keep)
+        return verify("acme", list(self.seals.values()), lambda seal: self.events[seal.number], keep)
 
     def problems(self):
         return list(self.verify().problems)
@@ -49,7 +49,7 @@ class Trail:
 
 @pytest.fixture
 def trail():
-    """Three seals, of two, three and one line."""
+    """Three seals, of two, three and one event."""
     return Trail(2, 3, 1)
 
 
@@ -59,7 +59,7 @@ def trail():
 def test_a_seal_names_its_lines_in_order_its_place_and_the_seal_before_it():
     first, ordered = sealing([a_line(2), a_line(0), a_line(1)], None, NOON)
     assert ordered == [a_line(0), a_line(1), a_line(2)]
-    assert (first.tenant, first.number, first.lines, first.previous) == ("acme", 1, 3, "")
+    assert (first.tenant, first.number, first.events, first.previous) == ("acme", 1, 3, "")
     assert (first.first_at, first.last_at, first.sealed_at) == (a_line(0).at, a_line(2).at, NOON)
     assert (first.digest, first.hash) == (digest(ordered), hash_of(first))
     second, _ = sealing([a_line(3)], first, NOON)
@@ -82,7 +82,7 @@ def test_equal_lines_have_equal_digests_in_every_time_zone_and_no_others():
 
 def test_an_untouched_trail_is_sound(trail):
     found = trail.verify()
-    assert (found.tenant, found.seals, found.lines, found.pruned) == ("acme", 3, 6, 0)
+    assert (found.tenant, found.seals, found.events, found.pruned) == ("acme", 3, 6, 0)
     assert found.hash == trail.seals[3].hash
     assert not found.problems
     assert not verify("acme", [], lambda seal: []).problems
@@ -109,38 +109,38 @@ EDITS = {
 @pytest.mark.parametrize("field", Event._fields)
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_an_edit_of_any_word_of_any_line_is_found(trail, field, number):
-    trail.lines[number][0] = trail.lines[number][0]._replace(**{field: EDITS[field]})
-    assert trail.problems() == [f"seal {number}: a line was edited or moved"]
+    trail.events[number][0] = trail.events[number][0]._replace(**{field: EDITS[field]})
+    assert trail.problems() == [f"seal {number}: an event was edited or moved"]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_deleted_line_is_found_and_counted(trail, number):
-    size = len(trail.lines[number])
-    trail.lines[number].pop()
-    assert trail.problems() == [f"seal {number}: 1 of its {size} lines are gone"]
+    size = len(trail.events[number])
+    trail.events[number].pop()
+    assert trail.problems() == [f"seal {number}: 1 of its {size} events are gone"]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_an_inserted_line_is_found_and_counted(trail, number):
-    trail.lines[number] += [a_line(77), a_line(78)]
-    assert trail.problems() == [f"seal {number}: 2 lines were added to it"]
+    trail.events[number] += [a_line(77), a_line(78)]
+    assert trail.problems() == [f"seal {number}: 2 events were added to it"]
 
 
 def test_a_line_put_in_the_place_of_another_is_found(trail):
-    trail.lines[2][1] = a_line(77, at=trail.lines[2][1].at)
-    assert trail.problems() == ["seal 2: a line was edited or moved"]
+    trail.events[2][1] = a_line(77, at=trail.events[2][1].at)
+    assert trail.problems() == ["seal 2: an event was edited or moved"]
 
 
 def test_two_lines_that_changed_places_are_found(trail):
-    """Of the store they come by time: who swaps two lines has to swap their times."""
-    one, other, _ = trail.lines[2]
-    trail.lines[2][:2] = [other._replace(at=one.at), one._replace(at=other.at)]
-    assert trail.problems() == ["seal 2: a line was edited or moved"]
+    """Of the store they come by time: who swaps two events has to swap their times."""
+    one, other, _ = trail.events[2]
+    trail.events[2][:2] = [other._replace(at=one.at), one._replace(at=other.at)]
+    assert trail.problems() == ["seal 2: an event was edited or moved"]
 
 
 def test_a_line_moved_to_another_seal_is_found_in_both(trail):
-    trail.lines[1].append(trail.lines[2].pop())
-    assert trail.problems() == ["seal 1: 1 lines were added to it", "seal 2: 1 of its 3 lines are gone"]
+    trail.events[1].append(trail.events[2].pop())
+    assert trail.problems() == ["seal 1: 1 events were added to it", "seal 2: 1 of its 3 events are gone"]
 
 
 @pytest.mark.parametrize(("number", "said"), [(1, "seal 1 is missing"), (2, "seal 2 is missing")])
@@ -156,7 +156,7 @@ def test_several_removed_seals_are_named():
 
 
 SEAL_EDITS = {
-    "tenant": "globex", "number": 9, "lines": 4, "first_at": NOON - timedelta(days=1),
+    "tenant": "globex", "number": 9, "events": 4, "first_at": NOON - timedelta(days=1),
     "last_at": NOON + timedelta(days=9), "digest": "0" * 64, "previous": "1" * 64, "hash": "2" * 64, "sealed_at": NOON,
 }  # fmt: skip
 
@@ -166,7 +166,7 @@ SEAL_EDITS = {
 def test_an_edit_of_any_word_of_any_seal_is_found(trail, field, number):
     edited = trail.seals.pop(number).evolve(**{field: SEAL_EDITS[field]})
     trail.seals[edited.number] = edited
-    trail.lines.setdefault(edited.number, trail.lines[number])
+    trail.events.setdefault(edited.number, trail.events[number])
     assert any(str(edited.number) in problem for problem in trail.problems())
 
 
@@ -176,8 +176,8 @@ def test_every_word_of_a_seal_but_its_prune_is_tried():
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_lines_rewritten_with_a_new_seal_over_them_break_the_chain_to_the_next(trail, number):
-    trail.lines[number][0] = trail.lines[number][0]._replace(note="nothing happened")
-    forged = trail.seals[number].evolve(digest=digest(trail.lines[number]))
+    trail.events[number][0] = trail.events[number][0]._replace(note="nothing happened")
+    forged = trail.seals[number].evolve(digest=digest(trail.events[number]))
     trail.seals[number] = forged.evolve(hash=hash_of(forged))
     assert trail.problems() == [f"seal {number + 1} does not follow the seal before it"]
 
@@ -185,7 +185,7 @@ def test_lines_rewritten_with_a_new_seal_over_them_break_the_chain_to_the_next(t
 def test_two_seals_that_changed_places_are_found(trail):
     one, two = trail.seals[1], trail.seals[2]
     trail.seals[1], trail.seals[2] = two.evolve(number=1), one.evolve(number=2)
-    trail.lines[1], trail.lines[2] = trail.lines[2], trail.lines[1]
+    trail.events[1], trail.events[2] = trail.events[2], trail.events[1]
     assert trail.problems()
 
 
@@ -197,7 +197,7 @@ changes = st.sampled_from(["edit", "delete", "insert", "swap", "drop seal", "edi
 def test_whatever_is_done_to_a_sealed_trail_is_found(sizes, change, data):
     trail = Trail(*sizes)
     number = data.draw(st.integers(1, len(sizes)))
-    lines, seal = trail.lines[number], trail.seals[number]
+    lines, seal = trail.events[number], trail.seals[number]
     place = data.draw(st.integers(0, len(lines) - 1))
     match change:
         case "edit":
@@ -222,7 +222,7 @@ def test_whatever_is_done_to_a_sealed_trail_is_found(sizes, change, data):
             if edited == seal:
                 return
             trail.seals[number] = edited
-            trail.lines[edited.number] = lines
+            trail.events[edited.number] = lines
         case "re-seal":
             if number == len(sizes):
                 return  # the last one: see below
@@ -238,14 +238,14 @@ def test_whatever_is_done_to_a_sealed_trail_is_found(sizes, change, data):
 def pruned(trail, number, after=KEPT):
     seal = trail.seals[number]
     trail.seals[number] = seal.evolve(pruned_at=seal.last_at + after)
-    trail.lines[number] = []
+    trail.events[number] = []
 
 
 def test_lines_that_were_pruned_in_time_are_missed_by_nobody_and_their_seals_still_hold_the_chain(trail):
     pruned(trail, 1)
     pruned(trail, 2)
     found = trail.verify()
-    assert (found.problems, found.pruned, found.lines, found.seals) == ([], 2, 1, 3)
+    assert (found.problems, found.pruned, found.events, found.seals) == ([], 2, 1, 3)
     del trail.seals[1]
     assert trail.problems() == ["seal 1 is missing"]
 
@@ -260,15 +260,15 @@ def test_lines_that_went_sooner_than_they_are_kept_today_are_counted_and_no_alar
 
 def test_a_pruned_seal_cannot_be_edited_either(trail):
     pruned(trail, 1)
-    trail.seals[1] = trail.seals[1].evolve(lines=1)
+    trail.seals[1] = trail.seals[1].evolve(events=1)
     assert trail.problems() == ["seal 1 was edited"]
 
 
 def test_lines_that_are_still_there_under_a_seal_that_says_they_were_pruned_are_told_of(trail):
-    """Or a mark on the seal would keep an edited line from being looked at."""
-    edited = [trail.lines[2][0]._replace(note="nothing happened"), *trail.lines[2][1:]]
+    """Or a mark on the seal would keep an edited event from being looked at."""
+    edited = [trail.events[2][0]._replace(note="nothing happened"), *trail.events[2][1:]]
     pruned(trail, 2)
-    trail.lines[2] = edited
+    trail.events[2] = edited
     assert any("seal 2" in problem for problem in trail.problems())
 
 
@@ -287,8 +287,8 @@ def test_the_last_seal_gone_with_its_lines_shows_only_in_a_hash_that_was_kept_el
 def test_a_trail_that_was_forged_as_a_whole_shows_only_in_a_hash_that_was_kept_elsewhere(trail):
     kept_elsewhere, last = trail.verify().hash, None
     for number in (1, 2, 3):
-        lines = [line._replace(actor="mallory") for line in trail.lines[number]]
-        last, trail.lines[number] = sealing(lines, last, trail.seals[number].sealed_at)
+        lines = [line._replace(actor="mallory") for line in trail.events[number]]
+        last, trail.events[number] = sealing(lines, last, trail.seals[number].sealed_at)
         trail.seals[number] = last
     assert not trail.problems()
     assert trail.verify().hash != kept_elsewhere

@@ -325,11 +325,11 @@ def test_what_is_written_instead_of_a_refused_change_depends_on_why_it_was_refus
     ends = lifecycle.settle(held(on_end=on_end, retry=Retry(max_attempts=1)), every_outcome(NOW)["failure"], NOW)
     assert ends.follow is not None
 
-    assert lifecycle.instead(waits, "another job", "key 'k' is taken", NOW) == lifecycle.supersede(waits, NOW)
-    alone = lifecycle.instead(ends, None, "too long", NOW)
+    assert lifecycle.fallback(waits, "another job", "key 'k' is taken", NOW) == lifecycle.supersede(waits, NOW)
+    alone = lifecycle.fallback(ends, None, "too long", NOW)
     assert (alone.after, alone.follow, alone.always_audited) == (ends.after, None, True)
     assert "cannot be stored: too long" in alone.note
-    assert lifecycle.instead(alone, None, "too long", NOW) is None
+    assert lifecycle.fallback(alone, None, "too long", NOW) is None
 
 
 # -------------------------------------------------------------------------------------------------- laws

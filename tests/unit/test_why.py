@@ -140,7 +140,7 @@ def test_a_pause_that_is_over_does_not_stand_in_the_gate():
 )
 def test_a_pause_stops_what_all_its_names_fit(pause, stopped):
     jobs = {"acme mail send", "acme mail greet", "acme default greet", "globex mail send"}
-    assert {job for job in jobs if pause.stops(*job.split())} == stopped
+    assert {job for job in jobs if pause.blocks(*job.split())} == stopped
 
 
 def test_a_gate_is_shut_to_whichever_job_only_by_a_pause_that_names_none():

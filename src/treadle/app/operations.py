@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TRIES = 20
 LONGEST = 3660  # days of costs in one look
-TAIL = 100_000  # unsealed lines that are read at most
+TAIL = 100_000  # unsealed events that are read at most
 LOOKS = 2  # more at seals that seem to be wrong
 GLANCE = 0.1  # seconds between two looks at what still runs
 
@@ -42,7 +42,7 @@ class Cost(NamedTuple):
 
 
 class AuditReport(NamedTuple):
-    """What a look at the whole audit trail found: each tenant's seals, and how many lines are not sealed yet."""
+    """What a look at the whole audit trail found: each tenant's seals, and how many events are not sealed yet."""
 
     tenants: list[Verified]
     unsealed: int
@@ -57,7 +57,7 @@ class Operations:
 
     engine: Engine
     profile: Profile
-    bound: str | None = None  # the one tenant it is for; None: all
+    only_tenant: str | None = None  # the one tenant it is for; None: all
     _tasks: "TaskRegistry"
 
     @property
@@ -69,7 +69,7 @@ class Operations:
     def get(self, job_id: str) -> Job:
         """The job of this id, finished ones too."""
         job = get_job(self.engine, job_id)
-        if self.bound not in (None, job.tenant):
+        if self.only_tenant not in (None, job.tenant):
             raise JobNotFound(str(job_id))
         return job
 
@@ -126,7 +126,7 @@ class Operations:
     def events(self, job_id: str) -> list[Event]:
         """The audit trail of a job, oldest first."""
         events = self.engine.events(self.get(job_id).id)
-        return [event for event in events if self.bound in (None, event.tenant)]
+        return [event for event in events if self.only_tenant in (None, event.tenant)]
 
     def why(self, job_id: str) -> list[Obstacle]:
         """Why the job is not running, the firmest reason first; of one that runs, who has it."""
@@ -135,7 +135,7 @@ class Operations:
         if job.key is not None and job.state.final:
             rivals = self.engine.find(JobFilter(None, job.task, None, job.tenant, job.key), limit=10).jobs
             holder = next((rival for rival in rivals if rival.id != job.id and not rival.state.final), None)
-        if self.bound is not None:
+        if self.only_tenant is not None:
             return why(job, self.engine.now(), self._holding(), [], holder, outside=True)
         return why(job, self.engine.now(), self._holding(), self.engine.records(WorkerInfo), holder)
 
@@ -179,7 +179,7 @@ class Operations:
         """The schedules: make, list, change, enable, disable, delete, preview, run."""
         from treadle.schedules.api import Schedules  # noqa: PLC0415 - calendars are loaded by who uses them
 
-        return Schedules(self.engine, self._tasks, self.bound)
+        return Schedules(self.engine, self._tasks, self.only_tenant)
 
     # --------------------------------------------------------------------------------------- the gate
 
@@ -238,7 +238,7 @@ class Operations:
 
     def pauses(self) -> list[Pause]:
         """The pauses that hold now."""
-        return [pause for pause in self._holding() if self.bound in (None, pause.tenant)]
+        return [pause for pause in self._holding() if self.only_tenant in (None, pause.tenant)]
 
     def _holding(self) -> list[Pause]:
         return list(Gate.at(self.engine.records(Pause), self.engine.now()).pauses)
@@ -248,7 +248,7 @@ class Operations:
         named = {field: name for field, name in said.items() if name is not None}
         for field, name in named.items():
             check_name(field, name)
-        part = [field for field in named if field != "tenant" or self.bound is None]
+        part = [field for field in named if field != "tenant" or self.only_tenant is None]
         if everything and part:
             raise InvalidJob("everything", f"is more than {', '.join(part)}: leave out one of them")
         if not everything and not named:  # a name that got lost must not stop them all
@@ -273,7 +273,7 @@ class Operations:
     # -------------------------------------------------------------------------------- the audit trail
 
     def audit(self, *, limit: int = 100, tenant: str | None = None) -> list[Event]:
-        """The latest audit lines of all jobs, schedules and pauses, newest first."""
+        """The latest audit events of all jobs, schedules and pauses, newest first."""
         if not isinstance(limit, int) or limit < 1:
             raise InvalidJob("limit", f"{limit!r} must be a number, 1 or more")
         owner = self._of(tenant)
@@ -287,7 +287,7 @@ class Operations:
         return sorted(set(events), key=in_order, reverse=True)[:limit]  # one that was sealed meanwhile was read twice
 
     def verify_audit(self, *, tenant: str | None = None) -> AuditReport:
-        """Whether the sealed audit lines are as they were; and how many lines are not sealed yet."""
+        """Whether the sealed audit events are as they were; and how many events are not sealed yet."""
         owner = self._of(tenant)
         seals: dict[str, list[Seal]] = {}
         for seal in self.engine.records(Seal, tenant=owner):
@@ -300,7 +300,7 @@ class Operations:
         return AuditReport([self._verified(name, seals.get(name, ()), orphaned_events[name]) for name in names], tail)
 
     def _verified(self, tenant: str, seals: Sequence[Seal], orphaned_events: int) -> Verified:
-        """What is wrong with a tenant's seals; looked at again, for their lines may be pruned just now."""
+        """What is wrong with a tenant's seals; looked at again, for their events may be pruned just now."""
         kept = self.settings.keep_events
         found = verify(tenant, seals, self.engine.sealed, kept)
         for _ in range(LOOKS):
@@ -309,18 +309,18 @@ class Operations:
             found = verify(tenant, self.engine.records(Seal, tenant=tenant), self.engine.sealed, kept)
         if orphaned_events:
             gone = (
-                f"{orphaned_events:,} line{'s were' if orphaned_events != 1 else ' was'} sealed, and the seal is gone"
+                f"{orphaned_events:,} event{'s were' if orphaned_events != 1 else ' was'} sealed, and the seal is gone"
             )
             found = found._replace(problems=[*found.problems, gone])
         return found
 
     def _of(self, tenant: str | None) -> str | None:
         """Whose rows are meant; InvalidJob if a bound handle is asked for another's."""
-        if self.bound is None:
+        if self.only_tenant is None:
             return tenant
-        if tenant not in (None, self.bound):
+        if tenant not in (None, self.only_tenant):
             raise InvalidJob("tenant", f"{tenant!r} is not the tenant of this handle")
-        return self.bound
+        return self.only_tenant
 
 
 def note(reason: str) -> str:

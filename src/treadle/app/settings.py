@@ -113,7 +113,7 @@ class Settings(BaseSettings):
 
     @property
     def keep_events(self) -> timedelta | None:
-        """How long audit lines are kept."""
+        """How long audit events are kept."""
         return _span(self.keep_audit)
 
     @classmethod

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from treadle.app.operations import Operations
-from treadle.engines.contract import Engine
+from treadle.engines.contract import Engine, TenantIsolation
 from treadle.engines.values import Receipt
 from treadle.errors import InvalidJob, UnknownTask
 from treadle.model import FollowUp, Job, check_name
@@ -42,13 +42,14 @@ class Tenant(Operations):
     def __init__(self, app: Any, tenant: str) -> None:
         check_name("tenant", tenant)
         self._app: House = app
-        self.bound = tenant
+        self.only_tenant = tenant
         self.profile = app.profile
         self._tasks: TaskRegistry = app.tasks
 
     @cached_property
     def engine(self) -> Engine:  # type: ignore[override] # opened on first use, as the app's
-        return self._app.engine.bound(self.bound or "")
+        engine = self._app.engine
+        return engine.for_tenant(self.only_tenant or "") if isinstance(engine, TenantIsolation) else engine
 
     @property
     def settings(self) -> "Settings":
@@ -85,6 +86,6 @@ class Tenant(Operations):
 
     def _own(self, receipts: list[Receipt]) -> list[Receipt]:
         for receipt in receipts:
-            if receipt.job.tenant != self.bound:
+            if receipt.job.tenant != self.only_tenant:
                 raise InvalidJob("id", "this id cannot be used; leave it out and treadle makes one")
         return receipts

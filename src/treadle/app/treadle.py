@@ -11,9 +11,9 @@ from treadle.app.operations import Operations, note
 from treadle.app.profile import Profile, checked
 from treadle.app.tenant import Tenant
 from treadle.engines import connect
-from treadle.engines.contract import Engine
+from treadle.engines.contract import Engine, StagedSchema, TenantIsolation
 from treadle.engines.values import Finding, Half, Receipt, RowSecurity
-from treadle.errors import InvalidJob
+from treadle.errors import InvalidJob, NotPossible
 from treadle.model import FollowUp, Job, check_name
 from treadle.model.clock import Clock, Duration
 from treadle.model.records import Schedule, WorkerInfo
@@ -212,7 +212,7 @@ class Treadle(Operations):
         return recover_leases(self.engine, actor=actor, message=note(message or ""), logger=self.logger)
 
     def prune(self) -> int:
-        """Delete finished jobs and audit lines older than their retention, as workers do by themselves.
+        """Delete finished jobs and audit events older than their retention, as workers do by themselves.
 
         How many jobs were deleted.
         """
@@ -237,9 +237,12 @@ class Treadle(Operations):
     def migrate(self, half: Half | None = None) -> list[str]:
         """Create or upgrade the schema; the names of the migrations applied now.
 
-        To upgrade without a pause: "pre" before the new code starts, "post" when no old code runs any more.
+        To upgrade PostgreSQL without a pause: "pre" before the new code starts, "post" when no old code runs any more.
         """
-        return self.engine.migrate(half)
+        engine = self.engine
+        if half is not None and isinstance(engine, StagedSchema):
+            return engine.migrate_half(half)
+        return engine.migrate()
 
     def check_schema(self, *, quick: bool = False) -> list[str]:
         """Every difference between the live schema and the expected one; `quick`: what keeps it from being used."""
@@ -247,7 +250,10 @@ class Treadle(Operations):
 
     def schema_sql(self, half: Half | None = None) -> str:
         """The schema as SQL, for your own migration tool."""
-        return self.engine.schema_sql(half)
+        engine = self.engine
+        if half is None or not isinstance(engine, StagedSchema):
+            return "" if half == "post" else engine.schema_sql()
+        return engine.half_sql(half)
 
     def rls(self, *, worker_role: str, app_role: str, owner: str = "", only_sql: bool = False) -> str:
         """Keep tenants apart in the database itself (PostgreSQL's row-level security); the statements.
@@ -256,7 +262,13 @@ class Treadle(Operations):
         sees that tenant's. `owner` is a condition in SQL that also lets a row be seen, over its column `tenant`. Run it
         as the tables' owner, after each migration.
         """
-        return self.engine.rls(RowSecurity(worker_role, app_role, owner), only_sql=only_sql)
+        engine = self.engine
+        if not isinstance(engine, TenantIsolation):
+            raise NotPossible(
+                "only PostgreSQL has row-level security: whoever can open this store sees every row; "
+                "give each tenant a store of its own, or move to PostgreSQL"
+            )
+        return engine.rls(RowSecurity(worker_role, app_role, owner), only_sql=only_sql)
 
     def doctor(self) -> list[Finding]:
         """What an operator should know about this store."""

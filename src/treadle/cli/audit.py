@@ -19,7 +19,7 @@ from treadle.model.seals import Verified
 
 COLUMNS = ("at", "kind", "by", "tenant", "job", "note")
 NARROW_COLUMNS = ("at", "kind", "by", "note")
-SEALS = ("tenant", "seals", "lines", "pruned", "problems", "last hash")
+SEALS = ("tenant", "seals", "events", "pruned", "problems", "last hash")
 NUMBERS = SEALS[1:5]
 OF_RECORDS = (
     EventKind.CREATED, EventKind.CHANGED, EventKind.ENABLED, EventKind.DISABLED, EventKind.DELETED,
@@ -49,7 +49,7 @@ def audit(
     if as_json:
         document({"events": [_as_dict(event) for event in events]})
     elif not events:
-        say("no audit lines")
+        say("no audit events")
     elif (room := width()) is not None and room < NARROW:
         table(NARROW_COLUMNS, [_narrow_row(event) for event in events], notes=[_below(event, room) for event in events])
     else:
@@ -57,27 +57,27 @@ def audit(
 
 
 def seal(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
-    """Seal every audit line there is, as workers do by themselves within a minute or two."""
+    """Seal every audit event there is, as workers do by themselves within a minute or two."""
     with closing(find_ready_store(app, url)) as store:
-        lines = store.seal_audit()
+        events = store.seal_audit()
     if as_json:
-        document({"sealed": lines})
+        document({"sealed": events})
     else:
-        say(f"sealed {lines:,} line{'s' * (lines != 1)}")
+        say(f"sealed {events:,} event{'s' * (events != 1)}")
 
 
 def verify(
     app: options.App = None, url: options.Url = None, tenant: options.OfTenant = None, as_json: options.Json = False
 ) -> None:
-    """See whether sealed audit lines were edited, moved or removed; exit code 1 if so.
+    """See whether sealed audit events were edited, moved or removed; exit code 1 if so.
 
-    Workers seal lines in batches, and each seal holds the hash of the one before it. Keep the last hash elsewhere, and
-    nobody can rewrite what came before it. "pruned" are seals whose lines were old and are gone.
+    Workers seal events in batches, and each seal holds the hash of the one before it. Keep the last hash elsewhere, and
+    nobody can rewrite what came before it. "pruned" are seals whose events were old and are gone.
     """
     with closing(find_ready_store(app, url)) as store:
         trail = store.verify_audit(tenant=tenant)
     if tenant is not None and not trail.tenants and not trail.unsealed:  # a name mistyped, or a trail wiped out
-        raise NotPossible(f"tenant {tenant!r} has no audit lines, sealed or not: there is nothing to verify")
+        raise NotPossible(f"tenant {tenant!r} has no audit events, sealed or not: there is nothing to verify")
     if as_json:
         document({"sound": trail.sound, **as_dict(trail), "tenants": [as_dict(found) for found in trail.tenants]})
     else:
@@ -133,10 +133,10 @@ def _report(trail: AuditReport) -> None:
         if found.early:
             early = f"{found.early:,} of the pruned seals went sooner than keep_audit says now"
             say(coloured("warning", f"{MARKS['warning']} tenant {safe(found.tenant)}: {early}"))
-    lines = f"{trail.unsealed:,} line{'s are' if trail.unsealed != 1 else ' is'}"
-    tail = f"{lines} not sealed yet" if trail.unsealed else "every line is sealed"
+    events = f"{trail.unsealed:,} event{'s are' if trail.unsealed != 1 else ' is'}"
+    tail = f"{events} not sealed yet" if trail.unsealed else "every event is sealed"
     if not trail.tenants:
-        say(f"nothing is sealed yet; {lines} waiting for a worker to do it")
+        say(f"nothing is sealed yet; {events} waiting for a worker to do it")
     elif trail.sound:
         say(coloured("ok", f"{MARKS['ok']} sound"), f"; {tail}")
     else:

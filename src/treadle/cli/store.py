@@ -104,7 +104,7 @@ def rls(
 
 
 def prune(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
-    """Delete finished jobs and audit lines past their retention, as workers do by themselves.
+    """Delete finished jobs and audit events past their retention, as workers do by themselves.
 
     How long they are kept is said by the app's settings keep_succeeded, keep_cancelled, keep_failed, keep_tasks and
     keep_audit. Unlike a worker it deletes the jobs of tasks that the app does not know, too.
@@ -126,6 +126,6 @@ def _kept(settings: Settings) -> dict[str, float | None]:
         "cancelled": settings.keep_cancelled,
         "failed": settings.keep_failed,
         **{f"{task} {state}": age for task, said in settings.keep_tasks.items() for state, age in said.items()},
-        "audit lines": settings.keep_audit,
+        "audit events": settings.keep_audit,
     }
     return {what: None if age is None else float(age) for what, age in ages.items()}

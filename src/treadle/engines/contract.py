@@ -2,26 +2,29 @@
 
 An engine speaks jobs, never queries. It is synchronous and may be called from many threads. Of the store's errors
 only `EngineUnavailable` (it did not answer; repeating is safe) and `EngineError` leave it, cause kept; a caller's
-mistake (two changes for one job, a cursor that is none) is a ValueError.
+mistake (two changes for one job, a cursor that is not ours) is a ValueError.
 In production the store supplies the time; `now=` is for tests and simulators.
 
 The rules every engine keeps, each with a conformance case of its own:
 
-- A change is one atom with its audit line and its key. Engines decide nothing: they compare what the
-  change's fence names (model.Fence) and write the change whole, or not at all.
+- A change is one atom with its audit event and its key. Engines decide nothing: they compare what the change's fence
+  names (model.Fence) and write the change whole, or not at all. Only model.lifecycle makes changes.
 - A claim gives a job to one holder, marks it with the token its caller minted, and repeats itself: a turn
   repeated with the same token returns the jobs already claimed under it and claims no more.
 - Order: priority, due time, id within a lane, among jobs due when the claim began.
 - One bad value never takes its batch along: its verdict is REFUSED, its neighbours' are not touched.
-- Once `save` of a pause has returned, no claim that it stops commits, and no claim has waited for it. What a claim
-  meets and may not take, be it paused or unknown to the claimer, is put where claims step over it; a job whose pause is
-  over is claimed from there in its turn.
+- Once `save` of a pause has returned, no claim that it blocks commits, and no claim has waited for it. What a claim
+  finds and may not take, because it is paused or unknown to the claimer, is parked where claims step over it; a job
+  whose pause is over is claimed from there in its turn.
+
+`Engine` is four small protocols. A consumer is typed by the smallest one it needs. What only one store can do stands at
+the end, in protocols of its own: the app asks whether an engine has them.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 from threading import Event
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from treadle import model
 from treadle.engines.scripts import Script
@@ -47,52 +50,24 @@ from treadle.model.records import Record, Schedule, Seal
 R = TypeVar("R", bound=Record)
 
 
-class Engine(Protocol):
-    """A store. See the module docstring for what holds for all of them."""
-
-    def open(self) -> None:
-        """See that the store is there and its schema fits; SchemaError says what to do if it does not.
-
-        A file of SQLite is created and migrated by it, a PostgreSQL schema only with auto_migrate.
-        """
-        ...
-
-    def migrate(self, half: Half | None = None) -> list[str]:
-        """Bring the schema up to date, safely beside other processes doing the same; the names applied now.
-
-        `pre` applies what new code needs and old code can live with, `post` what only new code can live with; SQLite
-        has no halves and applies everything.
-        """
-        ...
-
-    def check(self, *, quick: bool = False) -> list[str]:
-        """Every difference between the live schema and the expected one; empty when they agree.
-
-        With `quick`, only what would keep this process from using it. Nothing stays behind.
-        """
-        ...
-
-    def schema_sql(self, half: Half | None = None) -> str:
-        """The migrations as text, for the user's own migration tool."""
-        ...
-
-    def doctor(self) -> list[Finding]:
-        """What an operator should know about this store."""
-        ...
-
-    def close(self) -> None: ...
-
-    def rls(self, walls: RowSecurity, *, only_sql: bool = False) -> str:
-        """Raise walls between tenants in the store; the statements. NotPossible where a store can have none."""
-        ...
-
-    def bound(self, tenant: str) -> "Engine":
-        """This store as one tenant may see it, where the store itself has walls (row-level security); else itself."""
-        ...
+class StoreClock(Protocol):
+    """Whoever only needs the time needs this much of an engine."""
 
     def now(self) -> datetime:
         """The store's time, as far as this process knows it; it asks at the first call, and after a long silence."""
         ...
+
+
+class LeaseStore(StoreClock, Protocol):
+    """What the heartbeat of a worker needs."""
+
+    def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
+        """Renew these leases for `lease` seconds and write what the attempts report; an answer each, in order."""
+        ...
+
+
+class JobStore(LeaseStore, Protocol):
+    """The way of a job: enqueued, claimed, settled; looked at, and deleted when it is old."""
 
     def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> list[Receipt]:
         """Store new jobs; a receipt each, in order. A known id or a taken key answers with the job that was first.
@@ -103,10 +78,6 @@ class Engine(Protocol):
 
     def turn(self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime | None = None) -> Turn:
         """Write these changes (at most one a job), then claim; one commit where the store can."""
-        ...
-
-    def extend(self, holds: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
-        """Renew these leases and write what the attempts tell; an answer each, in order."""
         ...
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
@@ -135,26 +106,32 @@ class Engine(Protocol):
         """How many jobs match, by state."""
         ...
 
-    def events(self, job_id: str) -> list[model.Event]:
-        """The audit lines of one job, or of a record by its `subject`, oldest first."""
+    def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
+        """What the jobs that ended in this time have cost, in millionths, by tenant and task; free ones left out."""
         ...
 
     def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, to_the_end: bool = False) -> int:
         """Delete up to `limit` jobs that finished longer ago than `keep` says; how many it deleted.
 
-        Of those that stay a call passes some thousands, and the next one goes on from there; with `to_the_end`, all.
-        A job whose key is still held is kept. The audit trail stays: `forget` deletes from it.
+        One call passes over some thousands of jobs that stay, and the next call goes on from there; with `to_the_end`,
+        over all of them. A job whose key is still held is kept. The audit trail stays: `prune_events` deletes from it.
         """
         ...
 
-    def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
-        """What the jobs that ended in this time have cost, in millionths, by tenant and task; free ones left out."""
+    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
+        """The statements of `enqueue`, for the caller's own transaction."""
         ...
 
-    # -------------------------------------------------------------------------- the rows beside the jobs
+    def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
+        """The statements that write one change, for the caller's own transaction."""
+        ...
+
+
+class RecordStore(StoreClock, Protocol):
+    """The rows beside the jobs: schedules, pauses, workers, seals."""
 
     def records(self, kind: type[R], *, tenant: str | None = None) -> list[R]:
-        """All records of a kind, in the order of their keys; of a kind that has tenants, maybe only one's."""
+        """All records of a kind, in the order of their keys; of a kind that has tenants, maybe only one tenant's."""
         ...
 
     def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
@@ -170,7 +147,7 @@ class Engine(Protocol):
         job: Job | None = None,
         now: datetime | None = None,
     ) -> Saved:
-        """Write a record, its audit line and the job it makes, in one atom.
+        """Write a record, its audit event and the job it makes, in one atom.
 
         It is done if the stored record is still `before` (its revision, and of a schedule `enabled` and `next_at`), or
         there is none and `before` is None. A job whose id or key is taken stops nothing: its receipt says so.
@@ -181,32 +158,97 @@ class Engine(Protocol):
         """Delete a record, if it still has this revision; whether this call did it."""
         ...
 
-    # ---------------------------------------------------------------------------------- the audit trail
+
+class AuditStore(StoreClock, Protocol):
+    """The audit trail: events, and the seals that show whether one was changed."""
+
+    def events(self, job_id: str) -> list[model.Event]:
+        """The audit events of one job, or of a record by its `subject`, oldest first."""
+        ...
 
     def unsealed(self, *, limit: int) -> list[model.Event]:
-        """Audit lines that are in no seal yet, by tenant, time, job and revision."""
+        """Events that are in no seal yet, by tenant, time, job and revision."""
         ...
 
     def seal(self, seal: Seal, events: Sequence[model.Event]) -> bool:
-        """Write a seal over these lines; False if its number is taken or one of them is sealed already."""
+        """Write a seal over these events; False if its number is taken or one of them is sealed already."""
         ...
 
     def sealed(self, seal: Seal) -> list[model.Event]:
-        """The lines in a seal, by time, job and revision."""
+        """The events in a seal, by time, job and revision."""
         ...
 
     def orphaned_events(self, *, limit: int) -> list[model.Event]:
-        """Lines that were sealed and whose seal is not there any more: somebody has removed it."""
+        """Events that were sealed and whose seal is not there any more: somebody has removed it."""
         ...
 
     def prune_events(self, seal: Seal) -> bool:
-        """Delete the lines of a seal, which stays and says when; False if somebody else did."""
+        """Delete the events of a seal, which stays and says when; False if somebody else did."""
         ...
 
-    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
-        """The statements of `enqueue`, for the caller's own transaction."""
+
+class Schema(Protocol):
+    """The store itself: its schema and its connections."""
+
+    def open(self) -> None:
+        """See that the store is there and its schema fits; SchemaError says what to do if it does not.
+
+        A SQLite file is created and migrated by it, a PostgreSQL schema only with auto_migrate.
+        """
         ...
 
-    def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
-        """The statements that write one change, for the caller's own transaction."""
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date, safely beside other processes doing the same; the names applied now."""
+        ...
+
+    def check(self, *, quick: bool = False) -> list[str]:
+        """Every difference between the live schema and the expected one; empty when they agree.
+
+        With `quick`, only what would keep this process from using it. Nothing stays behind.
+        """
+        ...
+
+    def schema_sql(self) -> str:
+        """The migrations as text, for the user's own migration tool."""
+        ...
+
+    def doctor(self) -> list[Finding]:
+        """What an operator should know about this store."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection; the next call opens them again."""
+        ...
+
+
+class Engine(JobStore, RecordStore, AuditStore, Schema, Protocol):
+    """A store. See the module docstring for what holds for all of them."""
+
+
+# ------------------------------------------------------------------------------- what only one store has
+
+
+@runtime_checkable
+class StagedSchema(Protocol):
+    """A schema that can be upgraded while old code runs (PostgreSQL)."""
+
+    def migrate_half(self, half: Half) -> list[str]:
+        """Apply one half: `pre` is what new code needs and old code can live with, `post` what only new code can."""
+        ...
+
+    def half_sql(self, half: Half) -> str:
+        """One half of the migrations as text."""
+        ...
+
+
+@runtime_checkable
+class TenantIsolation(Protocol):
+    """A store that itself keeps tenants apart: row-level security (PostgreSQL)."""
+
+    def rls(self, roles: RowSecurity, *, only_sql: bool = False) -> str:
+        """Set up row-level security for these roles; the statements."""
+        ...
+
+    def for_tenant(self, tenant: str) -> Engine:
+        """This store as one tenant may see it."""
         ...

@@ -125,17 +125,17 @@ def fence_of(change: Change, stored: Callable[[datetime | None], Any]) -> Row:
     return before.id, state, before.revision, token, lease
 
 
-def renewal_of(hold: Lease, stored: Callable[[datetime | None], Any]) -> Row:
+def renewal_of(held: Lease, stored: Callable[[datetime | None], Any]) -> Row:
     """A renewal: id, token, started_at, progress, cost. What cannot be stored is left out: it costs no lease."""
-    progress, cost = small(hold.progress), hold.cost_micros
+    progress, cost = small(held.progress), held.cost_micros
     try:
         fits = progress is None or (bool(progress.encode()) and not holds_nul(progress))
     except UnicodeEncodeError:
         fits = False
     return (
-        hold.job_id,
-        hold.token,
-        stored(hold.started_at),
+        held.job_id,
+        held.token,
+        stored(held.started_at),
         progress if fits else None,
         cost if cost is not None and -(2**63) <= cost < 2**63 else None,
     )

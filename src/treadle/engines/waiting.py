@@ -1,33 +1,48 @@
-"""Waking those in this process who wait for jobs."""
+"""Waking the threads of this process that wait for jobs."""
 
 import threading
+import time
+from collections.abc import Callable
+
+Look = Callable[[], object]
+"""Reads something that changes when another process writes."""
 
 
-class Hints:
-    """A write of this process wakes who waits, and who has claimed before it and is about to wait."""
+class Waiters:
+    """A write of this process wakes every waiting thread, and a thread that claimed before it and is about to wait."""
 
     def __init__(self) -> None:
         self._writes = 0
         self._waiting: set[threading.Event] = set()
         self._thread = threading.local()
 
-    def wrote(self) -> None:
+    def wake(self) -> None:
         """There may be something to claim."""
         self._writes += 1
         for woken in tuple(self._waiting):
             woken.set()
 
-    def looking(self) -> None:
-        """This thread claims now: what was written before, it sees."""
+    def claiming(self) -> None:
+        """This thread claims now: it sees what was written before."""
         self._thread.seen = self._writes
 
-    def wait(self, timeout: float, interrupt: threading.Event | None) -> bool:
-        """Whether there was a write since this thread last looked, before `timeout` is over."""
+    def wait(
+        self, timeout: float, interrupt: threading.Event | None, look: Look | None = None, every: float = 0.0
+    ) -> bool:
+        """Whether there was a write since this thread last claimed, before `timeout` seconds are over.
+
+        With `look`, which shows the writes of other processes too, it looks `every` so many seconds.
+        """
         woken = interrupt or threading.Event()
+        deadline = time.monotonic() + timeout
+        before = look() if look is not None else None
         self._waiting.add(woken)
         try:
-            hinted = self._writes != getattr(self._thread, "seen", self._writes) or woken.wait(timeout)
+            hinted = self._writes != getattr(self._thread, "seen", self._writes)
+            while not hinted and (left := deadline - time.monotonic()) > 0:
+                hinted = woken.wait(left if look is None else min(every, left))
+                hinted = hinted or (look is not None and look() != before)
+            return hinted
         finally:
             self._waiting.discard(woken)
-        self._thread.seen = self._writes
-        return hinted
+            self._thread.seen = self._writes

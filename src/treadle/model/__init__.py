@@ -1,6 +1,6 @@
 """Words and rules; pure: no I/O, no thread, no clock read. The nouns can be imported from here."""
 
-from treadle.model.change import Change, Event, EventKind, Fence
+from treadle.model.change import Change, Event, EventKind, Fence, Write
 from treadle.model.ids import UUID, new_id
 from treadle.model.job import FollowUp, Job, JobError, OnEnd, Progress, checked
 from treadle.model.keys import Scope
@@ -42,6 +42,7 @@ __all__ = [
     "Retry",
     "Scope",
     "State",
+    "Write",
     "check_finite",
     "check_json",
     "check_name",

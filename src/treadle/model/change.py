@@ -68,6 +68,16 @@ class Fence(Enum):
     RUNNING = "running"  # state running only: the cancel request, whose flag never falls
 
 
+class Write(Enum):
+    """Which write a change is; engines have a statement for each."""
+
+    FINISH = "finish"  # the job leaves for the finished ones
+    REQUEUE = "requeue"  # it is pending again
+    REVIVE = "revive"  # it comes back from the finished ones
+    REPLACE = "replace"  # a pending job is edited in place
+    REQUEST_CANCEL = "request_cancel"  # a running job is asked to stop
+
+
 class Event(NamedTuple):
     """One audit line: who did what to which job, when and why; its key is (job_id, revision, at)."""
 
@@ -98,6 +108,21 @@ class Change(NamedTuple):
         """What the audit trail keeps of it."""
         job = self.after
         return Event(job.id, job.revision, self.at, self.kind, self.actor, self.note, job.tenant)
+
+    @property
+    def write(self) -> Write:
+        """Which write it is."""
+        if self.fence is Fence.RUNNING:
+            return Write.REQUEST_CANCEL
+        if self.after.state.final:
+            return Write.FINISH
+        if self.before.state.final:
+            return Write.REVIVE
+        return Write.REPLACE if self.kind is EventKind.REPLACED else Write.REQUEUE
+
+    def audited(self, audit_all: bool) -> bool:
+        """Whether its event is written; with `audit_all`, every event is."""
+        return audit_all or self.always_audited or self.kind.noteworthy
 
     @property
     def takes_key(self) -> bool:

@@ -1,6 +1,6 @@
 """THE state machine: pure functions from a job, what happened and the time, to a Change.
 
-        enqueue            claim (by the engine)            settle
+        enqueue            claim                            settle
     ───────────► pending ───────────────────────► running ───────────► succeeded | failed | cancelled
                  ▲  ▲  │ cancel, expire                │                         │
                  │  │  └─────────────► cancelled       │                         │
@@ -62,6 +62,22 @@ class Stopped(NamedTuple):
 
 
 Outcome = Succeeded | Failed | TimedOut | Refused | Snoozed | Released | Stopped
+
+
+def claim(job: Job, now: datetime, *, worker: str, token: str, lease: float) -> Change:
+    """A worker takes a pending job for `lease` seconds. The specification of what every engine writes at a claim."""
+    after = job.evolve(
+        state=State.RUNNING,
+        attempt=job.attempt + 1,
+        revision=job.revision + 1,
+        claimed_at=now,
+        started_at=None,
+        progress=None,
+        worker=worker,
+        lease_until=now + timedelta(seconds=lease),
+        lease_token=token,
+    )
+    return Change(job, after, EventKind.CLAIMED, Fence.REVISION, now, worker)
 
 
 def settle(job: Job, outcome: Outcome, now: datetime, *, noise: float = 0.0) -> Change:
@@ -169,7 +185,7 @@ def replace(job: Job, new: Job, now: datetime, *, actor: str) -> Change:
     return Change(job, after, EventKind.REPLACED, Fence.REVISION, now, actor)
 
 
-def instead(refused: Change, holder: str | None, why: str, now: datetime) -> Change | None:
+def fallback(refused: Change, holder: str | None, why: str, now: datetime) -> Change | None:
     """What to write when the store has refused a change, for its key is another's or for `why`; None: nothing else."""
     if holder:
         return supersede(refused, now)

@@ -149,11 +149,11 @@ class WorkerInfo(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """A batch of a tenant's audit lines, made tamper-evident: its digest, chained to the seal before it."""
+    """A batch of a tenant's audit events, made tamper-evident: its digest, chained to the seal before it."""
 
     tenant: str
     number: int  # from 1
-    lines: int
+    events: int
     first_at: datetime
     last_at: datetime
     digest: str

@@ -1,7 +1,7 @@
-"""Tamper evidence for the audit trail: batches of lines are sealed, and each seal names the one before it. Pure.
+"""Tamper evidence for the audit trail: batches of events are sealed, and each seal names the one before it. Pure.
 
-A seal's digest is over its lines, its hash over the digest and the hash before it. Who edits, removes or moves a line
-has to change the digest, and with it the hash of every later seal; who keeps one hash elsewhere can tell.
+A seal's digest is over its events, its hash over the digest and the hash before it. Whoever edits, removes or moves
+an event has to change the digest, and with it the hash of every later seal. Keep one hash elsewhere, and you can tell.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from treadle.model import Event
 from treadle.model.records import Seal
 
-AT_ONCE = 90  # lines in a seal: what every engine can write in one atom
+AT_ONCE = 90  # events in a seal: what every engine can write in one atom
 
 
 class Verified(NamedTuple):
@@ -22,14 +22,14 @@ class Verified(NamedTuple):
     tenant: str
     seals: int
     events: int  # that are sealed and there
-    pruned: int  # seals whose lines were old and are gone
-    early: int  # of these, how many went sooner than lines go now: by an older setting, or by somebody's hand
+    pruned: int  # seals whose events were old and are gone
+    early: int  # of these, how many went sooner than events go now: by an older setting, or by somebody's hand
     hash: str  # of the last seal: keep it elsewhere
     problems: Sequence[str]
 
 
 def digest(events: Iterable[Event]) -> str:
-    """Over every word of every line, in order."""
+    """Over every word of every event, in order."""
     said = sha256()
     for event in events:
         at = event.at.astimezone(UTC).isoformat(timespec="microseconds")
@@ -39,13 +39,13 @@ def digest(events: Iterable[Event]) -> str:
 
 
 def sealing(events: Sequence[Event], last: Seal | None, now: datetime) -> tuple[Seal, list[Event]]:
-    """The next seal of a tenant, over lines of that tenant, and those lines in the order it holds them."""
+    """The next seal of a tenant, over events of that tenant, and those events in the order it holds them."""
     ordered = sorted(events, key=in_order)
     previous, number = (last.hash, last.number + 1) if last is not None else ("", 1)
     seal = Seal(
         tenant=ordered[0].tenant,
         number=number,
-        lines=len(ordered),
+        events=len(ordered),
         first_at=ordered[0].at,
         last_at=ordered[-1].at,
         digest=digest(ordered),
@@ -61,19 +61,19 @@ def in_order(event: Event) -> tuple[datetime, str, int]:
 
 
 def hash_of(seal: Seal) -> str:
-    """Over all that a seal says, but for when its lines were pruned."""
+    """Over all that a seal says, but for when its events were pruned."""
     times = (seal.first_at, seal.last_at, seal.sealed_at)
     moments = [moment.astimezone(UTC).isoformat(timespec="microseconds") for moment in times]
-    said = [seal.tenant, seal.number, seal.lines, *moments, seal.digest, seal.previous]
+    said = [seal.tenant, seal.number, seal.events, *moments, seal.digest, seal.previous]
     return sha256(json.dumps(said, ensure_ascii=True).encode()).hexdigest()
 
 
 def verify(
-    tenant: str, seals: Sequence[Seal], lines_of: Callable[[Seal], Sequence[Event]], keep: timedelta | None = None
+    tenant: str, seals: Sequence[Seal], events_of: Callable[[Seal], Sequence[Event]], keep: timedelta | None = None
 ) -> Verified:
-    """Whether a tenant's seals follow each other and their lines are as they were sealed.
+    """Whether a tenant's seals follow each other and their events are as they were sealed.
 
-    `keep` is how long lines are kept now: seals whose lines went sooner are counted as `early`.
+    `keep` is how long events are kept now: seals whose events went sooner are counted as `early`.
     """
     problems: list[str] = []
     previous, number, there, early = "", 0, 0, 0
@@ -89,17 +89,17 @@ def verify(
         previous = seal.hash
         if seal.pruned_at is not None:
             early += keep is None or seal.pruned_at - seal.last_at < keep
-            if lines_of(seal):
-                problems.append(f"seal {seal.number}: its lines were pruned, and there are some")
+            if events_of(seal):
+                problems.append(f"seal {seal.number}: its events were pruned, and there are some")
             continue
-        events = lines_of(seal)
+        events = events_of(seal)
         there += len(events)
-        if len(events) != seal.lines:
-            gone = seal.lines - len(events)
-            what = f"{gone} of its {seal.lines} lines are gone" if gone > 0 else f"{-gone} lines were added to it"
+        if len(events) != seal.events:
+            gone = seal.events - len(events)
+            what = f"{gone} of its {seal.events} events are gone" if gone > 0 else f"{-gone} events were added to it"
             problems.append(f"seal {seal.number}: {what}")
         elif digest(events) != seal.digest:
-            problems.append(f"seal {seal.number}: a line was edited or moved")
+            problems.append(f"seal {seal.number}: an event was edited or moved")
     pruned = sum(seal.pruned_at is not None for seal in seals)
     return Verified(tenant, len(seals), there, pruned, early, previous, problems)
 

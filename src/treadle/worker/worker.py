@@ -437,7 +437,7 @@ class Worker:
             case Ruling.BUSY:  # by somebody's open transaction: try again, less and less often
                 attempt.pause = min(1.0, max(0.02, 2 * attempt.pause))
                 self._put_off.append((time.monotonic() + attempt.pause, attempt, outcome))
-            case Ruling.REFUSED if other := lifecycle.instead(change, verdict.holder, verdict.why, self._engine.now()):
+            case Ruling.REFUSED if other := lifecycle.fallback(change, verdict.holder, verdict.why, self._engine.now()):
                 self._settling.append(Settling(attempt, outcome, other))
             case Ruling.REFUSED if isinstance(outcome, Refused) and outcome.reason is Reason.INVALID_RESULT:
                 self._log.error(

@@ -34,7 +34,6 @@ from treadle.engines.scripts import Script
 from treadle.engines.values import (
     Claim,
     Finding,
-    Half,
     JobFilter,
     Lease,
     Overwrite,
@@ -42,13 +41,12 @@ from treadle.engines.values import (
     Receipt,
     RenewalResult,
     Retention,
-    RowSecurity,
     Saved,
     Turn,
     Verdict,
 )
-from treadle.engines.waiting import Hints
-from treadle.errors import EngineError, EngineUnavailable, NotPossible, SchemaError
+from treadle.engines.waiting import Waiters
+from treadle.errors import EngineError, EngineUnavailable, SchemaError
 from treadle.model import Change, Event, Job, State
 from treadle.model.clock import SystemClock
 from treadle.model.records import Record, Schedule, Seal
@@ -85,7 +83,7 @@ class DynamoEngine:
         self._slots = Slots(self.client, shards)
         self._cursors = claims.Cursors()
         self._places: Memory[Place] = Memory()  # where jobs were seen last
-        self._hints = Hints()
+        self._waiters = Waiters()
         self._pools = Pools()
         self._recovery = Recovery(self.client, self._slots, skew, self._pools.each)
         self._ready = False
@@ -122,16 +120,14 @@ class DynamoEngine:
         )  # fmt: skip
         self._ready = True
 
-    def migrate(self, half: Half | None = None) -> list[str]:
-        if half == "post":
-            return []
+    def migrate(self) -> list[str]:
         return [table.MIGRATION] if table.create(self.client, self._spread, gate=self._gate) else []
 
     def check(self, *, quick: bool = False) -> list[str]:
         return table.differences(self.client, quick=quick)
 
-    def schema_sql(self, half: Half | None = None) -> str:
-        return "" if half == "post" else table.as_text(self.client.table)
+    def schema_sql(self) -> str:
+        return table.as_text(self.client.table)
 
     def doctor(self) -> list[Finding]:
         try:
@@ -155,12 +151,6 @@ class DynamoEngine:
         self._pools.close()
         self.client.close()
 
-    def rls(self, walls: RowSecurity, *, only_sql: bool = False) -> str:  # noqa: ARG002
-        raise NotPossible("DynamoDB has no row-level security: use IAM conditions, or a table for each tenant")
-
-    def bound(self, tenant: str) -> "DynamoEngine":  # noqa: ARG002 - a table has no walls of its own
-        return self
-
     def now(self) -> datetime:
         return self._clock()
 
@@ -177,7 +167,7 @@ class DynamoEngine:
         for job in jobs:
             fresh.setdefault(job.id, stamped(job, now))
         receipts = self._storing.store(list(fresh.values()), now)
-        self._hints.wrote()
+        self._waiters.wake()
         told: list[Receipt] = []
         for job in jobs:
             told.append(receipts[job.id])
@@ -211,11 +201,11 @@ class DynamoEngine:
             if change.takes_key:  # one after the other: of two that want one key the first gets it
                 found[change.before.id] = self._settling.settle(change, moment, time.monotonic() + BRIEFLY)
         if changes:
-            self._hints.wrote()
+            self._waiters.wake()
         moment = now or self._clock()  # a lease counts from now, whatever the changes took
         jobs: list[Job] = []
         if claim is not None:
-            self._hints.looking()
+            self._waiters.claiming()
             jobs = self._claims.claim(claim, moment, repeated=repeated)
         if claim is not None and jobs:
             self._recovery.expect(moment + timedelta(seconds=claim.lease))
@@ -223,7 +213,7 @@ class DynamoEngine:
 
     # ------------------------------------------------------------------------------------ in between
 
-    def extend(self, holds: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
+    def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         self._opened()
         deadline = time.monotonic() + BRIEFLY  # for all: none waits for many
 
@@ -232,7 +222,7 @@ class DynamoEngine:
 
         forward = now is None and not self._given
         renew = self._renewing.renew
-        return self._pools.each(lambda hold: renew(hold, until, deadline, forward=forward), holds, pool="renewals")
+        return self._pools.each(lambda held: renew(held, until, deadline, forward=forward), leases, pool="renewals")
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
         self._opened()
@@ -250,7 +240,7 @@ class DynamoEngine:
 
     def wait(self, queues: Sequence[str], timeout: float, interrupt: threading.Event | None = None) -> bool:  # noqa: ARG002
         """Wake at once for a write of this process; others' are found by polling."""
-        return self._hints.wait(timeout, interrupt)
+        return self._waiters.wait(timeout, interrupt)
 
     # -------------------------------------------------------------------------------------- looking
 
@@ -303,13 +293,13 @@ class DynamoEngine:
     ) -> Saved:
         self._opened()
         saved = self._records.save(record, before, event, job, now or self._clock())
-        self._hints.wrote()
+        self._waiters.wake()
         return saved
 
     def drop(self, record: Record, *, event: Event | None = None) -> bool:
         self._opened()
         dropped = self._records.drop(record, event)
-        self._hints.wrote()
+        self._waiters.wake()
         return dropped
 
     # -------------------------------------------------------------------------------- the audit trail

@@ -52,7 +52,7 @@ def event_item(event: Event) -> Item:
     return {
         **event_place(event).key,
         "at": value_of(event.at),
-        "what": {"S": event.kind.value},
+        "kind": {"S": event.kind.value},
         "actor": {"S": event.actor},
         "note": {"S": event.note},
         "tenant": {"S": event.tenant},
@@ -62,7 +62,8 @@ def event_item(event: Event) -> Item:
 def event_from(item: Mapping[str, Value]) -> Event:
     at = plain(item)
     job_id, revision = at["PK"].removeprefix("events#"), int(at["SK"].partition("#")[0])
-    return Event(job_id, revision, moment_of(at["at"]), EventKind(at["what"]), at["actor"], at["note"], at["tenant"])
+    kind = EventKind(at.get("kind") or at["what"])  # `what` in tables written before events had a kind
+    return Event(job_id, revision, moment_of(at["at"]), kind, at["actor"], at["note"], at["tenant"])
 
 
 def marker_place(event: Event, spread: int) -> Place:

@@ -25,31 +25,31 @@ class Renewing:
         self._reader = reader
         self._places = places
 
-    def renew(self, hold: Lease, until: Callable[[], datetime], deadline: float, *, forward: bool) -> RenewalResult:
+    def renew(self, held: Lease, until: Callable[[], datetime], deadline: float, *, forward: bool) -> RenewalResult:
         """Renew one lease. Each try counts from its own time; with `forward` what arrives late puts nothing back."""
         trouble: EngineUnavailable | None = None
         for pause in pauses(deadline - time.monotonic()):
             try:
-                return self._try(hold, until(), forward=forward)
+                return self._try(held, until(), forward=forward)
             except EngineUnavailable as error:
                 trouble = error
                 time.sleep(pause)
         if trouble is not None and not isinstance(trouble, Crowded):
             raise trouble
-        return RenewalResult(hold.job_id, Renewal.MISSED)
+        return RenewalResult(held.job_id, Renewal.MISSED)
 
-    def _try(self, hold: Lease, until: datetime, *, forward: bool) -> RenewalResult:
-        _, token, started_at, progress, cost = renewal_of(hold, lambda moment: moment)
+    def _try(self, held: Lease, until: datetime, *, forward: bool) -> RenewalResult:
+        _, token, started_at, progress, cost = renewal_of(held, lambda moment: moment)
         told = {"started_at": started_at, "progress": progress, "cost_micros": cost, "lock_expires_at": until}
         sets: dict[str, Value] = {name: value_of(value) for name, value in told.items() if value is not None}
-        place = self._places.get(hold.job_id)
+        place = self._places.get(held.job_id)
         for last in (False, True):
-            place = self._reader.place(hold.job_id) if last or place is None else place
+            place = self._reader.place(held.job_id) if last or place is None else place
             item = self._renewed(place, token, sets, forward=forward) if place is not None else None
             if item is not None:
-                return RenewalResult(hold.job_id, Renewal.RENEWED, bool(item.get("cancel_requested")))
-        self._places.drop(hold.job_id)
-        return RenewalResult(hold.job_id, Renewal.LOST)
+                return RenewalResult(held.job_id, Renewal.RENEWED, bool(item.get("cancel_requested")))
+        self._places.drop(held.job_id)
+        return RenewalResult(held.job_id, Renewal.LOST)
 
     def _renewed(self, place: Place, token: str, sets: Mapping[str, Value], *, forward: bool) -> Item | None:
         """The item as the renewal leaves it; None if it is not there any more, or not ours."""

@@ -6,7 +6,7 @@ from typing import Any
 from treadle.engines.dynamodb.items import Item, Place, Value, part_of, text_item, text_of, time_of, value_of
 from treadle.engines.records import TABLES, table_of, value_from
 from treadle.engines.records import record_from as read_record
-from treadle.model.records import Record, Schedule
+from treadle.model.records import Record, Schedule, Seal
 
 _FLOATS = frozenset(
     name for kind in TABLES for name, said in kind.__annotations__.items() if said in (float, float | None)
@@ -64,6 +64,8 @@ def payload_of(schedule: Schedule) -> bytes | None:
 def record_from(kind: type[Any], item: Mapping[str, Value], payload: str | None = None) -> Any:
     """The record in an item; `payload` is given if it is not in it."""
     told = {**item, "payload": {"S": payload}} if payload is not None else item
+    if kind is Seal and "lines" in item:  # written before events were called events
+        told = {**item, "events": item["lines"]}
     return read_record(kind, tuple(_plain(name, told.get(name)) for name in kind._fields), time_of)
 
 

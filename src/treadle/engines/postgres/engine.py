@@ -20,7 +20,7 @@ from treadle.engines.postgres.keeping import COSTS, EXTEND, OLD_KEYS, PAST, STIL
 from treadle.engines.postgres.listener import ECHO, Listener
 from treadle.engines.postgres.places import Places
 from treadle.engines.postgres.records import Values
-from treadle.engines.postgres.rls import SETTING, stand, walls_sql
+from treadle.engines.postgres.rls import SETTING, rls_sql, stand
 from treadle.engines.postgres.rls import examine as examine_walls
 from treadle.engines.postgres.rows import JOB, change_record, event_from, job_from, packed, storable
 from treadle.engines.postgres.turn import SPARE, Answer, parameter, statement
@@ -103,7 +103,7 @@ class PostgresEngine:
             if self._ready:
                 return
             if self._auto_migrate:
-                self.migrate("pre")
+                self.migrate_half("pre")
             if lacking := self._lacking():
                 raise SchemaError(f"{self.server.where}: {lacking[0]}: run `treadle migrate`, or set auto_migrate")
             isolation = self.server.run(lambda c: c.execute("show default_transaction_isolation").fetchall())
@@ -116,7 +116,13 @@ class PostgresEngine:
         missing = schema.missing(done)
         return [f"schema {self.schema} lacks {', '.join(missing)}"] if missing else []
 
-    def migrate(self, half: Half | None = None) -> list[str]:
+    def migrate(self) -> list[str]:
+        return self._migrate(None)
+
+    def migrate_half(self, half: Half) -> list[str]:
+        return self._migrate(half)
+
+    def _migrate(self, half: Half | None) -> list[str]:
         return self.server.transaction(lambda connection: schema.migrate(connection, self.schema, half), patience=300.0)
 
     def check(self, *, quick: bool = False) -> list[str]:
@@ -127,7 +133,10 @@ class PostgresEngine:
         except SchemaError as error:
             return [str(error)]
 
-    def schema_sql(self, half: Half | None = None) -> str:
+    def schema_sql(self) -> str:
+        return schema.script(self.schema)
+
+    def half_sql(self, half: Half) -> str:
         return schema.script(self.schema, half)
 
     def doctor(self) -> list[Finding]:
@@ -151,13 +160,13 @@ class PostgresEngine:
         self._listener.close()
         self.server.close()
 
-    def rls(self, walls: RowSecurity, *, only_sql: bool = False) -> str:
-        sql = walls_sql(self.schema, walls)
+    def rls(self, roles: RowSecurity, *, only_sql: bool = False) -> str:
+        sql = rls_sql(self.schema, roles)
         if not only_sql:
             self._transact(lambda connection: connection.execute(sql))
         return sql
 
-    def bound(self, tenant: str) -> "PostgresEngine":
+    def for_tenant(self, tenant: str) -> "PostgresEngine":
         """The same connections; each transaction names the tenant, if there are walls."""
         bound = copy(self)
         bound._tenant = tenant
@@ -204,7 +213,7 @@ class PostgresEngine:
         def store(connection: Connection) -> list[Receipt]:
             return self._drive(connection, self._enqueuing(jobs, now, channel))
 
-        # Without keys and audit lines the insert is one statement, and that is its own transaction.
+        # Without keys and audit events the insert is one statement, and that is its own transaction.
         plain = not self._audit_all and all(job.key is None for job in jobs)
         try:
             receipts = (self._run if plain else self._transact)(store, persist=PERSISTENCE)
@@ -357,32 +366,32 @@ class PostgresEngine:
         sql = f"select {JOB} from @.jobs where state = 'running' and lease_token = %s"
         return in_order(job_from(row) for row in self._read(sql, [token]))
 
-    def extend(self, holds: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
+    def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         now, patience = self._time(now), max(1.0, lease / 6)
         answers: list[RenewalResult] = []
-        for start in range(0, len(holds), RENEWED_AT_ONCE):
-            answers += self._extend(holds[start : start + RENEWED_AT_ONCE], lease, now, patience)
+        for start in range(0, len(leases), RENEWED_AT_ONCE):
+            answers += self._extend(leases[start : start + RENEWED_AT_ONCE], lease, now, patience)
         return answers
 
     def _extend(
-        self, holds: Sequence[Lease], lease: float, now: datetime | None, patience: float
+        self, leases: Sequence[Lease], lease: float, now: datetime | None, patience: float
     ) -> list[RenewalResult]:
-        text = packed([renewal(hold) for hold in holds], now, lease=lease)
+        text = packed([renewal(held) for held in leases], now, lease=lease)
         rows = self._run(lambda connection: self._execute(connection, EXTEND, text), patience=patience)
         renewed = {(id_, token): asked for id_, token, asked, _ in rows}
         for row in rows:
             self._heard(row[3])
             break
-        missing = [hold.job_id for hold in holds if (hold.job_id, hold.token) not in renewed]
+        missing = [held.job_id for held in leases if (held.job_id, held.token) not in renewed]
         ours: set[Row] = set()
         if missing:  # still ours, but locked by somebody's open transaction: nobody can take it while that lasts
             text = json.dumps(missing)
             ours = set(self._run(lambda connection: self._execute(connection, STILL, text), patience=patience))
         return [
-            RenewalResult(hold.job_id, Renewal.RENEWED, renewed[hold.job_id, hold.token])
-            if (hold.job_id, hold.token) in renewed
-            else RenewalResult(hold.job_id, Renewal.BUSY if (hold.job_id, hold.token) in ours else Renewal.LOST)
-            for hold in holds
+            RenewalResult(held.job_id, Renewal.RENEWED, renewed[held.job_id, held.token])
+            if (held.job_id, held.token) in renewed
+            else RenewalResult(held.job_id, Renewal.BUSY if (held.job_id, held.token) in ours else Renewal.LOST)
+            for held in leases
         ]
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:

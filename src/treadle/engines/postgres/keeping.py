@@ -112,6 +112,6 @@ group by tenant, task
 """
 
 
-def renewal(hold: Lease) -> dict[str, Any]:
+def renewal(held: Lease) -> dict[str, Any]:
     """A renewal as a record."""
-    return record(RENEWAL, renewal_of(hold, stored))
+    return record(RENEWAL, renewal_of(held, stored))

@@ -1,4 +1,4 @@
-"""What an operator asks: lists, counts, audit lines. Plain reads, no locks."""
+"""What an operator asks: lists, counts, audit events. Plain reads, no locks."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ from treadle.engines.values import LISTED, JobFilter, Page
 from treadle.model import UUID, Job, State
 
 EVENTS = """
-select job::text, revision, at, what, actor, note, tenant from @.events where job = %s order by revision, at
+select job::text, revision, at, kind, actor, note, tenant from @.events where job = %s order by revision, at
 """
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -26,7 +26,7 @@ Query = Callable[[str, Values], list[Row]]
 GLANCE = 0.002  # seconds between two looks at the claims that a pause waits for; longer and longer ones
 PATIENCE = 30.0  # seconds that it waits for them
 
-_EVENT = "job::text, revision, at, what, actor, note, tenant"
+_EVENT = "job::text, revision, at, kind, actor, note, tenant"
 
 
 def read(query: Query, kind: type[R], tenant: str | None = None) -> list[R]:

@@ -50,35 +50,35 @@ end $$;
 """
 
 
-def walls_sql(schema: str, walls: RowSecurity) -> str:
+def rls_sql(schema: str, roles: RowSecurity) -> str:
     """The statements that raise the walls; they may be run again, with other roles too."""
-    for field, role in (("worker_role", walls.worker), ("app_role", walls.app)):
+    for field, role in (("worker_role", roles.worker), ("app_role", roles.app)):
         if not _ROLE.fullmatch(role):
             raise ConfigError(f"{field}: {role!r} must be a lower-case name of letters, digits and _")
-    if walls.worker == walls.app:
+    if roles.worker == roles.app:
         raise ConfigError("app_role: it must be another role than worker_role, or there are no walls")
     ours = f"tenant = {_OURS}"
-    if walls.owner:  # which is asked of names only: a row with '*' is nobody's
-        ours = f"case when tenant = '*' then false when {ours} then true else ({walls.owner}) end"
-    lines = [_GUARD, _HAND_OVER.replace("%worker", walls.worker)]
+    if roles.owner:  # which is asked of names only: a row with '*' is nobody's
+        ours = f"case when tenant = '*' then false when {ours} then true else ({roles.owner}) end"
+    lines = [_GUARD, _HAND_OVER.replace("%worker", roles.worker)]
     for table in TABLES:
         seen = f"case when tenant = '*' then true else {ours} end" if table == "pauses" else ours
         lines += [
             f"alter table @.{table} enable row level security;",
             f"alter table @.{table} force row level security;",
             f"drop policy if exists {WORKER} on @.{table};",
-            f"create policy {WORKER} on @.{table} to {walls.worker} using (true) with check (true);",
+            f"create policy {WORKER} on @.{table} to {roles.worker} using (true) with check (true);",
             f"drop policy if exists {TENANT} on @.{table};",
-            f"create policy {TENANT} on @.{table} to {walls.app} using ({seen}) with check ({ours});",
+            f"create policy {TENANT} on @.{table} to {roles.app} using ({seen}) with check ({ours});",
         ]
     every = "select, insert, update, delete"
     lines += [
-        f"grant usage on schema @ to {walls.worker}, {walls.app};",
-        f"grant {every} on all tables in schema @ to {walls.worker};",
-        f"grant {every} on @.jobs, @.finished, @.keys, @.schedules, @.pauses to {walls.app};",
-        f"grant select, insert on @.events to {walls.app};",
-        f"grant select on @.seals, @.migrations to {walls.app};",
-        f"grant execute on all functions in schema @ to {walls.worker}, {walls.app};",
+        f"grant usage on schema @ to {roles.worker}, {roles.app};",
+        f"grant {every} on all tables in schema @ to {roles.worker};",
+        f"grant {every} on @.jobs, @.finished, @.keys, @.schedules, @.pauses to {roles.app};",
+        f"grant select, insert on @.events to {roles.app};",
+        f"grant select on @.seals, @.migrations to {roles.app};",
+        f"grant execute on all functions in schema @ to {roles.worker}, {roles.app};",
     ]
     return named("\n".join(lines), schema) + "\n"
 

@@ -59,9 +59,9 @@ def storable(text: str) -> bool:
 
 
 def event_from(row: Row) -> Event:
-    """The event in a row (job::text, revision, at, what, actor, note, tenant)."""
-    job_id, revision, at, what, actor, note, tenant = row
-    return Event(job_id, revision, at.astimezone(UTC), EventKind(what), actor, note, tenant)
+    """The event in a row (job::text, revision, at, kind, actor, note, tenant)."""
+    job_id, revision, at, kind, actor, note, tenant = row
+    return Event(job_id, revision, at.astimezone(UTC), EventKind(kind), actor, note, tenant)
 
 
 def unpack(names: Sequence[str]) -> str:
@@ -96,7 +96,7 @@ _OUTCOME = (
     "state", "reason", "result", "error", "failures", "crashes", "started_at", "finished_at", "lease_token", "progress",
     "cost_micros", "revision", "due_at", "frees",
 )  # fmt: skip
-_AUDIT = ("what", "actor", "note", "at")
+_AUDIT = ("kind", "actor", "note", "at")
 CHANGE = (*FENCE_COLUMNS, *_OUTCOME, *_AUDIT)
 EDIT = (*FENCE_COLUMNS, *COLUMNS[1:], *_AUDIT)
 

@@ -113,7 +113,7 @@ from c join @.keys k on k.tenant = c.tenant and k.task = c.task and k.key = c.ke
 
 NOTE_NEW = f"""
 {unpack(("job", "actor", "tenant"))}
-insert into @.events (job, revision, at, what, actor, note, tenant)
+insert into @.events (job, revision, at, kind, actor, note, tenant)
 select c.job, 0, t.now, 'enqueued', c.actor, '', c.tenant from c cross join t
 """
 
@@ -219,9 +219,9 @@ settled as materialized (select id, tenant from gone union all select id, tenant
 freed as (delete from @.keys k using c join settled s on s.id = c.id
     where k.job = c.id and c.frees and k.scope in ('pending', 'active')),
 noted as (
-    insert into @.events (job, revision, at, what, actor, note, tenant)
-    select c.id, c.revision, c.at, c.what, c.actor, c.note, s.tenant
-    from c join settled s on s.id = c.id where c.what is not null
+    insert into @.events (job, revision, at, kind, actor, note, tenant)
+    select c.id, c.revision, c.at, c.kind, c.actor, c.note, s.tenant
+    from c join settled s on s.id = c.id where c.kind is not null
 )"""
 """Changes that end an attempt, finish a job or put it back: `settled` lists the ids written. After `unpack(CHANGE)`."""
 
@@ -246,18 +246,18 @@ asked as (
     where j.id = any (array(select id from mine)) returning j.id, j.revision, j.tenant
 ),
 noted as (
-    insert into @.events (job, revision, at, what, actor, note, tenant)
-    select c.id, a.revision, c.at, c.what, c.actor, c.note, a.tenant
-    from c join asked a on a.id = c.id where c.what is not null
+    insert into @.events (job, revision, at, kind, actor, note, tenant)
+    select c.id, a.revision, c.at, c.kind, c.actor, c.note, a.tenant
+    from c join asked a on a.id = c.id where c.kind is not null
 )
 select id::text from asked
 """
 
 _NOTED = """
 noted as (
-    insert into @.events (job, revision, at, what, actor, note, tenant)
-    select c.id, c.revision, c.at, c.what, c.actor, c.note, c.tenant
-    from c join written w on w.id = c.id where c.what is not null
+    insert into @.events (job, revision, at, kind, actor, note, tenant)
+    select c.id, c.revision, c.at, c.kind, c.actor, c.note, c.tenant
+    from c join written w on w.id = c.id where c.kind is not null
 )
 select id::text from written
 """

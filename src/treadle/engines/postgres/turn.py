@@ -260,7 +260,7 @@ let_go as (
     delete from @.keys k using claimed c where k.job = c.id and k.scope = 'pending' and c.key_scope = 'pending'
 ),
 told as (
-    insert into @.events (job, revision, at, what, actor, note, tenant)
+    insert into @.events (job, revision, at, kind, actor, note, tenant)
     select c.id, c.revision, t.now, 'claimed', w.worker, '', c.tenant from claimed c, t, wish w where w.everything
 )"""
 

@@ -33,7 +33,6 @@ from treadle.engines.values import (
     OVERWRITE,
     Claim,
     Finding,
-    Half,
     JobFilter,
     Lease,
     Overwrite,
@@ -42,13 +41,12 @@ from treadle.engines.values import (
     Renewal,
     RenewalResult,
     Retention,
-    RowSecurity,
     Ruling,
     Saved,
     Turn,
     Verdict,
 )
-from treadle.errors import EngineError, NotPossible, SchemaError
+from treadle.errors import EngineError, SchemaError
 from treadle.model import UUID, Change, Event, EventKind, Job, Scope, State
 from treadle.model.clock import SystemClock
 from treadle.model.records import Record, Schedule, Seal
@@ -86,7 +84,7 @@ class SqliteEngine:
     def open(self) -> None:
         self.file.read("select 1")  # opening the file migrates it
 
-    def migrate(self, half: Half | None = None) -> list[str]:  # noqa: ARG002 - one process at a time upgrades a file
+    def migrate(self) -> list[str]:
         before = len(self.file.migrated)
         self.open()
         return self.file.migrated[before:]
@@ -105,7 +103,7 @@ class SqliteEngine:
             except SchemaError as error:
                 return [str(error)]
 
-    def schema_sql(self, half: Half | None = None) -> str:  # noqa: ARG002
+    def schema_sql(self) -> str:
         steps = [f"-- {step.name}, checksum {step.checksum}\n{step.sql}\n{step.record};\n" for step in migrations()]
         return "\n".join([f"{LEDGER};\n", *steps])
 
@@ -141,12 +139,6 @@ class SqliteEngine:
 
     def close(self) -> None:
         self.file.close()
-
-    def rls(self, walls: RowSecurity, *, only_sql: bool = False) -> str:  # noqa: ARG002
-        raise NotPossible("SQLite has no row-level security: who can open the file sees every row")
-
-    def bound(self, tenant: str) -> "SqliteEngine":  # noqa: ARG002 - a file has no walls of its own
-        return self
 
     def now(self) -> datetime:
         return self._clock()
@@ -247,10 +239,10 @@ class SqliteEngine:
                 break
         return picked.ids
 
-    def extend(self, holds: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
-        if not holds:
+    def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
+        if not leases:
             return []
-        rows = [renewal_of(hold, micros) for hold in holds]
+        rows = [renewal_of(held, micros) for held in leases]
         version = self._version()
         try:
             with self.file.write(patience=lease / 6) as connection:
@@ -277,15 +269,15 @@ class SqliteEngine:
             # The file is locked and nobody has written: nobody can have taken these jobs since.
             ours = set(self.file.watch("select id, lease_token from treadle_jobs where state = 'running'"))
             return [
-                RenewalResult(hold.job_id, Renewal.BUSY if (hold.job_id, hold.token) in ours else Renewal.LOST)
-                for hold in holds
+                RenewalResult(held.job_id, Renewal.BUSY if (held.job_id, held.token) in ours else Renewal.LOST)
+                for held in leases
             ]
         renewed = {(job_id, token): cancel_requested == 1 for job_id, token, cancel_requested in found}
         return [
-            RenewalResult(hold.job_id, Renewal.RENEWED, renewed[hold.job_id, hold.token])
-            if (hold.job_id, hold.token) in renewed
-            else RenewalResult(hold.job_id, Renewal.LOST)
-            for hold in holds
+            RenewalResult(held.job_id, Renewal.RENEWED, renewed[held.job_id, held.token])
+            if (held.job_id, held.token) in renewed
+            else RenewalResult(held.job_id, Renewal.LOST)
+            for held in leases
         ]
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
@@ -362,7 +354,7 @@ class SqliteEngine:
 
     def events(self, job_id: str) -> list[Event]:
         rows = self.file.read(
-            "select job, revision, at, what, actor, note, tenant from treadle_events where job = ?"
+            "select job, revision, at, kind, actor, note, tenant from treadle_events where job = ?"
             " order by revision, at",
             job_id,
         )

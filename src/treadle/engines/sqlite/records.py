@@ -16,7 +16,7 @@ from treadle.model.records import Gate, Pause, Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
 
-_EVENT = "job, revision, at, what, actor, note, tenant"
+_EVENT = "job, revision, at, kind, actor, note, tenant"
 
 
 def read(connection: sqlite3.Connection, kind: type[R], tenant: str | None = None) -> list[R]:

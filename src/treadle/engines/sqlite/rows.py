@@ -35,6 +35,6 @@ def row_from(job: Job) -> Row:
 
 
 def event_from(row: Row) -> Event:
-    """The event in a row (job, revision, at, what, actor, note, tenant)."""
-    job_id, revision, at, what, actor, note, tenant = row
-    return Event(job_id, revision, EPOCH + timedelta(microseconds=at), EventKind(what), actor, note, tenant)
+    """The event in a row (job, revision, at, kind, actor, note, tenant)."""
+    job_id, revision, at, kind, actor, note, tenant = row
+    return Event(job_id, revision, EPOCH + timedelta(microseconds=at), EventKind(kind), actor, note, tenant)

@@ -200,9 +200,9 @@ PARK = f"update treadle_jobs set filed = 2 where id in {_IDS} and state = 'pendi
 DELETE_FINISHED = f"delete from treadle_finished where id in {_IDS}"  # noqa: S608
 
 EVENTS = f"""
-{_unpack(("job", "revision", "at", "what", "actor", "note", "tenant"))}
-insert into treadle_events (job, revision, at, what, actor, note, tenant)
-select job, revision, at, what, actor, note, tenant from c
+{_unpack(("job", "revision", "at", "kind", "actor", "note", "tenant"))}
+insert into treadle_events (job, revision, at, kind, actor, note, tenant)
+select job, revision, at, kind, actor, note, tenant from c
 """  # noqa: S608
 
 

@@ -1,4 +1,4 @@
-"""What keeps a store in order beside its jobs: old rows, sealed audit lines, budgets.
+"""What keeps a store in order beside its jobs: old rows, sealed audit events, budgets.
 
 Any worker does any of it; what two do at once is done once, for every write compares what was there.
 """
@@ -28,7 +28,7 @@ BUDGET_PERIOD = 10.0
 FORGET_PERIOD = 3600.0
 BATCH = 200
 SEALS = 20  # of one tenant, made in one go
-RIPE = 60.0  # seconds after which lines are sealed although they do not fill a seal
+RIPE = 60.0  # seconds after which events are sealed although they do not fill a seal
 GONE = timedelta(days=1)  # after which a worker that was not heard of is forgotten
 
 
@@ -139,14 +139,14 @@ def _spent_by(pause: Pause) -> float:
 
 
 class Sealer:
-    """Seals audit lines, and remembers the last seal of each tenant."""
+    """Seals audit events, and remembers the last seal of each tenant."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._last: dict[str, Seal] = {}
 
     def seal(self, *, ripe: float) -> int:
-        """Seal what fills a seal, or has waited for `ripe` seconds; how many lines it was."""
+        """Seal what fills a seal, or has waited for `ripe` seconds; how many events it was."""
         events = self._engine.unsealed(limit=AT_ONCE * SEALS)
         tenants = groupby(events, key=lambda event: event.tenant)
         return sum(self._seal_tenant(tenant, list(group), ripe) for tenant, group in tenants)
@@ -176,7 +176,7 @@ class Sealer:
 
 
 def seal_events(engine: Engine) -> int:
-    """Seal every line there is; how many it was."""
+    """Seal every event there is; how many it was."""
     sealer, total = Sealer(engine), 0
     while found := sealer.seal(ripe=float("-inf")):
         total += found
@@ -184,7 +184,7 @@ def seal_events(engine: Engine) -> int:
 
 
 def prune_old_events(engine: Engine, keep: timedelta | None, *, limit: int | None = None) -> int:
-    """Delete the lines of seals that are older than this, of some of them; the seals stay. How many seals it was."""
+    """Delete the events of seals that are older than this, of some of them; the seals stay. How many seals it was."""
     if keep is None:
         return 0
     old = engine.now() - keep

@@ -156,7 +156,7 @@ def recover(
     done, busy, others = 0, [], []
     for change, verdict in zip(changes, engine.turn(changes).verdicts, strict=True):
         if verdict.ruling is Ruling.REFUSED:
-            other = lifecycle.instead(change, verdict.holder, verdict.why, now)
+            other = lifecycle.fallback(change, verdict.holder, verdict.why, now)
             others += [other] if other is not None else []
         elif verdict.ruling is Ruling.APPLIED:
             done += 1

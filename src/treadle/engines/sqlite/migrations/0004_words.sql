@@ -1,0 +1,4 @@
+-- The columns say the words of the code: an event has a kind, a seal counts events.
+
+alter table treadle_events rename column what to kind;
+alter table treadle_seals rename column lines to events;
