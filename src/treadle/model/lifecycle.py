@@ -262,18 +262,18 @@ def _unfollowed(change: Change, why: str) -> Change:
 
 def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
     """The job that tells another task how this one ended; made from it, so that a repeated write is the same one."""
-    told = {
+    facts = {
         "job_id": job.id,
         "task": job.task,
         "state": job.state.value,
         "reason": job.reason and job.reason.value,
         "error": job.error and job.error.message,
     }
-    wants = told if wanted.wants is None else wanted.wants
+    wants = facts if wanted.wants is None else wanted.wants
     return Job(
         derived_id(f"follow-up\x1f{job.id}\x1f{job.revision}", now),
         wanted.task,
-        json.dumps({name: told[name] for name in wants if name in told}, ensure_ascii=False),
+        json.dumps({name: facts[name] for name in wants if name in facts}, ensure_ascii=False),
         now,
         now,
         tenant=job.tenant,
