@@ -10,7 +10,7 @@ from tests.support.making import a_job
 from treadle.engines import connect
 from treadle.engines.postgres import scripts as postgres
 from treadle.engines.scripts import Script
-from treadle.engines.sqlite import scripts as sqlite
+from treadle.engines.sqlite import settle as sqlite
 from treadle.model import Change, Job, Scope, State, lifecycle
 from treadle.model.lifecycle import Succeeded
 from treadle.transactions.joined import POSTGRES, SQLITE, formatted

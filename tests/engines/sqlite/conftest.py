@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support import stores
-from treadle.engines.sqlite import file
+from treadle.engines.sqlite import connection as file
 
 FORK = multiprocessing.get_context("fork")
 BROKEN = "BrokenBarrierError"  # only says that another one failed

@@ -11,8 +11,8 @@ from tests.support.making import a_job, claim, current, enqueued
 from treadle.engines import connect
 from treadle.engines.contract import Engine
 from treadle.engines.rows import COLUMNS
-from treadle.engines.sqlite import file
-from treadle.engines.sqlite.file import Migration
+from treadle.engines.sqlite import connection as file
+from treadle.engines.sqlite.connection import Migration
 from treadle.engines.sqlite.rows import micros, row_from
 from treadle.engines.values import JobFilter
 from treadle.errors import EngineError, SchemaError

@@ -15,9 +15,10 @@ from treadle.engines.fence import in_order
 from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.rows import Row, renewal_of
 from treadle.engines.scripts import Script, drive
-from treadle.engines.sqlite import records, scripts
-from treadle.engines.sqlite.claims import pick
-from treadle.engines.sqlite.file import (
+from treadle.engines.sqlite import records
+from treadle.engines.sqlite import settle as scripts
+from treadle.engines.sqlite.claim import pick
+from treadle.engines.sqlite.connection import (
     LEDGER,
     MEMORY,
     PATIENCE,
