@@ -10,16 +10,16 @@ import pytest
 from tests.support.making import a_job, claim, current, enqueued
 from treadle.engines import connect
 from treadle.engines.contract import Engine
+from treadle.engines.migrations import Migration
 from treadle.engines.rows import COLUMNS
-from treadle.engines.sqlite import connection as file
-from treadle.engines.sqlite.connection import Migration
+from treadle.engines.sqlite import schema
 from treadle.engines.sqlite.rows import micros, row_from
 from treadle.engines.values import JobFilter
 from treadle.errors import EngineError, SchemaError
 from treadle.model import Event, EventKind, State
 from treadle.testing import FakeClock
 
-ORIGINALS = file.migrations()
+ORIGINALS = schema.migrations()
 ALL = [step.name for step in ORIGINALS]
 
 TABLES = [
@@ -36,7 +36,7 @@ def test_nothing_is_touched_until_the_engine_is_used(make_engine: Callable[[], E
 def test_the_first_use_makes_the_tables(engine: Engine, path: Path) -> None:
     assert engine.get(["none"]) == [None]
     assert tables(path) == TABLES
-    assert recorded(path) == [(step.number, step.name, step.checksum) for step in file.migrations()]
+    assert recorded(path) == [(step.number, step.name, step.checksum) for step in schema.migrations()]
 
 
 def test_migrate_names_what_it_applied_and_the_second_time_nothing(make_engine: Callable[[], Engine]) -> None:
@@ -231,17 +231,17 @@ def test_check_of_jobs_in_memory_finds_nothing(clock: FakeClock) -> None:
 
 NEXT = len(ORIGINALS) + 1
 GOOD = Migration(
-    NEXT, "9999_good", "create table treadle_more (id text);\ncreate index treadle_more_id on treadle_more (id);"
+    f"{NEXT:04}_good", "create table treadle_more (id text);\ncreate index treadle_more_id on treadle_more (id);"
 )
-BROKEN = Migration(NEXT, "9999_broken", "create table treadle_more (id text);\ncreate table treadle_more (id text);")
+BROKEN = Migration(f"{NEXT:04}_broken", "create table treadle_more (id text);\ncreate table treadle_more (id text);")
 
 
 def test_a_migration_that_fails_in_the_middle_leaves_nothing(
     make_engine: Callable[[], Engine], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert file.migrations()  # and what is expected of a file is known by now
+    assert schema.migrations()  # and what is expected of a file is known by now
     with monkeypatch.context() as later:
-        later.setattr(file, "migrations", lambda: [*ORIGINALS, BROKEN])
+        later.setattr(schema, "migrations", lambda: [*ORIGINALS, BROKEN])
         with pytest.raises(EngineError, match="treadle_more"):
             enqueued(make_engine())
     assert tables(path) == []
@@ -252,7 +252,7 @@ def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
     used: Path, make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
-        later.setattr(file, "migrations", lambda: [*ORIGINALS, BROKEN])
+        later.setattr(schema, "migrations", lambda: [*ORIGINALS, BROKEN])
         with pytest.raises(EngineError):
             enqueued(make_engine())
     assert tables(used) == TABLES
@@ -262,10 +262,10 @@ def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
 def test_an_upgrade_applies_only_what_is_new_and_keeps_the_jobs(
     used: Path, make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "migrations", lambda: [*ORIGINALS, GOOD])
-    monkeypatch.setattr(file, "_expected", file._expected.__wrapped__)  # not the schema remembered from before
+    monkeypatch.setattr(schema, "migrations", lambda: [*ORIGINALS, GOOD])
+    monkeypatch.setattr(schema, "_expected", schema._expected.__wrapped__)  # not the schema remembered from before
     engine = make_engine()
-    assert engine.migrate() == ["9999_good"]
+    assert engine.migrate() == [GOOD.name]
     assert [number for number, _, _ in recorded(used)] == list(range(1, NEXT + 1))
     assert engine.count(JobFilter()) == {State.PENDING: 1}
 
@@ -277,7 +277,7 @@ def test_a_file_from_before_the_schedules_keeps_its_jobs_and_its_trail(
     path: Path, make_engine: Callable[..., Engine], clock: FakeClock
 ) -> None:
     before = [step for step in ORIGINALS if step.number < 3]
-    script(path, ";\n".join([file.LEDGER, *(f"{step.sql}\n{step.record}" for step in before)]))
+    script(path, ";\n".join([schema.LEDGER, *(f"{step.sql}\n{schema.ledger_entry(step)}" for step in before)]))
     job = a_job(clock.now())
     done = a_job(clock.now()).evolve(state=State.CANCELLED, finished_at=clock.now(), revision=1)
     line = Event(done.id, 1, clock.now(), EventKind.CANCELLED, "ann", "☃", "default")
@@ -300,8 +300,8 @@ def test_the_printed_schema_makes_the_very_tables(engine: Engine, path: Path, tm
     enqueued(engine)
     by_hand = tmp_path / "hand.db"
     script(by_hand, engine.schema_sql())
-    ours = [row for row in schema(path) if row[0] != "treadle_migrations"]
-    assert [row for row in schema(by_hand) if row[0] != "treadle_migrations"] == ours
+    ours = [row for row in tables_and_indexes(path) if row[0] != "treadle_migrations"]
+    assert [row for row in tables_and_indexes(by_hand) if row[0] != "treadle_migrations"] == ours
 
 
 def test_a_file_made_from_the_printed_schema_is_accepted(engine: Engine, path: Path) -> None:
@@ -342,7 +342,7 @@ def tables(path: Path) -> list[str]:
     return [name for (name,) in run(path, "select name from sqlite_schema where type = 'table' order by name")]
 
 
-def schema(path: Path) -> list[tuple[object, ...]]:
+def tables_and_indexes(path: Path) -> list[tuple[object, ...]]:
     return run(path, "select tbl_name, type, name, sql from sqlite_schema where sql is not null order by type, name")
 
 

@@ -1,35 +1,106 @@
-"""Which jobs a claim takes, found by stepping over all that it may not take: cost follows what is taken."""
+"""Claiming: which jobs a claim takes, and the statement that gives them to a worker.
 
+Jobs are found by stepping over all that the claim may not take, so the cost follows what is taken.
+"""
+
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
 
-from treadle.engines.sqlite.rows import micros
+from treadle.engines.fence import in_order
+from treadle.engines.rows import Row
+from treadle.engines.sqlite import audit, records
+from treadle.engines.sqlite.keys import RELEASE_KEYS
+from treadle.engines.sqlite.rows import IDS, JOB, job_from, micros
 from treadle.engines.values import Claim
+from treadle.model import Event, EventKind, Job, Scope
 from treadle.model.records import ANY, Gate
 
-SPARE = 1000  # jobs that one look may meet and not take
+MAX_PARKED = 1000  # jobs that one scan may meet and not take
+MAX_SCANS = 20  # times that one claim may park jobs before it takes what it has
 
 Found = tuple[int, int, str]  # -priority, due time, id: sorts as claims do
 
+# What lifecycle.claim decides, as a statement. The state is compared again although we hold the write lock: the
+# update must be right without it.
+CLAIM = f"""
+update treadle_jobs
+set state = 'running', attempt = attempt + 1, revision = revision + 1, claimed_at = ?, started_at = null,
+    progress = null, lease_until = ?, lease_token = ?, worker = ?, filed = 0
+where id in {IDS} and state = 'pending'
+returning {JOB}
+"""  # noqa: S608
+
+PARK_BY_TASK = f"update treadle_jobs set filed = 1 where id in {IDS} and state = 'pending'"  # noqa: S608
+PARK_BY_PAUSE = f"update treadle_jobs set filed = 2 where id in {IDS} and state = 'pending'"  # noqa: S608
+
+
+def promising(reader: sqlite3.Connection, claim: Claim, now: datetime) -> bool:
+    """Whether a claim would find something; it needs no write lock, which an idle worker must not queue for."""
+    one = claim._replace(limit=1)
+    return bool(_held(reader, claim.token) or any(pick(reader, one, now, records.gate(reader, now))))
+
+
+def claim_jobs(
+    connection: sqlite3.Connection, claim: Claim, now: datetime, *, first: int, audit_all: bool
+) -> list[Job]:
+    """Claim jobs in this transaction; `first` is the lane to begin with."""
+    held = _held(connection, claim.token)
+    if held:  # this turn was here before, its answer was lost: give the same answer, claim no more
+        return in_order([job_from(row) for row in held])
+    ids = _pick_and_park(connection, claim, now, first)
+    if not ids:
+        return []
+    until = micros(now + timedelta(seconds=claim.lease))
+    rows = connection.execute(CLAIM, (micros(now), until, claim.token, claim.worker, json.dumps(ids))).fetchall()
+    jobs = [job_from(row) for row in rows]
+    if keyed := [job.id for job in jobs if job.key_scope is Scope.PENDING]:
+        connection.execute(RELEASE_KEYS, (json.dumps(keyed),))
+    if audit_all:
+        audit.add(
+            connection,
+            [Event(job.id, job.revision, now, EventKind.CLAIMED, claim.worker, "", job.tenant) for job in jobs],
+        )
+    return in_order(jobs)
+
+
+def _held(connection: sqlite3.Connection, token: str) -> list[Row]:
+    """The jobs claimed under this token."""
+    sql = f"select {JOB} from treadle_jobs where state = 'running' and lease_token = ?"  # noqa: S608
+    return connection.execute(sql, (token,)).fetchall()
+
+
+def _pick_and_park(connection: sqlite3.Connection, claim: Claim, now: datetime, first: int) -> list[str]:
+    """Ids to claim. What this worker may not take is parked, so that claims meet it once."""
+    gate = records.gate(connection, now)
+    for _ in range(MAX_SCANS):
+        picked = pick(connection, claim, now, gate, first=first)
+        for park, ids in ((PARK_BY_TASK, picked.by_task), (PARK_BY_PAUSE, picked.by_pause)):
+            if ids:
+                connection.execute(park, (json.dumps(ids),))
+        if not picked.full:
+            break
+    return picked.ids
+
 
 class Picked(NamedTuple):
-    """What a claim may take, and what it met and may not: strangers are filed by task, paused tenants' jobs parked."""
+    """The ids that a claim may take, and those that it met and may not: to be parked by task, or behind a pause."""
 
     ids: list[str]
-    strangers: list[str]
-    parked: list[str]
+    by_task: list[str]
+    by_pause: list[str]
 
     @property
     def full(self) -> bool:
-        """Whether it met so much that this is put away first, and somebody looks again."""
-        return len(self.strangers) + len(self.parked) >= SPARE
+        """Whether it met so many that they are parked first, and another scan follows."""
+        return len(self.by_task) + len(self.by_pause) >= MAX_PARKED
 
 
-class Look(NamedTuple):
+class ClaimScan(NamedTuple):
     """One claim's way through the jobs."""
 
     connection: sqlite3.Connection
@@ -37,35 +108,35 @@ class Look(NamedTuple):
     gate: Gate
     now: int
     picked: Picked
-    places: dict[tuple[str, str, str, int], list[str] | None]  # where jobs like this are put away, as found so far
+    parks: dict[tuple[str, str, str, int], list[str] | None]  # the list that such jobs go to, as found so far
 
-    def may(self, tenant: str, queue: str, task: str, version: int, id_: str) -> bool:
-        """Whether the claim takes such a job; if not, it is put where it is not met again."""
+    def takes(self, tenant: str, queue: str, task: str, version: int, id_: str) -> bool:
+        """Whether the claim takes such a job; if not, it is noted to be parked."""
         kind = (tenant, queue, task, version)
-        if kind not in self.places:
-            self.places[kind] = self._place(*kind)
-        place = self.places[kind]
-        if place is None:
+        if kind not in self.parks:
+            self.parks[kind] = self._park(*kind)
+        park = self.parks[kind]
+        if park is None:
             return True
-        place.append(id_)
+        park.append(id_)
         return False
 
-    def _place(self, tenant: str, queue: str, task: str, version: int) -> list[str] | None:
+    def _park(self, tenant: str, queue: str, task: str, version: int) -> list[str] | None:
         if not self.claim.takes(task, version) or self.gate.blocks(ANY, queue, task):
-            return self.picked.strangers
-        return self.picked.parked if self.gate.blocks(tenant, queue, task) else None
+            return self.picked.by_task
+        return self.picked.by_pause if self.gate.blocks(tenant, queue, task) else None
 
 
 def pick(connection: sqlite3.Connection, claim: Claim, now: datetime, gate: Gate, *, first: int = 0) -> Picked:
     """Ids to claim. Lanes take turns, beginning with the `first`, so that a full one does not starve the others."""
-    look = Look(connection, claim, gate, micros(now) or 0, Picked([], [], []), {})
+    scan = ClaimScan(connection, claim, gate, micros(now) or 0, Picked([], [], []), {})
     queues = [queue for queue in dict.fromkeys(claim.queues) if not gate.blocks(ANY, queue)]
     lanes = [(queue, lane) for queue in queues for lane in _lanes(connection, queue, claim.lanes)]
-    picked = look.picked
+    picked = scan.picked
     if not lanes:
         return picked
     start = first % len(lanes)
-    waiting = [_due(look, lane) for lane in lanes[start:] + lanes[:start]]
+    waiting = [_due(scan, lane) for lane in lanes[start:] + lanes[:start]]
     while waiting and len(picked.ids) < claim.limit:
         share = max(1, (claim.limit - len(picked.ids)) // len(waiting))
         for source in list(waiting):
@@ -95,19 +166,19 @@ def _lanes_with(connection: sqlite3.Connection, queue: str, filed: int) -> Itera
         row = connection.execute(sql.format(">"), (queue, row[0])).fetchone()
 
 
-def _due(look: Look, lane: tuple[str, str]) -> Iterator[Found]:
+def _due(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Found]:
     """What of a lane may be claimed now, in order."""
-    return merge(_by_lane(look, lane), *_by_task(look, lane), *_by_tenant(look, lane))
+    return merge(_by_lane(scan, lane), *_by_task(scan, lane), *_by_tenant(scan, lane))
 
 
-def _by_lane(look: Look, lane: tuple[str, str]) -> Iterator[Found]:
+def _by_lane(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Found]:
     """From priority to priority, within each by due time and id.
 
     One range per priority: a single ordered scan would walk over every future job of a higher priority.
     """
     ceiling = 2**31
     while True:
-        row = look.connection.execute(
+        row = scan.connection.execute(
             """
             select priority from treadle_jobs
             where state = 'pending' and filed = 0 and queue = ? and lane = ? and priority < ?
@@ -118,57 +189,57 @@ def _by_lane(look: Look, lane: tuple[str, str]) -> Iterator[Found]:
         if row is None:
             return
         ceiling = row[0]
-        for due_at, id_, task, version, tenant in look.connection.execute(
+        for due_at, id_, task, version, tenant in scan.connection.execute(
             """
             select due_at, id, task, task_version, tenant from treadle_jobs
             where state = 'pending' and filed = 0 and queue = ? and lane = ? and priority = ? and due_at <= ?
             and (expires_at is null or expires_at > ?)
             order by due_at, id
             """,
-            (*lane, ceiling, look.now, look.now),
+            (*lane, ceiling, scan.now, scan.now),
         ):
-            if look.may(tenant, lane[0], task, version, id_):
+            if scan.takes(tenant, lane[0], task, version, id_):
                 yield -ceiling, due_at, id_
-            elif look.picked.full:
+            elif scan.picked.full:
                 return
 
 
-def _by_task(look: Look, lane: tuple[str, str]) -> Iterator[Iterator[Found]]:
+def _by_task(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Iterator[Found]]:
     """What was filed, by task and version: a step for each, and a range for those that this claim takes."""
-    for task, version in _groups(look.connection, lane, 1, ("task", "task_version")):
-        if look.claim.takes(task, version) and not look.gate.blocks(ANY, lane[0], task):
-            yield _filed(look, lane, task, version)
+    for task, version in _groups(scan.connection, lane, 1, ("task", "task_version")):
+        if scan.claim.takes(task, version) and not scan.gate.blocks(ANY, lane[0], task):
+            yield _filed(scan, lane, task, version)
 
 
-def _filed(look: Look, lane: tuple[str, str], task: str, version: int) -> Iterator[Found]:
-    for *found, tenant in look.connection.execute(
+def _filed(scan: ClaimScan, lane: tuple[str, str], task: str, version: int) -> Iterator[Found]:
+    for *found, tenant in scan.connection.execute(
         """
         select -priority, due_at, id, tenant from treadle_jobs
         where state = 'pending' and filed = 1 and queue = ? and lane = ? and task = ? and task_version = ?
         and due_at <= ? and (expires_at is null or expires_at > ?)
         order by priority desc, due_at, id
         """,
-        (*lane, task, version, look.now, look.now),
+        (*lane, task, version, scan.now, scan.now),
     ):
-        if look.may(tenant, lane[0], task, version, found[2]):
+        if scan.takes(tenant, lane[0], task, version, found[2]):
             yield found[0], found[1], found[2]
-        elif look.picked.full:
+        elif scan.picked.full:
             return
 
 
-def _by_tenant(look: Look, lane: tuple[str, str]) -> Iterator[Iterator[Found]]:
+def _by_tenant(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Iterator[Found]]:
     """What was parked, by tenant, task and version: a step for each, and a range for those that may go on."""
-    for tenant, task, version in _groups(look.connection, lane, 2, ("tenant", "task", "task_version")):
-        if look.claim.takes(task, version) and not look.gate.blocks(tenant, lane[0], task):
+    for tenant, task, version in _groups(scan.connection, lane, 2, ("tenant", "task", "task_version")):
+        if scan.claim.takes(task, version) and not scan.gate.blocks(tenant, lane[0], task):
             yield iter(
-                look.connection.execute(
+                scan.connection.execute(
                     """
                     select -priority, due_at, id from treadle_jobs
                     where state = 'pending' and filed = 2 and queue = ? and lane = ? and tenant = ? and task = ?
                     and task_version = ? and due_at <= ? and (expires_at is null or expires_at > ?)
                     order by priority desc, due_at, id
                     """,
-                    (*lane, tenant, task, version, look.now, look.now),
+                    (*lane, tenant, task, version, scan.now, scan.now),
                 )
             )
 
