@@ -3,20 +3,23 @@
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.support.making import a_job, claim, current, enqueued
-from treadle.engines import connect
+from tests.support.making import a_job, an_error, claim, current, enqueued, settle, write
+from treadle.engines import connect, records
 from treadle.engines.contract import Engine
 from treadle.engines.migrations import Migration
 from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite import schema
 from treadle.engines.sqlite.rows import micros, row_from
-from treadle.engines.values import JobFilter
+from treadle.engines.values import JobFilter, Ruling
 from treadle.errors import EngineError, SchemaError
-from treadle.model import Event, EventKind, State
+from treadle.model import Event, EventKind, Job, Reason, Scope, State, lifecycle
+from treadle.model.lifecycle import Succeeded
+from treadle.model.records import Pause, Seal
 from treadle.testing import FakeClock
 
 ORIGINALS = schema.migrations()
@@ -291,6 +294,88 @@ def test_a_file_from_before_the_schedules_keeps_its_jobs_and_its_trail(
     assert engine.get([job.id, done.id]) == [job, done]
     assert engine.events(done.id) == engine.unsealed(limit=10) == [line]
     assert [found.id for found in claim(engine)] == [job.id]
+
+
+@pytest.mark.parametrize("last", [3, 4], ids=["before the words", "before parked"])
+def test_a_file_of_an_older_treadle_with_jobs_of_every_kind_opens(
+    path: Path, make_engine: Callable[..., Engine], clock: FakeClock, last: int
+) -> None:
+    old = OldFile(path, last, clock)
+    engine = make_engine()
+
+    assert engine.migrate() == ALL[last:]
+    assert engine.check() == []
+    jobs = list(old.jobs.values())
+    assert engine.get([job.id for job in jobs]) == jobs
+    assert engine.records(Pause) == [old.pause]
+    assert engine.sealed(old.seal) == [old.events[0]]
+    assert engine.unsealed(limit=10) == [old.events[1]]
+
+
+@pytest.mark.parametrize("last", [3, 4], ids=["before the words", "before parked"])
+def test_the_jobs_in_a_file_of_an_older_treadle_go_their_way(
+    path: Path, make_engine: Callable[..., Engine], clock: FakeClock, last: int
+) -> None:
+    old = OldFile(path, last, clock)
+    engine, jobs = make_engine(), old.jobs
+
+    assert [job.id for job in claim(engine, tasks=["greet"])] == [jobs["due"].id]  # the others are parked
+    assert not engine.enqueue([a_job(clock.now(), **KEYED)])[0].created
+    assert settle(engine, jobs["running"], Succeeded("1")).ruling is Ruling.APPLIED
+    assert [job.id for job in engine.expired(limit=10)] == [jobs["lost"].id]
+    assert engine.drop(old.pause)
+    assert {job.id for job in claim(engine)} == {jobs["parked by task"].id, jobs["parked by pause"].id}
+    assert write(engine, lifecycle.retry(jobs["failed"], clock.now(), actor="ann")).ruling is Ruling.APPLIED
+    assert [job.id for job in claim(engine)] == [jobs["failed"].id]
+    clock.advance(hours=1)
+    assert [job.id for job in claim(engine, limit=1)] == [jobs["later"].id]
+
+
+KEYED = {"key": "k", "key_scope": Scope.ACTIVE}
+
+
+class OldFile:
+    """A file as the first `last` migrations made it, with jobs and records of every kind in it."""
+
+    def __init__(self, path: Path, last: int, clock: FakeClock) -> None:
+        now = clock.now()
+        script(path, ";\n".join([schema.LEDGER, *(f"{s.sql}\n{schema.ledger_entry(s)}" for s in ORIGINALS[:last])]))
+        held = {"state": State.RUNNING, "attempt": 1, "revision": 1, "claimed_at": now, "worker": "w1"}
+        ended = {"attempt": 1, "revision": 2, "finished_at": now}
+        self.jobs = {
+            "due": a_job(now),
+            "later": a_job(now, due_at=now + timedelta(hours=1), **KEYED),
+            "parked by task": a_job(now, task="render", priority=5),
+            "parked by pause": a_job(now, tenant="acme"),
+            "running": a_job(now).evolve(**held, lease_token="t1", lease_until=now + timedelta(minutes=1)),
+            "lost": a_job(now).evolve(**held, lease_token="t2", lease_until=now),
+            "succeeded": a_job(now).evolve(**ended, state=State.SUCCEEDED, result_json="1"),
+            "failed": a_job(now).evolve(**ended, state=State.FAILED, reason=Reason.PERMANENT, error=an_error(now)),
+            "cancelled": a_job(now).evolve(**ended, state=State.CANCELLED, reason=Reason.BY_REQUEST),
+        }
+        for kind, job in self.jobs.items():
+            filed = {"parked by task": 1, "parked by pause": 2}.get(kind, 0)
+            insert_job(path, job, filed)
+        later = self.jobs["later"]
+        insert(path, "insert into treadle_keys", [later.tenant, later.task, "k", later.id, Scope.ACTIVE, None])
+        self.pause = Pause(tenant="acme", actor="ann", at=now)
+        insert(path, "insert into treadle_pauses", records.row_from(self.pause, micros))
+        self.seal = Seal("default", 1, 1, now, now, "d", "p", "h", now)
+        insert(path, "insert into treadle_seals", records.row_from(self.seal, micros))
+        self.events = [
+            Event(self.jobs[kind].id, 2, now, EventKind.FAILED, "w1", "☃", "default")
+            for kind in ("failed", "cancelled")
+        ]
+        for event, seal in zip(self.events, (1, None), strict=True):
+            insert(path, "insert into treadle_events", [*event[:2], micros(event.at), *event[3:], seal])
+
+
+def insert_job(path: Path, job: Job, filed: int) -> None:
+    names, row = list(COLUMNS), list(row_from(job))
+    if job.state.final:
+        insert(path, f"insert into treadle_finished ({', '.join(names)})", row)
+    else:
+        insert(path, f"insert into treadle_jobs ({', '.join([*names, 'filed'])})", [*row, filed])
 
 
 # -------------------------------------------------------------------------------------------- schema_sql

@@ -30,13 +30,13 @@ Found = tuple[int, int, str]  # -priority, due time, id: sorts as claims do
 CLAIM = f"""
 update treadle_jobs
 set state = 'running', attempt = attempt + 1, revision = revision + 1, claimed_at = ?, started_at = null,
-    progress = null, lease_until = ?, lease_token = ?, worker = ?, filed = 0
+    progress = null, lease_until = ?, lease_token = ?, worker = ?, parked = 0
 where id in {IDS} and state = 'pending'
 returning {JOB}
 """  # noqa: S608
 
-PARK_BY_TASK = f"update treadle_jobs set filed = 1 where id in {IDS} and state = 'pending'"  # noqa: S608
-PARK_BY_PAUSE = f"update treadle_jobs set filed = 2 where id in {IDS} and state = 'pending'"  # noqa: S608
+PARK_BY_TASK = f"update treadle_jobs set parked = 1 where id in {IDS} and state = 'pending'"  # noqa: S608
+PARK_BY_PAUSE = f"update treadle_jobs set parked = 2 where id in {IDS} and state = 'pending'"  # noqa: S608
 
 
 def promising(reader: sqlite3.Connection, claim: Claim, now: datetime) -> bool:
@@ -152,12 +152,12 @@ def _lanes(connection: sqlite3.Connection, queue: str, wanted: Sequence[str] | N
     """The lanes of a queue that hold pending jobs, found by stepping over the jobs of each."""
     if wanted is not None:
         return dict.fromkeys(wanted)
-    return dict.fromkeys(lane for filed in (0, 1, 2) for lane in _lanes_with(connection, queue, filed))
+    return dict.fromkeys(lane for parked in (0, 1, 2) for lane in _lanes_with(connection, queue, parked))
 
 
-def _lanes_with(connection: sqlite3.Connection, queue: str, filed: int) -> Iterator[str]:
+def _lanes_with(connection: sqlite3.Connection, queue: str, parked: int) -> Iterator[str]:
     sql = (
-        f"select lane from treadle_jobs where state = 'pending' and filed = {filed} and queue = ?"  # noqa: S608
+        f"select lane from treadle_jobs where state = 'pending' and parked = {parked} and queue = ?"  # noqa: S608
         " and lane {} ? order by lane limit 1"
     )
     row = connection.execute(sql.format(">="), (queue, "")).fetchone()
@@ -168,10 +168,10 @@ def _lanes_with(connection: sqlite3.Connection, queue: str, filed: int) -> Itera
 
 def _due(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Found]:
     """What of a lane may be claimed now, in order."""
-    return merge(_by_lane(scan, lane), *_by_task(scan, lane), *_by_tenant(scan, lane))
+    return merge(_not_parked(scan, lane), *_parked_by_task(scan, lane), *_parked_by_pause(scan, lane))
 
 
-def _by_lane(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Found]:
+def _not_parked(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Found]:
     """From priority to priority, within each by due time and id.
 
     One range per priority: a single ordered scan would walk over every future job of a higher priority.
@@ -181,7 +181,7 @@ def _by_lane(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Found]:
         row = scan.connection.execute(
             """
             select priority from treadle_jobs
-            where state = 'pending' and filed = 0 and queue = ? and lane = ? and priority < ?
+            where state = 'pending' and parked = 0 and queue = ? and lane = ? and priority < ?
             order by priority desc limit 1
             """,
             (*lane, ceiling),
@@ -192,7 +192,7 @@ def _by_lane(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Found]:
         for due_at, id_, task, version, tenant in scan.connection.execute(
             """
             select due_at, id, task, task_version, tenant from treadle_jobs
-            where state = 'pending' and filed = 0 and queue = ? and lane = ? and priority = ? and due_at <= ?
+            where state = 'pending' and parked = 0 and queue = ? and lane = ? and priority = ? and due_at <= ?
             and (expires_at is null or expires_at > ?)
             order by due_at, id
             """,
@@ -204,18 +204,18 @@ def _by_lane(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Found]:
                 return
 
 
-def _by_task(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Iterator[Found]]:
-    """What was filed, by task and version: a step for each, and a range for those that this claim takes."""
+def _parked_by_task(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Iterator[Found]]:
+    """What is parked by task: a step for each task and version, and a range for those that this claim takes."""
     for task, version in _groups(scan.connection, lane, 1, ("task", "task_version")):
         if scan.claim.takes(task, version) and not scan.gate.blocks(ANY, lane[0], task):
-            yield _filed(scan, lane, task, version)
+            yield _due_of_task(scan, lane, task, version)
 
 
-def _filed(scan: ClaimScan, lane: tuple[str, str], task: str, version: int) -> Iterator[Found]:
+def _due_of_task(scan: ClaimScan, lane: tuple[str, str], task: str, version: int) -> Iterator[Found]:
     for *found, tenant in scan.connection.execute(
         """
         select -priority, due_at, id, tenant from treadle_jobs
-        where state = 'pending' and filed = 1 and queue = ? and lane = ? and task = ? and task_version = ?
+        where state = 'pending' and parked = 1 and queue = ? and lane = ? and task = ? and task_version = ?
         and due_at <= ? and (expires_at is null or expires_at > ?)
         order by priority desc, due_at, id
         """,
@@ -227,15 +227,15 @@ def _filed(scan: ClaimScan, lane: tuple[str, str], task: str, version: int) -> I
             return
 
 
-def _by_tenant(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Iterator[Found]]:
-    """What was parked, by tenant, task and version: a step for each, and a range for those that may go on."""
+def _parked_by_pause(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Iterator[Found]]:
+    """What is parked behind a pause: a step for each tenant, task and version, and a range for those not paused now."""
     for tenant, task, version in _groups(scan.connection, lane, 2, ("tenant", "task", "task_version")):
         if scan.claim.takes(task, version) and not scan.gate.blocks(tenant, lane[0], task):
             yield iter(
                 scan.connection.execute(
                     """
                     select -priority, due_at, id from treadle_jobs
-                    where state = 'pending' and filed = 2 and queue = ? and lane = ? and tenant = ? and task = ?
+                    where state = 'pending' and parked = 2 and queue = ? and lane = ? and tenant = ? and task = ?
                     and task_version = ? and due_at <= ? and (expires_at is null or expires_at > ?)
                     order by priority desc, due_at, id
                     """,
@@ -245,12 +245,12 @@ def _by_tenant(scan: ClaimScan, lane: tuple[str, str]) -> Iterator[Iterator[Foun
 
 
 def _groups(
-    connection: sqlite3.Connection, lane: tuple[str, str], filed: int, names: tuple[str, ...]
+    connection: sqlite3.Connection, lane: tuple[str, str], parked: int, names: tuple[str, ...]
 ) -> Iterator[tuple[Any, ...]]:
-    """The different values of these columns among the filed or parked jobs of a lane, a step for each."""
+    """The different values of these columns among the parked jobs of a lane, a step for each."""
     columns = ", ".join(names)
     step = (
-        f"select {columns} from treadle_jobs where state = 'pending' and filed = {filed} and queue = ? and lane = ?"  # noqa: S608
+        f"select {columns} from treadle_jobs where state = 'pending' and parked = {parked} and queue = ? and lane = ?"  # noqa: S608
         f" {{}} order by {columns} limit 1"
     )
     row = connection.execute(step.format(""), lane).fetchone()
@@ -258,10 +258,10 @@ def _groups(
         yield row
         # Not (a, b) > (?, ?): SQLite would walk over all jobs of the same a. So the last column first, then the others.
         following = None
-        for place in reversed(range(len(names))):
-            same = "".join(f" and {name} = ?" for name in names[:place])
-            later = step.format(f"{same} and {names[place]} > ?")
-            following = connection.execute(later, (*lane, *row[: place + 1])).fetchone()
+        for index in reversed(range(len(names))):
+            same = "".join(f" and {name} = ?" for name in names[:index])
+            later = step.format(f"{same} and {names[index]} > ?")
+            following = connection.execute(later, (*lane, *row[: index + 1])).fetchone()
             if following is not None:
                 break
         row = following

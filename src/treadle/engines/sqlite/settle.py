@@ -79,7 +79,7 @@ returning id, revision
 _EDIT = ("id", "was", "was_revision", "was_token", "was_lease", "now", *COLUMNS[1:])
 REPLACE = f"""
 {unpack(_EDIT)}
-update treadle_jobs as j set filed = 0, {", ".join(f"{name} = c.{name}" for name in EDITED)}
+update treadle_jobs as j set parked = 0, {", ".join(f"{name} = c.{name}" for name in EDITED)}
 from c where j.id = c.id and {_FENCE}
 returning id, revision
 """  # noqa: S608
