@@ -52,6 +52,7 @@ class DatabaseFile:
     def __init__(self, path: str, *, synchronous: str, migrate: Migrate) -> None:
         self.path = path if path == MEMORY else str(Path(path).absolute())
         self.synchronous = synchronous
+        self.translated_errors = TranslatedErrors(self.path)
         self._migrate = migrate
         self._writing = threading.Lock()
         self._reading = threading.Lock()
@@ -76,7 +77,7 @@ class DatabaseFile:
             held = self._writing.acquire(timeout=timeout)
             if not held:
                 raise FileLocked(self.path)
-            with self.translated_errors():
+            with self.translated_errors:
                 connection = self._open()
                 try:
                     if connection.in_transaction:  # an interrupt came between a begin and its try
@@ -95,7 +96,7 @@ class DatabaseFile:
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """What `query` finds, on a separate connection: a reader never waits for a writer."""
         deadline = time.monotonic() + LOCK_TIMEOUT
-        with self._writing if self.path == MEMORY else self._reading, self.translated_errors():
+        with self._writing if self.path == MEMORY else self._reading, self.translated_errors:
             connection = self._open() if self.path == MEMORY else self._open_reader()
             return retry_locked(deadline, lambda: query(connection))
 
@@ -108,7 +109,7 @@ class DatabaseFile:
 
     def peek(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """The rows of a quick query, on a connection that no slow query of this process holds up."""
-        with self._peeking, self.translated_errors():
+        with self._peeking, self.translated_errors:
             if self._peeker is None:
                 self._peeker = self._connect()
             peeker = self._peeker
@@ -144,35 +145,6 @@ class DatabaseFile:
             if connection is not None:
                 connection.close()
         self._peeker = self._reader = self._writer = None
-
-    @contextmanager
-    def translated_errors(self) -> Iterator[None]:
-        """Turn SQLite's errors into ours: what happened, and what to do about it."""
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            raise self._explained(error) from error
-
-    def _explained(self, error: sqlite3.DatabaseError) -> EngineError:
-        code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
-        where = self.path
-        match code:
-            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return FileLocked(where)
-            case sqlite3.SQLITE_FULL:
-                return EngineUnavailable(f"the disk of {where} is full: nothing was written; free some space")
-            case sqlite3.SQLITE_READONLY:
-                return EngineError(f"{where} is read-only: make the file and its directory writable")
-            case sqlite3.SQLITE_CANTOPEN:
-                return EngineError(f"{where} cannot be opened: does its directory exist, and may you write there?")
-            case sqlite3.SQLITE_NOTADB:
-                return EngineError(f"{where} is not an SQLite database: choose another file")
-            case sqlite3.SQLITE_CORRUPT:
-                return EngineError(f"{where} is damaged: stop all writers, run `pragma integrity_check`, restore it")
-            case sqlite3.SQLITE_IOERR:
-                return EngineUnavailable(f"reading or writing {where} failed ({error}); check the disk")
-            case _:
-                return EngineError(f"{where}: {error}")
 
     def before_fork(self) -> None:
         """Let every call of this process end, and close; new ones wait until the fork is done."""
@@ -220,6 +192,41 @@ class DatabaseFile:
             connection.close()
             raise
         return connection
+
+
+class TranslatedErrors:
+    """Turns SQLite's errors into ours: what happened, and what to do about it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, sqlite3.DatabaseError):
+            raise _explained(self._path, error) from error
+
+
+def _explained(path: str, error: sqlite3.DatabaseError) -> EngineError:
+    code = (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
+    match code:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return FileLocked(path)
+        case sqlite3.SQLITE_FULL:
+            return EngineUnavailable(f"the disk of {path} is full: nothing was written; free some space")
+        case sqlite3.SQLITE_READONLY:
+            return EngineError(f"{path} is read-only: make the file and its directory writable")
+        case sqlite3.SQLITE_CANTOPEN:
+            return EngineError(f"{path} cannot be opened: does its directory exist, and may you write there?")
+        case sqlite3.SQLITE_NOTADB:
+            return EngineError(f"{path} is not an SQLite database: choose another file")
+        case sqlite3.SQLITE_CORRUPT:
+            return EngineError(f"{path} is damaged: stop all writers, run `pragma integrity_check`, restore it")
+        case sqlite3.SQLITE_IOERR:
+            return EngineUnavailable(f"reading or writing {path} failed ({error}); check the disk")
+        case _:
+            return EngineError(f"{path}: {error}")
 
 
 def retry_locked(deadline: float, attempt: Callable[[], T]) -> T:

@@ -57,7 +57,7 @@ def check(file: DatabaseFile) -> list[str]:
         return [f"{path} does not exist yet: `treadle migrate` creates it"]
     if not path.is_file():
         raise EngineError(f"{path} cannot be opened: it is not a file")
-    with file.translated_errors(), closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+    with file.translated_errors, closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         try:
             return differences(connection)
         except SchemaError as error:
