@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.making import a_job
 from treadle.engines import connect
-from treadle.engines.postgres import scripts as postgres
+from treadle.engines.postgres import settle as postgres
 from treadle.engines.scripts import Script
 from treadle.engines.sqlite import scripts as sqlite
 from treadle.model import Change, Job, Scope, State, lifecycle

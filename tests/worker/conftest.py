@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.workbench import Process
 from treadle import Treadle
-from treadle.engines.postgres import listener
+from treadle.engines.postgres import notify as listener
 
 
 @pytest.fixture(autouse=True)

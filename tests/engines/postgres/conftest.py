@@ -11,7 +11,8 @@ from tests.support import provision, stores
 from tests.support.proxy import Proxy
 from treadle import Treadle
 from treadle.engines import connect
-from treadle.engines.postgres import connections, engine
+from treadle.engines.postgres import connection as connections
+from treadle.engines.postgres import engine
 from treadle.engines.postgres.engine import PostgresEngine
 
 CONNECT = 2  # seconds for a connection in these tests, where treadle waits five

@@ -12,8 +12,11 @@ import pytest
 from tests.support import stores
 from tests.support.making import LEASE, a_job, claim, enqueued
 from treadle.engines import connect
-from treadle.engines.postgres import keeping, looking, records, scripts, turn
-from treadle.engines.postgres.places import Place, Places
+from treadle.engines.postgres import queries as looking
+from treadle.engines.postgres import records, turn
+from treadle.engines.postgres import retention as keeping
+from treadle.engines.postgres import settle as scripts
+from treadle.engines.postgres.cursors import Place, Places
 from treadle.engines.postgres.rows import change_record, packed
 from treadle.engines.postgres.schema import named
 from treadle.engines.retention import Rule

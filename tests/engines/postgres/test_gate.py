@@ -20,8 +20,8 @@ import pytest
 from tests.support.making import LEASE, a_job, claim, enqueued
 from tests.support.workbench import until
 from treadle.engines.postgres import records, turn
+from treadle.engines.postgres.cursors import Places
 from treadle.engines.postgres.engine import PostgresEngine
-from treadle.engines.postgres.places import Places
 from treadle.engines.postgres.schema import named
 from treadle.engines.values import OVERWRITE, Claim, JobFilter
 from treadle.errors import EngineUnavailable

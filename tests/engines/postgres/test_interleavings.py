@@ -20,7 +20,7 @@ from tests.support.making import a_job, an_error
 from tests.support.workbench import until
 from treadle.engines import connect
 from treadle.engines.postgres import schema
-from treadle.engines.postgres.connections import Connection, conninfo
+from treadle.engines.postgres.connection import Connection, conninfo
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.scripts import drive
 from treadle.engines.values import Claim, JobFilter, Lease, Retention

@@ -18,7 +18,7 @@ from tests.support.making import a_job, claim, current, enqueued, recover, runni
 from tests.support.proxy import Proxy
 from tests.support.workbench import QUICK, Crowd, Process, ended, until, working
 from treadle import Context, EngineUnavailable, State, Treadle
-from treadle.engines.postgres.connections import IDLE
+from treadle.engines.postgres.connection import IDLE
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
 from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Retention, Ruling, Turn
 from treadle.model import Job, Scope, lifecycle, new_id

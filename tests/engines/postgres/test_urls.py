@@ -17,7 +17,8 @@ from tests.support.making import claimed, enqueued, settle
 from tests.support.provision import Cluster, drop_database, fresh_database
 from treadle import ConfigError, EngineError, EngineUnavailable, Treadle
 from treadle.engines import connect
-from treadle.engines.postgres import connections, engine
+from treadle.engines.postgres import connection as connections
+from treadle.engines.postgres import engine
 from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
 from treadle.engines.values import Ruling
 from treadle.model.lifecycle import Succeeded

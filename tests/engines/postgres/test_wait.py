@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.support.making import a_job, claim
-from treadle.engines.postgres import listener
+from treadle.engines.postgres import notify as listener
 
 SOON = 5.0  # seconds; the machine may be busy
 NEVER = 0.3

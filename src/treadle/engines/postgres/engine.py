@@ -13,13 +13,15 @@ from typing import TypeVar
 import psycopg
 
 from treadle.engines.fence import in_order
-from treadle.engines.postgres import looking, records, schema, scripts
-from treadle.engines.postgres.connections import CALL, DATA_ERRORS, Connection, Connections, conninfo
+from treadle.engines.postgres import queries as looking
+from treadle.engines.postgres import records, schema
+from treadle.engines.postgres import settle as scripts
+from treadle.engines.postgres.connection import CALL, DATA_ERRORS, Connection, Connections, conninfo
+from treadle.engines.postgres.cursors import Places
 from treadle.engines.postgres.doctor import FACTS, examine
-from treadle.engines.postgres.keeping import COSTS, EXTEND, OLD_KEYS, PAST, STILL, pruning, renewal
-from treadle.engines.postgres.listener import ECHO, Listener
-from treadle.engines.postgres.places import Places
+from treadle.engines.postgres.notify import ECHO, Listener
 from treadle.engines.postgres.records import Values
+from treadle.engines.postgres.retention import COSTS, EXTEND, OLD_KEYS, PAST, STILL, pruning, renewal
 from treadle.engines.postgres.rls import SETTING, rls_sql, stand
 from treadle.engines.postgres.rls import examine as examine_walls
 from treadle.engines.postgres.rows import JOB, change_record, event_from, job_from, packed, storable

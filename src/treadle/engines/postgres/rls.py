@@ -8,7 +8,7 @@ it. FORCE holds the tables' owner to it too.
 import re
 from collections.abc import Sequence
 
-from treadle.engines.postgres.connections import Connection
+from treadle.engines.postgres.connection import Connection
 from treadle.engines.postgres.schema import named
 from treadle.engines.values import Finding, RowSecurity
 from treadle.errors import ConfigError

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import NamedTuple
 from uuid import uuid4
 
-from treadle.engines.postgres.connections import Connection
+from treadle.engines.postgres.connection import Connection
 from treadle.engines.values import Half
 from treadle.errors import ConfigError, SchemaError
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from treadle.engines.postgres.places import Place
+from treadle.engines.postgres.cursors import Place
 from treadle.engines.postgres.rows import CHANGE, packed, stored, unpack
-from treadle.engines.postgres.scripts import SETTLED
+from treadle.engines.postgres.settle import SETTLED
 from treadle.engines.rows import Row
 from treadle.engines.values import Claim
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from treadle.engines.postgres.connections import Connection
+from treadle.engines.postgres.connection import Connection
 from treadle.errors import EngineError
 
 log = logging.getLogger("treadle.postgres")
