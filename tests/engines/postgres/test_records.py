@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import provision
 from tests.support.making import a_job, claim, current, enqueued
-from treadle.engines.postgres import records, schema
+from treadle.engines.postgres import audit, schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.rows import on_end_from, on_end_text
 from treadle.engines.values import JobFilter, Retention, Ruling, Saved
@@ -25,8 +25,8 @@ Session = Callable[[], psycopg.Connection[Any]]
 
 
 @pytest.fixture(autouse=True)
-def _little_patience(patience: Callable[[float], None]) -> None:
-    patience(5.0)  # who waits for a lock is told so in time
+def _short_timeout(answer_timeout: Callable[[float], None]) -> None:
+    answer_timeout(5.0)  # who waits for a lock is told so in time
 
 
 @pytest.fixture
@@ -290,7 +290,7 @@ def test_a_sealer_that_finds_the_oldest_line_taken_takes_none_of_the_others(
         return sealer.execute(statement.replace("@.", f"{engine.schema}."), values).fetchall()
 
     seal = Seal("acme", 1, 4, clock.now(), clock.now(), "d", "", "h", clock.now())
-    assert not records.seal(query, seal, lines)
+    assert not audit.seal(query, seal, lines)
     free = f"select job::text from {engine.schema}.events for update skip locked"
     assert {job for (job,) in stranger.execute(free)} == set(older_ids)
 
