@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.making import a_job
 from treadle.engines import connect
-from treadle.engines.postgres import scripts as postgres
+from treadle.engines.postgres import enqueue as postgres_enqueue
+from treadle.engines.postgres import settle as postgres_settle
 from treadle.engines.scripts import Script
 from treadle.engines.sqlite import enqueue, keys, settle
 from treadle.model import Change, Job, Scope, State, lifecycle
@@ -16,9 +17,11 @@ from treadle.model.lifecycle import Succeeded
 from treadle.transactions.joined import POSTGRES, SQLITE, formatted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-FRAGMENTS = {"EVENT", "FENCE", "IDS", "JOB", "SETTLED"}  # parts of statements
+FRAGMENTS = {"EVENT", "FENCE", "IDS", "JOB", "LOCK_TIMEOUT", "SETTLED", "SETTLE_COMMENTED"}  # parts of statements
 STORES = pytest.mark.parametrize(
-    ("scripts", "placeholder"), [((postgres,), "$1"), ((enqueue, keys, settle), "?")], ids=["postgres", "sqlite"]
+    ("scripts", "placeholder"),
+    [((postgres_enqueue, postgres_settle), "$1"), ((enqueue, keys, settle), "?")],
+    ids=["postgres", "sqlite"],
 )
 
 
@@ -49,7 +52,7 @@ def test_no_statement_holds_another_drivers_placeholder(scripts: tuple[ModuleTyp
 def test_a_statement_for_a_driver_of_formats_holds_nothing_else_to_fill_in(
     scripts: tuple[ModuleType, ...], placeholder: str
 ) -> None:
-    store = POSTGRES if postgres in scripts else SQLITE
+    store = POSTGRES if placeholder == "$1" else SQLITE
     for sql in [*statements(scripts).values(), f"select {placeholder} like '10%' and '%s' <> '%(x)s'"]:
         assert formatted(sql, store) % "VALUE" == sql.replace(placeholder, "VALUE")
 
