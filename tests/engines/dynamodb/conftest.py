@@ -13,7 +13,7 @@ from tests.support import dynamo_servers
 from tests.support.faults_dynamodb import FaultLayer
 from treadle import Treadle
 from treadle.engines import connect
-from treadle.engines.dynamodb import claims, engine
+from treadle.engines.dynamodb import claim, engine, scan
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import Item, Place, Value
 from treadle.testing import FakeClock
@@ -98,7 +98,7 @@ def open_engine() -> Iterator[Callable[..., DynamoEngine]]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change that meets others' writes counts as busy at once, not after two seconds."""
-    for module in (engine, claims):
+    for module in (engine, claim, scan):
         monkeypatch.setattr(module, "BRIEFLY", 0.02)
 
 

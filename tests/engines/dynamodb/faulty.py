@@ -28,17 +28,20 @@ from typing import Any, NamedTuple, TypeVar
 from tests.support import dynamo_servers, stores
 from tests.support.faults_dynamodb import FaultLayer, Order
 from treadle.engines import connect
-from treadle.engines.dynamodb import claims, client, engine, filing, storing
+from treadle.engines.dynamodb import claim, client, engine, enqueue, parking, scan
+from treadle.engines.dynamodb.audit import event_from, marker_place
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import (
     Item,
     Place,
+    cost_place,
+    ended_place,
+    expiry_place,
     key_place,
     place_of,
     plain,
     pointed,
 )
-from treadle.engines.dynamodb.lines import cost_place, ended_place, event_from, expiry_place, marker_place
 from treadle.engines.values import OVERWRITE, Claim, JobFilter, Lease, Receipt, Renewal, Ruling, Turn, Verdict
 from treadle.errors import EngineUnavailable
 from treadle.model import (
@@ -168,7 +171,7 @@ def impatience(patience: float = 0.5, briefly: float = 0.2, longest_pause: float
         "FILED": 3,
     }
     modules = [
-        vars(module) for module in (claims, client, engine, filing, storing)
+        vars(module) for module in (claim, client, engine, enqueue, parking, scan)
     ]  # each has its own copy of a constant
     defaults = [getattr(function, "__kwdefaults__", None) or {} for function in vars(client.Client).values()]
     before = [(where, name, where[name]) for where in (*modules, *defaults) for name in wanted if name in where]

@@ -15,9 +15,9 @@ from tests.engines.dynamodb import faulty
 from tests.support.faults_dynamodb import FaultLayer, Request
 from tests.support.making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, start, write
 from treadle.engines.dynamodb import client
+from treadle.engines.dynamodb.audit import event_place
 from treadle.engines.dynamodb.engine import DynamoEngine
-from treadle.engines.dynamodb.items import Place, id_place, key_place
-from treadle.engines.dynamodb.lines import ended_place, event_place
+from treadle.engines.dynamodb.items import Place, ended_place, id_place, key_place
 from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Ruling
 from treadle.errors import EngineUnavailable
 from treadle.model import EventKind, Job, Scope, State, lifecycle, new_id

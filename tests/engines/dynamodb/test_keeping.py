@@ -19,9 +19,9 @@ from tests.support.making import (
     settle,
 )
 from treadle.engines.dynamodb import engine as engine_module
-from treadle.engines.dynamodb import pruning
+from treadle.engines.dynamodb import retention
 from treadle.engines.dynamodb.items import id_of
-from treadle.engines.dynamodb.keeping import DEEP, PAGE
+from treadle.engines.dynamodb.leases import DEEP, PAGE
 from treadle.engines.values import JobFilter, Lease, Retention, Ruling
 from treadle.model import Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Released, Succeeded
@@ -338,8 +338,8 @@ def test_an_id_that_tells_no_time_is_pruned_too_in_the_end(real, monkeypatch):
 
 @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
 def test_what_may_go_is_found_behind_many_pages_of_what_stays_if_it_is_walked_to_the_end(real, monkeypatch, state):
-    monkeypatch.setattr(pruning, "PAGE", 3)
-    monkeypatch.setattr(pruning, "PAGES", 2)
+    monkeypatch.setattr(retention, "PAGE", 3)
+    monkeypatch.setattr(retention, "PAGES", 2)
     for task, number in (("stays", 200), ("goes", 6)):
         real.enqueue([a_job(real.now(), task=task, retry=Retry(max_attempts=1)) for _ in range(number)])
         outcome = Succeeded("1") if state is State.SUCCEEDED else Failed(an_error(real.now()))
@@ -353,8 +353,8 @@ def test_what_may_go_is_found_behind_many_pages_of_what_stays_if_it_is_walked_to
 
 def test_walks_for_all_tasks_and_for_some_do_not_throw_each_other_back(real, monkeypatch):
     """As an app's prune and its own worker's do, which share an engine."""
-    monkeypatch.setattr(pruning, "PAGE", 3)
-    monkeypatch.setattr(pruning, "PAGES", 2)
+    monkeypatch.setattr(retention, "PAGE", 3)
+    monkeypatch.setattr(retention, "PAGES", 2)
     for task, number in (("stays", 100), ("goes", 4)):
         real.enqueue([a_job(real.now(), task=task) for _ in range(number)])
         real.turn([lifecycle.settle(job, Succeeded("1"), real.now()) for job in claim(real, number)])
@@ -438,8 +438,8 @@ def test_the_oldest_go_first(engine, clock):
 
 def test_an_id_made_now_lies_below_the_bound_of_now():
     made = new_id()
-    assert made <= pruning._made_before(datetime.now().astimezone() + timedelta(milliseconds=5))
-    assert made > pruning._made_before(datetime.now().astimezone() - timedelta(seconds=5))
+    assert made <= retention._made_before(datetime.now().astimezone() + timedelta(milliseconds=5))
+    assert made > retention._made_before(datetime.now().astimezone() - timedelta(seconds=5))
 
 
 def test_jobs_that_keep_their_key_do_not_keep_others_from_being_pruned(engine, clock):

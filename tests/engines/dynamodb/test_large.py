@@ -19,7 +19,7 @@ from tests.support.making import (
     settle,
     write,
 )
-from treadle.engines.dynamodb.items import INLINE, PIECE
+from treadle.engines.dynamodb.pieces import INLINE, PIECE
 from treadle.engines.values import JobFilter, Lease, Renewal, Retention, Ruling
 from treadle.model import PAYLOAD_CAP, JobError, Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from tests.support.making import a_job, an_error, claimed, current, ended, enqueued, running, settle
+from treadle.engines.dynamodb.audit import MOST_LINES
 from treadle.engines.dynamodb.items import Place
-from treadle.engines.dynamodb.trail import MOST_LINES
 from treadle.engines.values import OVERWRITE, JobFilter, Ruling
 from treadle.model import Event, EventKind, FollowUp, OnEnd, Reason, State, lifecycle
 from treadle.model.lifecycle import Refused, Succeeded

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.making import a_job, an_error, claim, claimed, crashed, current, enqueued, race, running, settle
 from treadle import EngineUnavailable
-from treadle.engines.dynamodb import claims, client
+from treadle.engines.dynamodb import client, scan
 from treadle.engines.dynamodb.items import PLAIN, Place, Slot
 from treadle.model import State
 from treadle.model.lifecycle import Failed, Succeeded
@@ -194,7 +194,7 @@ def test_a_claim_begins_at_a_random_shard(sharded, clock, monkeypatch):
     """Were it always the first, all workers would write to one partition until it is empty."""
     engine = sharded(4)
     engine.enqueue([a_job(clock.now()) for _ in range(200)])
-    monkeypatch.setattr(claims.random, "randrange", random.Random(7).randrange)
+    monkeypatch.setattr(scan.random, "randrange", random.Random(7).randrange)
     shards = [shard_of(job, 4) for _ in range(24) for job in claim(engine, 1)]
     assert set(shards) == {0, 1, 2, 3}
     assert max(map(shards.count, range(4))) <= 12
@@ -204,7 +204,7 @@ def test_a_claim_goes_on_to_the_next_shard_when_one_is_empty(sharded, clock, mon
     engine = sharded(4)
     jobs = [enqueued(engine) for _ in range(12)]
     starts = cycle(range(4))
-    monkeypatch.setattr(claims.random, "randrange", lambda _: next(starts))
+    monkeypatch.setattr(scan.random, "randrange", lambda _: next(starts))
     assert {job.id for job in claim(engine, 12)} == {job.id for job in jobs}
 
 

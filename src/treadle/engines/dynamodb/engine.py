@@ -12,22 +12,22 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TypeVar
 
-from treadle.engines.dynamodb import claims, table, writes
+from treadle.engines.dynamodb import schema
+from treadle.engines.dynamodb.audit import Trail
+from treadle.engines.dynamodb.claim import Claims
 from treadle.engines.dynamodb.client import BRIEFLY, Client
-from treadle.engines.dynamodb.costs import Costs
+from treadle.engines.dynamodb.cursors import Cursors
+from treadle.engines.dynamodb.enqueue import Storing, new_job
 from treadle.engines.dynamodb.gate import Keeper
 from treadle.engines.dynamodb.items import Place, due_place, id_of, place_of
-from treadle.engines.dynamodb.keeping import Expiry, Recovery
-from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.dynamodb.leases import Expiry, Recovery, Renewing
 from treadle.engines.dynamodb.pools import Memory, Pools
-from treadle.engines.dynamodb.pruning import Pruning
+from treadle.engines.dynamodb.queries import Costs, Reader
+from treadle.engines.dynamodb.ranges import Slots
 from treadle.engines.dynamodb.records import Records
-from treadle.engines.dynamodb.renewing import Renewing
+from treadle.engines.dynamodb.retention import Pruning
 from treadle.engines.dynamodb.scripts import Scripts
-from treadle.engines.dynamodb.settling import Settling
-from treadle.engines.dynamodb.slots import Slots
-from treadle.engines.dynamodb.storing import Storing
-from treadle.engines.dynamodb.trail import Trail
+from treadle.engines.dynamodb.settle import Settling
 from treadle.engines.dynamodb.writes import Part, Table
 from treadle.engines.fence import stamped
 from treadle.engines.scripts import Script
@@ -66,7 +66,7 @@ class DynamoEngine:
         region: str | None = None,
         endpoint: str | None = None,
         shards: int = 1,
-        spread: int = table.SPREAD,
+        spread: int = schema.SPREAD,
         skew: float = 0.5,
         gate: bool = False,
         auto_migrate: bool = False,
@@ -81,7 +81,7 @@ class DynamoEngine:
         self._audit_all = audit_all
         self._auto_migrate = auto_migrate
         self._slots = Slots(self.client, shards)
-        self._cursors = claims.Cursors()
+        self._cursors = Cursors()
         self._places: Memory[Place] = Memory()  # where jobs were seen last
         self._waiters = Waiters()
         self._pools = Pools()
@@ -94,12 +94,12 @@ class DynamoEngine:
         if self._ready:
             return
         try:
-            spread = table.spread_of(self.client)
+            spread = schema.spread_of(self.client)
         except SchemaError:
             if not self._auto_migrate:
                 raise
             self.migrate()
-            spread = table.spread_of(self.client)
+            spread = schema.spread_of(self.client)
         self._table = Table(self.client.table, spread, self._audit_all)
         self._reader = Reader(self.client, self._slots, spread, self._pools.each)
         self._storing = Storing(self.client, self._reader, self._pools, self._new)
@@ -114,24 +114,24 @@ class DynamoEngine:
         self._trail = Trail(self.client, self._table, self._pools.each)
         keeper = Keeper(self.client, self._table, self._slots, self._pools.each, patient=not self._given)
         self._records = Records(self.client, self._table, self._storing, keeper, self._new)
-        self._claims = claims.Claims(
+        self._claims = Claims(
             self.client, self._table, self._slots, self._reader, self._pools, self._cursors, self._places,
             keeper, self._settling.put_back,
         )  # fmt: skip
         self._ready = True
 
     def migrate(self) -> list[str]:
-        return [table.MIGRATION] if table.create(self.client, self._spread, gate=self._gate) else []
+        return [schema.MIGRATION] if schema.create(self.client, self._spread, gate=self._gate) else []
 
     def check(self, *, quick: bool = False) -> list[str]:
-        return table.differences(self.client, quick=quick)
+        return schema.differences(self.client, quick=quick)
 
     def schema_sql(self) -> str:
-        return table.as_text(self.client.table)
+        return schema.as_text(self.client.table)
 
     def doctor(self) -> list[Finding]:
         try:
-            differences = table.differences(self.client, quick=False)
+            differences = schema.differences(self.client, quick=False)
         except EngineUnavailable:
             raise
         except EngineError as error:  # a worker may do without that right
@@ -178,7 +178,7 @@ class DynamoEngine:
         """What a new job writes, in a slot that everybody knows."""
         if job.expires_at is not None:
             self._recovery.expect(job.expires_at)
-        return writes.enqueue(self._table, job, self._due_place(job), now, dead)
+        return new_job(self._table, job, self._due_place(job), now, dead)
 
     def _due_place(self, job: Job) -> Place:
         place = due_place(job, self._slots.for_job(self._table, job), self._slots.shards)

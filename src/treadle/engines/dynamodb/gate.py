@@ -22,8 +22,8 @@ from typing import NamedTuple
 from treadle.engines.dynamodb.client import ALL, ANSWER, CONNECT, Client, Failed
 from treadle.engines.dynamodb.items import GATE, Place, plain, value_of
 from treadle.engines.dynamodb.pools import Each
+from treadle.engines.dynamodb.ranges import Slots
 from treadle.engines.dynamodb.rows import record_from
-from treadle.engines.dynamodb.slots import Slots
 from treadle.engines.dynamodb.writes import ABSENT, Part, Table, check, update
 from treadle.model.records import Gate, Pause
 

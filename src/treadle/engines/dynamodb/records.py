@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+from treadle.engines.dynamodb.audit import trail
 from treadle.engines.dynamodb.client import ALL, BATCH, TRIES, Client, Crowded, Failed
+from treadle.engines.dynamodb.enqueue import Storing
 from treadle.engines.dynamodb.gate import Keeper, Raised
-from treadle.engines.dynamodb.items import INLINE, Item, Place, joined, piece_places, pieces_of, place_of, text_of
+from treadle.engines.dynamodb.items import Item, Place, place_of, text_of
+from treadle.engines.dynamodb.pieces import INLINE, joined, piece_places, pieces_of
 from treadle.engines.dynamodb.rows import (
     payload_of,
     record_from,
@@ -17,8 +20,7 @@ from treadle.engines.dynamodb.rows import (
     tick_place,
     ticked,
 )
-from treadle.engines.dynamodb.storing import Storing
-from treadle.engines.dynamodb.writes import ABSENT, Part, Table, Test, delete, put, there, trail
+from treadle.engines.dynamodb.writes import ABSENT, Part, Table, Test, delete, put, there
 from treadle.engines.fence import stamped
 from treadle.engines.records import TABLES, table_of
 from treadle.engines.values import Overwrite, Receipt, Saved

@@ -1,12 +1,29 @@
 """How a record lies in the table: an item in its kind's partition, its fields by their names, None left out."""
 
+import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-from treadle.engines.dynamodb.items import Item, Place, Value, part_of, text_item, text_of, time_of, value_of
+from treadle.engines.dynamodb.items import (
+    Item,
+    Place,
+    Value,
+    id_of,
+    moment_of,
+    part_of,
+    plain,
+    text_of,
+    time_of,
+    value_of,
+)
+from treadle.engines.dynamodb.pieces import check_text, spilling, text_item
 from treadle.engines.records import TABLES, table_of, value_from
 from treadle.engines.records import record_from as read_record
+from treadle.engines.rows import on_end_from, on_end_text, small
+from treadle.model import UUID, Job, JobError, Progress, Reason, Scope, State
 from treadle.model.records import Record, Schedule, Seal
+from treadle.model.retry import Retry
 
 _FLOATS = frozenset(
     name for kind in TABLES for name, said in kind.__annotations__.items() if said in (float, float | None)
@@ -76,3 +93,139 @@ def _plain(name: str, value: Value | None) -> Any:
     if kind == "N":
         return float(said) if name in _FLOATS else int(said)
     return said
+
+
+# ---------------------------------------------------------------------------------------------- jobs
+
+_DEFAULTS = Job("", "", "", datetime.min.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC))
+# Attribute by attribute: what an item says that is not left at its default.
+_FIELDS = {
+    "tenant": "tenant", "queue": "queue", "lane": "lane", "task_version": "task_version", "priority": "priority",
+    "timeout": "timeout", "expires_at": "expires_at", "key": "key", "key_scope": "key_scope", "key_until": "key_until",
+    "schedule": "schedule", "reason": "reason", "crashes": "crashes", "claims": "attempt", "attempts": "failures",
+    "claimed_at": "claimed_at", "started_at": "started_at", "completed_at": "finished_at", "locked_by": "worker",
+    "lock_expires_at": "lease_until", "lease_token": "lease_token", "cancel_requested": "cancel_requested",
+    "cost_micros": "cost_micros", "revision": "revision",
+}  # fmt: skip
+_RETRY = Retry()
+
+
+def attributes_of(job: Job) -> Item:
+    """The attributes of a job, without the keys; ValueError for what no store takes."""
+    item: Item = {
+        "job_type": {"S": job.task},
+        "scheduled_for": {"S": text_of(job.due_at)},
+        "status": {"S": job.state.value},
+        "created_at": {"S": text_of(job.created_at)},
+        "attempts": {"N": "0"},
+    }
+    for attribute, field in _FIELDS.items():
+        value = getattr(job, field)
+        if value is not None and value != getattr(_DEFAULTS, field):
+            item[attribute] = value_of(value)
+    for name, value in job.retry._asdict().items():
+        if value != getattr(_RETRY, name):
+            item[name if name == "max_attempts" else f"retry_{name}"] = (
+                {"NULL": True} if value is None else value_of(value)
+            )
+    if job.on_end is not None:
+        item["on_end"] = {"S": on_end_text(job.on_end) or ""}
+    if job.progress is not None:
+        item["progress"] = {"S": small(job.progress) or ""}
+    for name, text in spilling(job).items():
+        item |= text_item(name, text)
+    for value in item.values():
+        check_text(value.get("S", ""))
+    return item
+
+
+def job_from(item: Mapping[str, Value], spilled: Mapping[str, str] | None = None) -> Job:
+    """The job in a due item or a record; `spilled` has the texts that are not in it."""
+    at = plain(item)
+    if spilled:
+        at.update(spilled)
+    error, progress = at.get("last_error"), at.get("progress")
+    return Job(
+        id_of(item),
+        at["job_type"],
+        at.get("payload", "{}") if isinstance(at.get("payload", ""), str) else _json_of(item["payload"]),
+        moment_of(at.get("created_at", at["scheduled_for"])),
+        moment_of(at["scheduled_for"]),
+        at.get("tenant", "default"),
+        at.get("queue", "default"),
+        at.get("lane", ""),
+        int(at.get("task_version", 1)),
+        int(at.get("priority", 0)),
+        _retry(item),
+        float(at["timeout"]) if "timeout" in at else None,
+        time_of(at.get("expires_at")),
+        at.get("key"),
+        Scope(at["key_scope"]) if "key_scope" in at else None,
+        time_of(at.get("key_until")),
+        at.get("schedule"),
+        on_end_from(at.get("on_end")),
+        State(at["status"]),
+        Reason(at["reason"]) if "reason" in at else None,
+        at.get("result"),
+        _error(error) if error else None,
+        int(at.get("claims", 0)),
+        int(at.get("attempts", 0)),
+        int(at.get("crashes", 0)),
+        time_of(at.get("claimed_at")),
+        time_of(at.get("started_at")),
+        time_of(at.get("completed_at")),
+        at.get("locked_by"),
+        time_of(at.get("lock_expires_at")),
+        at.get("lease_token"),
+        bool(at.get("cancel_requested", False)),
+        Progress(**json.loads(progress)) if progress else None,
+        int(at.get("cost_micros", 0)),
+        int(at.get("revision", 0)),
+    )
+
+
+def is_ours(item: Mapping[str, Value]) -> bool:
+    """Whether this is the due item of a job that we can read: what other programs put there may be anything."""
+    try:
+        return job_from(item).state in (State.PENDING, State.RUNNING) and bool(UUID.fullmatch(id_of(item)))
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return False
+
+
+def _error(text: str) -> JobError:
+    try:
+        return JobError(**json.loads(text))
+    except (ValueError, TypeError):  # another program's own words
+        return JobError("", text, "", 0, "")
+
+
+def _json_of(value: Value) -> str:
+    """JSON text of a value that another program has put as a map or a list."""
+    return json.dumps(_untyped(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _untyped(value: Value) -> Any:
+    [(kind, inner)] = value.items()
+    match kind:
+        case "M":
+            return {name: _untyped(one) for name, one in inner.items()}
+        case "L":
+            return [_untyped(one) for one in inner]
+        case "N":
+            return json.loads(inner)
+        case "NULL":
+            return None
+        case "S" | "BOOL":
+            return inner
+        case _:
+            raise ValueError(f"a value of type {kind} has no JSON form")
+
+
+def _retry(item: Mapping[str, Value]) -> Retry:
+    def number(name: str, default: float | None) -> float | None:
+        value = item.get(f"retry_{name}")
+        return default if value is None else None if "NULL" in value else float(value["N"])
+
+    attempts = int(item["max_attempts"]["N"]) if "max_attempts" in item else _RETRY.max_attempts
+    base, jitter = number("base", _RETRY.base), number("jitter", _RETRY.jitter)
+    return Retry(attempts, base or 0.0, number("cap", _RETRY.cap), jitter or 0.0)

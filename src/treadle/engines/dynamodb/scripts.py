@@ -10,17 +10,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from treadle.engines.dynamodb.client import BATCH
-from treadle.engines.dynamodb.items import (
-    Item,
-    Place,
-    holder_of,
-    job_from,
-    joined,
-    piece_places,
-    place_of,
-    spilled_names,
-)
-from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.dynamodb.items import Item, Place, holder_of, place_of
+from treadle.engines.dynamodb.pieces import joined, piece_places, spilled_names
+from treadle.engines.dynamodb.queries import Reader
+from treadle.engines.dynamodb.rows import job_from
 from treadle.engines.dynamodb.writes import Part, key_of
 from treadle.engines.fence import fits, judge, stamped
 from treadle.engines.scripts import ITEMS, Script

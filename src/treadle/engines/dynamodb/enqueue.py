@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
+from treadle.engines.dynamodb.audit import trail
 from treadle.engines.dynamodb.client import BATCH, BRIEFLY, TRIES, Client, Crowded, Failed
-from treadle.engines.dynamodb.items import Item, holder_of
-from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.dynamodb.items import Item, Place, holder_of, id_place
+from treadle.engines.dynamodb.pieces import SPILLED, job_pieces
 from treadle.engines.dynamodb.pools import Pools
-from treadle.engines.dynamodb.writes import ID, KEY, Part
+from treadle.engines.dynamodb.queries import Reader
+from treadle.engines.dynamodb.rows import attributes_of
+from treadle.engines.dynamodb.writes import ABSENT, Part, Table, list_parts, pointer, put, take_key
 from treadle.engines.values import Receipt
-from treadle.model import Job
+from treadle.model import Event, EventKind, Job
 
 TOGETHER = 25  # jobs in one transaction
 LARGEST = 1_000_000  # characters of payload in it; the service takes 4 MB in all
@@ -78,3 +81,22 @@ class Storing:
         holder = job.id if begin + ID in which else holder_of(which.get(begin + KEY))
         [first] = self._reader.get([holder]) if holder else [None]
         return first, holder
+
+
+# ------------------------------------------------------------------------------------------- enqueue
+
+ID, KEY = 0, 2  # where an enqueue's parts stand that may be refused
+
+
+def new_job(table: Table, job: Job, place: Place, now: datetime, dead: str | None = None) -> list[Part]:
+    """A new job: the id item that proves it, the due item, and what goes with them."""
+    parts = [
+        put(table, id_place(job.id, table.spread), pointer(place), [ABSENT]),
+        put(table, place, attributes_of(job)),
+    ]
+    if job.key is not None:
+        parts.append(take_key(table, job, now, dead))
+    parts += list_parts(table, None, job)
+    if table.audit_all:
+        parts += trail(table, Event(job.id, 0, now, EventKind.ENQUEUED, "enqueue", "", job.tenant))
+    return [*parts, *(put(table, place, piece) for place, piece in job_pieces(job, SPILLED).items())]

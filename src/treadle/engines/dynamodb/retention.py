@@ -12,19 +12,20 @@ from treadle.engines.dynamodb.items import (
     Place,
     holder_of,
     id_of,
-    job_from,
+    id_place,
     key_place,
+    lines,
     place_of,
     plain,
     pointed,
     text_of,
 )
-from treadle.engines.dynamodb.lines import lines
-from treadle.engines.dynamodb.looking import Reader
 from treadle.engines.dynamodb.pools import Each
-from treadle.engines.dynamodb.writes import Table, delete, forgotten
+from treadle.engines.dynamodb.queries import Reader
+from treadle.engines.dynamodb.rows import job_from
+from treadle.engines.dynamodb.writes import Part, Table, delete, list_parts, revision_is, state_is
 from treadle.engines.values import LISTED, Retention
-from treadle.model import State
+from treadle.model import Job, State
 
 PAGE = 200
 PAGES = 5  # of records, of one partition, that one call walks
@@ -204,3 +205,9 @@ def back(now: datetime, age: timedelta) -> datetime:
         return now - age
     except OverflowError:
         return datetime.min.replace(tzinfo=now.tzinfo)
+
+
+def forgotten(table: Table, job: Job) -> list[Part]:
+    """A finished job, deleted unless it has changed since it was read."""
+    parts = [delete(table, id_place(job.id, table.spread), [state_is(job.state), revision_is(job.revision)])]
+    return [*parts, *list_parts(table, job, None)]

@@ -5,12 +5,13 @@ from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple
 
-from treadle.engines.dynamodb import writes
 from treadle.engines.dynamodb.client import BRIEFLY, Client, Crowded, Failed
-from treadle.engines.dynamodb.items import Item, Slot, due_place, job_from, place_of
+from treadle.engines.dynamodb.items import Item, Place, Slot, due_place, id_place, place_of
 from treadle.engines.dynamodb.pools import Each
-from treadle.engines.dynamodb.slots import Range, Slots
-from treadle.engines.dynamodb.writes import Part, Table
+from treadle.engines.dynamodb.ranges import Range, Slots
+from treadle.engines.dynamodb.rows import job_from
+from treadle.engines.dynamodb.writes import Part, Table, delete, pointer, put, revision_is, state_is, update
+from treadle.model import Job, State
 
 TOGETHER = 30  # jobs in one transaction
 
@@ -51,14 +52,14 @@ class Filing:
             except Failed as failed:
                 if 0 in failed.which:  # it has more shards than we know of
                     return
-                gone = {(number - 1) // writes.MOVED for number in failed.which}
+                gone = {(number - 1) // MOVED for number in failed.which}
                 items = [item for number, item in enumerate(items) if number not in gone]
             else:
                 return
 
     def _moved(self, item: Item, slot: Slot, shards: int) -> list[Part]:
         job = job_from(item)
-        return writes.moved(self._table, item, job, place_of(item), due_place(job, slot, shards))
+        return moved(self._table, item, job, place_of(item), due_place(job, slot, shards))
 
     def tidy(self, ranges: Sequence[Range]) -> None:
         """Take those of these slots away in which nothing is left."""
@@ -69,3 +70,13 @@ class Filing:
 
     def _holds(self, range_: Range, shard: int) -> bool:
         return any(next(self._client.pages(range_.slot.partition(shard), limit=1)))
+
+
+MOVED = 3  # parts that moving a job takes
+
+
+def moved(table: Table, item: Item, job: Job, old: Place, new: Place) -> list[Part]:
+    """A pending job in another slot; nothing else changes."""
+    tests = [state_is(State.PENDING), revision_is(job.revision)]
+    home = update(table, id_place(job.id, table.spread), pointer(new))
+    return [delete(table, old, tests), put(table, new, item), home]

@@ -1,17 +1,27 @@
 """The audit trail in seals. A line comes with a marker; a seal takes the markers away and names their lines."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from heapq import merge
 from itertools import chain, islice
 
 from treadle.engines.dynamodb.client import ALL, BATCH, Client, Failed
-from treadle.engines.dynamodb.items import Item, Place, part_of, place_of, value_of
-from treadle.engines.dynamodb.lines import MARKED, event_from, event_place, marked, marker_place
+from treadle.engines.dynamodb.items import (
+    Item,
+    Place,
+    Value,
+    _share,
+    moment_of,
+    part_of,
+    place_of,
+    plain,
+    text_of,
+    value_of,
+)
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.rows import record_item, record_place
-from treadle.engines.dynamodb.writes import ABSENT, Table, delete, put, there, update
-from treadle.model import Event
+from treadle.engines.dynamodb.writes import ABSENT, Part, Table, delete, put, there, update
+from treadle.model import Event, EventKind
 from treadle.model.records import Seal
 
 MOST_LINES = BATCH - 2  # that one seal takes: a transaction has place for so many, the seal and the list of its lines
@@ -95,3 +105,52 @@ def _places_in(item: Item) -> list[Place]:
 def _named(seal: Seal) -> Place:
     """Where the lines of a seal are named; beside it, so that a chain of seals is quickly read."""
     return Place(f"sealed#{part_of(seal.tenant)}", f"{seal.number:010d}")
+
+
+MARKED = 16  # partitions of lines that are in no seal yet, at most
+
+
+# -------------------------------------------------------------------------------------- the audit trail
+
+
+def event_place(event: Event) -> Place:
+    """Where a line of the trail is. An id may come back after its job was pruned, so the time is a part of it."""
+    return Place(f"events#{event.job_id}", f"{event.revision:010d}#{text_of(event.at)}")
+
+
+def event_item(event: Event) -> Item:
+    return {
+        **event_place(event).key,
+        "at": value_of(event.at),
+        "kind": {"S": event.kind.value},
+        "actor": {"S": event.actor},
+        "note": {"S": event.note},
+        "tenant": {"S": event.tenant},
+    }
+
+
+def event_from(item: Mapping[str, Value]) -> Event:
+    at = plain(item)
+    job_id, revision = at["PK"].removeprefix("events#"), int(at["SK"].partition("#")[0])
+    kind = EventKind(at.get("kind") or at["what"])  # `what` in tables written before events had a kind
+    return Event(job_id, revision, moment_of(at["at"]), kind, at["actor"], at["note"], at["tenant"])
+
+
+def marker_place(event: Event, spread: int) -> Place:
+    """What says that a line is in no seal yet; it names the line."""
+    return Place(
+        f"unsealed#{_share(event.job_id, min(spread, MARKED))}",
+        f"{part_of(event.tenant)}#{text_of(event.at)}#{event.job_id}#{event.revision:010d}",
+    )
+
+
+def marked(marker: Mapping[str, Value]) -> Place:
+    """Where the line of a marker is."""
+    _, at, job_id, revision = str(marker["SK"]["S"]).split("#")
+    return Place(f"events#{job_id}", f"{revision}#{at}")
+
+
+def trail(table: Table, line: Event) -> list[Part]:
+    """A line of the audit trail, and what says that it is in no seal yet."""
+    item = event_item(line)
+    return [put(table, place_of(item), item), put(table, marker_place(line, table.spread), {})]

@@ -5,185 +5,32 @@ the longest due. What a claim may not take, for it is paused or strange to the c
 so that claims meet it once; a slot that the gate shuts, or that the claimer does not know, is stepped over.
 """
 
-import random
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
-from heapq import merge
-from itertools import groupby, islice
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from treadle.engines.dynamodb import writes
+from treadle.engines.dynamodb.audit import trail
 from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed
-from treadle.engines.dynamodb.filing import Filing, Met
+from treadle.engines.dynamodb.cursors import Cursors
 from treadle.engines.dynamodb.gate import GATE_READ, UNDERWAY, Keeper, Reading
-from treadle.engines.dynamodb.items import Item, Place, Slot, is_ours, job_from, place_of, plain, text_of
-from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.dynamodb.items import Item, Place, place_of, plain, text_of, value_of
+from treadle.engines.dynamodb.parking import Filing
 from treadle.engines.dynamodb.pools import AT_ONCE, Memory, Pools
-from treadle.engines.dynamodb.slots import Range, Slots
-from treadle.engines.dynamodb.writes import Table
+from treadle.engines.dynamodb.queries import Reader
+from treadle.engines.dynamodb.ranges import Slots
+from treadle.engines.dynamodb.rows import job_from
+from treadle.engines.dynamodb.scan import Lane, Look, by_turns
+from treadle.engines.dynamodb.writes import Part, Table, free_key, revision_is, state_is, update
 from treadle.engines.fence import in_order
 from treadle.engines.values import Claim
-from treadle.model import UUID, Job, State
-from treadle.model.records import ANY
+from treadle.model import UUID, Event, EventKind, Job, Scope, State
 
-PAGE = 25
 ROUNDS = 20  # looks of one claim that keeps meeting what it may not take
 FILED = 25  # such jobs that a claim steps over each time before it puts them away
 FRESH = 1.0  # seconds
-SPARE = 100  # such jobs that one look at a range may meet
 TOGETHER = 10  # jobs that are claimed in one transaction, where there is a gate to mind
 AT_A_TIME = 128  # jobs that are claimed before it is looked whether there is a gate by now
-HEAD = 25  # running jobs at the head of a range that are walked over each time
-BELIEVED = 1.0  # seconds that a cursor counts: what was released or recovered lies before it
-MARGIN = 2.0  # seconds: clocks differ, so a cursor stays that far behind
-
-
-class Cursor(NamedTuple):
-    """Up to this sort key everything was running when we looked, and until when that is believed."""
-
-    sk: str
-    until: float
-
-
-class Cursors:
-    """Where claims begin in each range, instead of walking over everything that runs."""
-
-    def __init__(self) -> None:
-        self._cursors: dict[str, Cursor] = {}
-        self._lock = threading.Lock()
-
-    def start(self, pk: str) -> str:
-        cursor = self._cursors.get(pk)
-        return cursor.sk if cursor is not None and time.monotonic() < cursor.until else "scheduled#"
-
-    def advance(self, pk: str, sk: str, seconds: float) -> None:
-        with self._lock:
-            if self.start(pk) == "scheduled#":
-                self._cursors[pk] = Cursor(sk, time.monotonic() + seconds)
-            else:
-                self._cursors[pk] = self._cursors[pk]._replace(sk=sk)
-
-    def back(self, pk: str, sk: str) -> None:
-        """A job was put at this place: look there again."""
-        with self._lock:
-            if pk in self._cursors and self._cursors[pk].sk >= sk:
-                del self._cursors[pk]
-
-
-Lane = tuple[str, bool, str]
-
-
-def _lane(range_: Range) -> Lane:
-    return range_.slot.queue, range_.slot.hashed, range_.slot.lane
-
-
-class Look:
-    """One claim's way through the ranges."""
-
-    def __init__(self, client: Client, cursors: Cursors, claim: Claim, reading: Reading, now: datetime) -> None:
-        self.first: Lane | None = None  # the lane that the first job came from
-        self.met: list[Met] = []  # what it may not take
-        self.empty: list[Range] = []  # slots of what was put away, with nothing in them
-        self.crowded = False  # a range could not be read just now
-        self.cut_short = False  # there was more than one look may meet
-        self._client = client
-        self._cursors = cursors
-        self._claim = claim
-        self._gate = reading.gate
-        self._now = text_of(now)
-        self._behind = text_of(now.fromtimestamp(now.timestamp() - MARGIN, now.tzinfo))
-
-    def sources(self, ranges: Sequence[Range], last: Lane | None) -> list[Iterator[Item]]:
-        """One stream of jobs a lane, beginning after the lane that came first the last time."""
-        ranges = [range_ for range_ in ranges if self._enters(range_.slot)]
-        lanes = {lane: list(group) for lane, group in groupby(sorted(ranges, key=_lane), _lane)}
-        later = [lane for lane in lanes if last is None or lane > last]
-        earlier = [lane for lane in lanes if lane not in later]
-        return [self._jobs(lane, lanes[lane]) for lane in (*later, *earlier)]
-
-    def _enters(self, slot: Slot) -> bool:
-        """Whether there may be jobs for this claim in a slot."""
-        if self._gate.blocks(ANY, slot.queue):
-            return False
-        known = self._claim.takes(slot.task, slot.version) and not self._gate.blocks(
-            slot.tenant or ANY, slot.queue, slot.task
-        )
-        return not slot.task or known
-
-    def _jobs(self, lane: Lane, ranges: list[Range]) -> Iterator[Item]:
-        """What of a lane may be claimed now: from priority to priority, within each from shard to shard."""
-        for priority in sorted({range_.slot.priority for range_ in ranges}, reverse=True):
-            same = [range_ for range_ in ranges if range_.slot.priority == priority]
-            shards = max(range_.shards for range_ in same)
-            start = random.randrange(shards)  # noqa: S311 - spreads the workers
-            for shard in (*range(start, shards), *range(start)):
-                streams = [self._due(range_, shard) for range_ in same if shard < range_.shards]
-                for item in merge(*streams, key=lambda item: str(item["SK"]["S"])):
-                    self.first = self.first or lane
-                    yield item
-
-    def _due(self, range_: Range, shard: int) -> Iterator[Item]:
-        """What of a range may be claimed now, in order; nothing where it cannot be read just now."""
-        try:
-            yield from self._walk(range_, range_.slot.partition(shard))
-        except Crowded:
-            self.crowded = True
-
-    def _walk(self, range_: Range, pk: str) -> Iterator[Item]:
-        low, met, running = self._cursors.start(pk), 0, 0
-        head, anything = True, False
-        for page in self._client.pages(
-            pk, low=low, high=f"scheduled#{self._now}#~", limit=max(PAGE, self._claim.limit), patience=BRIEFLY
-        ):
-            anything = anything or bool(page)
-            for item in page:
-                at = plain(item)
-                if at.get("status") == "running":
-                    running += 1
-                    if head and running > HEAD and at["SK"][10:] < self._behind:
-                        self._cursors.advance(pk, at["SK"], min(BELIEVED, self._claim.lease / 3))
-                    continue
-                head = False
-                if not is_ours(item) or ("expires_at" in at and at["expires_at"] <= self._now):
-                    continue
-                if self._claim.lanes is not None and at.get("lane", "") not in self._claim.lanes:
-                    continue
-                aside = self._aside(range_.slot, at)
-                if aside is None:
-                    yield item
-                    continue
-                met += 1
-                self.met.append(Met(item, aside))
-                if met >= SPARE:
-                    self.cut_short = True
-                    return
-        if range_.slot.task and not anything:
-            self.empty.append(range_)
-
-    def _aside(self, slot: Slot, at: Mapping[str, Any]) -> Slot | None:
-        """Where a job belongs that this claim may not take; None if it may."""
-        task, version, tenant = at["job_type"], int(at.get("task_version", 1)), at.get("tenant", "default")
-        if not self._claim.takes(task, version) or self._gate.blocks(ANY, slot.queue, task):
-            return slot._replace(task=task, version=version, tenant="")
-        if self._gate.blocks(tenant, slot.queue, task):
-            return slot._replace(task=task, version=version, tenant=tenant)
-        return None
-
-
-def by_turns(sources: list[Iterator[Item]], wanted: int) -> list[Item]:
-    """Up to `wanted` items, from each source its share; exhausted sources are taken off the list."""
-    taken: list[Item] = []
-    while sources and len(taken) < wanted:
-        share = max(1, (wanted - len(taken)) // len(sources))
-        for source in list(sources):
-            asked = min(share, wanted - len(taken))
-            got = list(islice(source, asked))
-            taken += got
-            if len(got) < asked:
-                sources.remove(source)
-    return taken
 
 
 class Took(NamedTuple):
@@ -313,7 +160,7 @@ class Claims:
         if patience <= 0:  # it was read too long ago
             return self._together([item], claim, reading, now, give_way=give_way)
         try:
-            parts = writes.take(self._table, job_from(item), claim, place_of(item), now)
+            parts = take(self._table, job_from(item), claim, place_of(item), now)
             self._client.write(parts, patience=patience, give_way=give_way)
         except Failed as failed:
             return Took([self._taken(item, claim, now)] if _is_ours(failed.which.get(0), claim) else [])
@@ -332,7 +179,7 @@ class Claims:
                 break
             parts, owners = [self._keeper.check(reading)], [-1]
             for number, item in enumerate(left):
-                new = writes.take(self._table, job_from(item), claim, place_of(item), now)
+                new = take(self._table, job_from(item), claim, place_of(item), now)
                 parts, owners = [*parts, *new], [*owners, *[number] * len(new)]
             try:
                 self._client.write(parts, patience=BRIEFLY, give_way=give_way)
@@ -354,8 +201,8 @@ class Claims:
         """The item as our claim has left it."""
         job = job_from(item)
         self._places.put(job.id, place_of(item))
-        kept = {name: value for name, value in item.items() if name not in writes.TAKEN_AWAY}
-        return kept | writes.taking(job, claim, now)
+        kept = {name: value for name, value in item.items() if name not in TAKEN_AWAY}
+        return kept | taking(job, claim, now)
 
     def _under(self, claim: Claim, now: datetime) -> list[Item]:
         """What is held under this token: it was due when the claim was first sent."""
@@ -389,3 +236,34 @@ def _is_ours(there: Item | None, claim: Claim) -> bool:
 def _scope(item: Item) -> tuple[str, str, str]:
     at = plain(item)
     return at.get("tenant", "default"), at.get("queue", "default"), at["job_type"]
+
+
+# --------------------------------------------------------------------------------------------- claim
+
+
+TAKEN_AWAY = ("started_at", "progress")  # by a claim: they told of the attempt before
+
+
+def taking(job: Job, claim: Claim, now: datetime) -> Item:
+    """What a claim sets in the due item of this job."""
+    said = {
+        "status": State.RUNNING,
+        "claims": job.attempt + 1,
+        "revision": job.revision + 1,
+        "claimed_at": now,
+        "lock_expires_at": now + timedelta(seconds=claim.lease),
+        "lease_token": claim.token,
+        "locked_by": claim.worker,
+    }
+    return {name: value_of(value) for name, value in said.items()}
+
+
+def take(table: Table, job: Job, claim: Claim, place: Place, now: datetime) -> list[Part]:
+    """A claim of one job."""
+    tests = [state_is(State.PENDING), revision_is(job.revision)]
+    parts = [update(table, place, taking(job, claim, now), TAKEN_AWAY, tests)]
+    if job.key_scope is Scope.PENDING:
+        parts.append(free_key(table, job))
+    if table.audit_all:
+        parts += trail(table, Event(job.id, job.revision + 1, now, EventKind.CLAIMED, claim.worker, "", job.tenant))
+    return parts
