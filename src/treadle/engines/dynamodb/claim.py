@@ -1,236 +1,248 @@
-"""Which jobs a claim tries, slot by slot in order, stepping over what it may not take.
+"""Claiming: each job by a conditional write, so that of two claims one gets it.
 
-Lanes take turns; within a lane the most urgent priority comes first, within that a shard at random, within the shard
-the longest due. What a claim may not take, for it is paused or strange to the claimer, is put away in slots of its own,
-so that claims meet it once; a slot that the gate shuts, or that the claimer does not know, is stepped over.
+scan.py says which jobs a claim tries, gate.py how a pause keeps it from committing. In a table that was never paused a
+claim is a plain update of the due item; in another, ten claims are one transaction that also checks the gate.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
-from treadle.engines.dynamodb.audit import trail
-from treadle.engines.dynamodb.client import BRIEFLY, TRIES, Client, Crowded, Failed
-from treadle.engines.dynamodb.cursors import Cursors
-from treadle.engines.dynamodb.gate import GATE_READ, UNDERWAY, Keeper, Reading
-from treadle.engines.dynamodb.items import Item, Place, place_of, plain, text_of, value_of
-from treadle.engines.dynamodb.parking import Filing
-from treadle.engines.dynamodb.pools import AT_ONCE, Memory, Pools
+from treadle.engines.dynamodb.audit import event_parts
+from treadle.engines.dynamodb.client import MAX_TRIES, SHORT_RETRY, Client
+from treadle.engines.dynamodb.connection import ConditionFailed, Throttled
+from treadle.engines.dynamodb.cursors import FIRST_DUE, Cursors
+from treadle.engines.dynamodb.gate import GATE_LIFETIME, RUNNING_CLAIMS, GateReading, PauseGate
+from treadle.engines.dynamodb.items import Item, ItemKey, id_of, key_of, plain, text_of, value_of
+from treadle.engines.dynamodb.parking import Parking
+from treadle.engines.dynamodb.pools import MAX_CALLS, Memory, Pools
 from treadle.engines.dynamodb.queries import Reader
-from treadle.engines.dynamodb.ranges import Slots
+from treadle.engines.dynamodb.ranges import Ranges
 from treadle.engines.dynamodb.rows import job_from
-from treadle.engines.dynamodb.scan import Lane, Look, by_turns
-from treadle.engines.dynamodb.writes import Part, Table, free_key, revision_is, state_is, update
+from treadle.engines.dynamodb.scan import ClaimScan, Lane, by_turns
+from treadle.engines.dynamodb.writes import Part, TableInfo, free_key, revision_is, state_is, update
 from treadle.engines.fence import in_order
 from treadle.engines.values import Claim
-from treadle.model import UUID, Event, EventKind, Job, Scope, State
+from treadle.model import UUID, Change, Job, State, lifecycle
 
-ROUNDS = 20  # looks of one claim that keeps meeting what it may not take
-FILED = 25  # such jobs that a claim steps over each time before it puts them away
-FRESH = 1.0  # seconds
-TOGETHER = 10  # jobs that are claimed in one transaction, where there is a gate to mind
-AT_A_TIME = 128  # jobs that are claimed before it is looked whether there is a gate by now
+MAX_SCANS = 20  # of one claim that keeps finding jobs that it may not take
+MAX_UNPARKED = 25  # such jobs that a claim skips each time before it parks them
+FRESH_TOKEN_AGE = 1.0  # seconds
+CLAIMS_PER_TRANSACTION = 10  # where the gate must be checked
+CLAIMS_PER_GATE_READ = 128  # where there is no gate, until it is read again whether there is one by now
 
 
-class Took(NamedTuple):
-    """What became of some jobs that were to be claimed: those we have got, and whether others were in the way."""
+class ClaimTry(NamedTuple):
+    """One try at a claim; with `give_way` a throttled call is not repeated."""
+
+    claim: Claim
+    now: datetime
+    give_way: bool
+
+
+class Candidate(NamedTuple):
+    """A pending job as it was read, and the change that claims it."""
+
+    item: Item
+    change: Change
+
+    @property
+    def claimed(self) -> Item:
+        """The item as the claim leaves it."""
+        kept = {name: value for name, value in self.item.items() if name not in CLEARED}
+        return kept | claimed_attributes(self.change.after)
+
+
+class Taken(NamedTuple):
+    """What became of some candidates: the items that we have got, and what kept us from the others."""
 
     items: list[Item]
-    crowded: bool = False
+    throttled: bool = False
     outdated: bool = False  # the gate has changed since it was read
 
 
-class Attempt(NamedTuple):
-    """What one way through the ranges has got, and whether it met a crowd."""
-
-    taken: list[Item]
-    crowded: bool
-
-
-class Claims:
+class Claimer:
     """Claims jobs of one table for this process."""
 
     def __init__(
         self,
         client: Client,
-        table: Table,
-        slots: Slots,
+        table: TableInfo,
+        ranges: Ranges,
         reader: Reader,
         pools: Pools,
         cursors: Cursors,
-        places: Memory[Place],
-        keeper: Keeper,
+        last_keys: Memory[ItemKey],
+        pause_gate: PauseGate,
         put_back: Callable[[Job, datetime], None],
     ) -> None:
         self._client = client
         self._table = table
-        self._slots = slots
+        self._ranges = ranges
         self._reader = reader
         self._pools = pools
         self._cursors = cursors
-        self._places = places
-        self._keeper = keeper
+        self._last_keys = last_keys
+        self._pause_gate = pause_gate
         self._put_back = put_back
-        self._filing = Filing(client, table, slots, pools.each)
-        self._strange: Memory[bool] = Memory()  # tokens that we were asked for, and whether others may have sent them
-        self._tokens: Memory[datetime] = Memory()  # of those it has sent, and when
+        self._parking = Parking(client, table, ranges, pools.each)
+        self._foreign: Memory[bool] = Memory()  # by token: whether another process may have sent it
+        self._sent: Memory[datetime] = Memory()  # by token: when this process sent it first
         self._first: Lane | None = None  # the lane that the last claim began with
 
-    def begun(self, token: str) -> bool:
+    def may_be_repeat(self, token: str) -> bool:
         """Whether a claim with this token may have been sent before.
 
-        One that was minted a moment ago can only have been sent by us, and that we would know.
+        A token that was minted a moment ago can only have been sent by this process, which remembers its own.
         """
-        strange = self._strange.get(token)
-        if strange is None:
+        foreign = self._foreign.get(token)
+        if foreign is None:
             made = int(token[:8] + token[9:13], 16) / 1000 if UUID.fullmatch(token) else 0.0
-            strange = abs(time.time() - made) > FRESH
-            self._strange.put(token, strange)
-        return strange or self._tokens.get(token) is not None
+            foreign = abs(time.time() - made) > FRESH_TOKEN_AGE
+            self._foreign.put(token, foreign)
+        return foreign or self._sent.get(token) is not None
 
     def claim(self, claim: Claim, now: datetime, *, repeated: bool) -> list[Job]:
-        """Claim jobs, or give again what an earlier sending of this claim has got."""
-        if repeated and (held := self._under(claim, now)):
-            return in_order(self._reader.jobs(held))  # this turn was here before: the same answer, and no more
-        self._tokens.put(claim.token, now)
+        """Claim jobs, or answer again what the same claim got when it was sent before."""
+        if repeated and (held := self._held_under(claim, now)):
+            return in_order(self._reader.jobs(held))
+        self._sent.put(claim.token, now)
         for give_way in (True, False):
-            with UNDERWAY.claim():
-                attempt = self._attempt(claim, now, give_way=give_way)
-            if attempt.taken or not attempt.crowded:
+            with RUNNING_CLAIMS.claim():
+                taken = self._try(ClaimTry(claim, now, give_way))
+            if taken.items or not taken.throttled:
                 break
         else:
-            raise Crowded(f"{self._client.where}: there are jobs, but none can be claimed just now; repeating is safe")
-        return in_order(self._reader.jobs(attempt.taken))
+            raise Throttled(
+                f"{self._client.where}: there are jobs, but none can be claimed just now; repeating is safe"
+            )
+        return in_order(self._reader.jobs(taken.items))
 
-    def _attempt(self, claim: Claim, now: datetime, *, give_way: bool) -> Attempt:
-        taken: list[Item] = []
-        crowded = False
-        for _ in range(ROUNDS):
-            ranges, reading = self._slots.of(claim.queues, claim.lanes), self._keeper.seen(now)
-            look = Look(self._client, self._cursors, claim, reading, now)
-            sources, outdated = look.sources(ranges, self._first), False
-            while not outdated and len(taken) < claim.limit and (tried := by_turns(sources, claim.limit - len(taken))):
-                took = self._take(tried, claim, reading, now, give_way=give_way)
-                taken += took.items
-                crowded |= took.crowded
-                outdated = took.outdated
-            crowded |= look.crowded
-            self._first = look.first or self._first
-            if outdated:
-                continue
-            if len(look.met) > FILED:  # no more than a moment's worth while jobs wait to be started
-                self._filing.put_away(look.met[:AT_ONCE] if taken else look.met)
-            self._filing.tidy(look.empty)
-            if taken or not look.cut_short:
-                break
-        return Attempt(taken, crowded)
-
-    def _take(self, items: Sequence[Item], claim: Claim, reading: Reading, now: datetime, *, give_way: bool) -> Took:
-        """Claim these, as far as nobody else was quicker and the gate is still as it was read."""
-        if reading.armed:
-            piles = _piles(items, TOGETHER)
-            minding = self._pools.each(lambda pile: self._together(pile, claim, reading, now, give_way=give_way), piles)
-            return _all(minding)
-        took: list[Took] = []
-        for some in _piles(items, AT_A_TIME):
-            if reading.left < GATE_READ / 2:
-                reading = self._keeper.look(now)
-            if reading.armed:
-                return _all([*took, Took([], outdated=True)])
-            got = self._plainly(some, claim, reading, now, give_way=give_way)
-            took.append(got if reading.left > 0 else got._replace(items=self._let_through(got.items, now)))
-        return _all(took)
-
-    def _plainly(self, items: Sequence[Item], claim: Claim, reading: Reading, now: datetime, *, give_way: bool) -> Took:
-        """Claim these without a gate to mind."""
-        return _all(self._pools.each(lambda item: self._alone(item, claim, reading, now, give_way=give_way), items))
-
-    def _let_through(self, items: Sequence[Item], now: datetime) -> list[Item]:
-        """What of these is not paused by now, for there may be a gate; the rest is put back unstarted."""
-        gate = self._keeper.look(now).gate
-        stopped = [item for item in items if gate.blocks(*_scope(item))]
-        for job in self._reader.jobs(stopped):
-            self._put_back(job, now)
-        return [item for item in items if item not in stopped]
-
-    def _alone(self, item: Item, claim: Claim, reading: Reading, now: datetime, *, give_way: bool) -> Took:
-        """Claim this one without a gate to mind, if nobody else was quicker."""
-        patience = min(BRIEFLY, reading.left)
-        if patience <= 0:  # it was read too long ago
-            return self._together([item], claim, reading, now, give_way=give_way)
-        try:
-            parts = take(self._table, job_from(item), claim, place_of(item), now)
-            self._client.write(parts, patience=patience, give_way=give_way)
-        except Failed as failed:
-            return Took([self._taken(item, claim, now)] if _is_ours(failed.which.get(0), claim) else [])
-        except Crowded:
-            return Took([], crowded=True)
-        return Took([self._taken(item, claim, now)])
-
-    def _together(
-        self, items: Sequence[Item], claim: Claim, reading: Reading, now: datetime, *, give_way: bool
-    ) -> Took:
-        """Claim these in one transaction that minds the gate; without those that somebody else was quicker to take."""
-        left, crowded = list(items), False
-        ours: list[Item] = []
-        for _ in range(TRIES):
-            if not left:
-                break
-            parts, owners = [self._keeper.check(reading)], [-1]
-            for number, item in enumerate(left):
-                new = take(self._table, job_from(item), claim, place_of(item), now)
-                parts, owners = [*parts, *new], [*owners, *[number] * len(new)]
-            try:
-                self._client.write(parts, patience=BRIEFLY, give_way=give_way)
-            except Failed as failed:
-                if 0 in failed.which:
-                    return Took([self._taken(item, claim, now) for item in ours], crowded, outdated=True)
-                gone = {owners[part] for part in failed.which}
-                ours += [left[owners[part]] for part, there in failed.which.items() if _is_ours(there, claim)]
-            except Crowded as crowd:
-                crowded = True
-                gone = {owners[part] for part in crowd.which} or set(range(len(left)))
-            else:
-                ours, left = [*ours, *left], []
-                break
-            left = [item for number, item in enumerate(left) if number not in gone]
-        return Took([self._taken(item, claim, now) for item in ours], crowded or bool(left))
-
-    def _taken(self, item: Item, claim: Claim, now: datetime) -> Item:
-        """The item as our claim has left it."""
-        job = job_from(item)
-        self._places.put(job.id, place_of(item))
-        kept = {name: value for name, value in item.items() if name not in TAKEN_AWAY}
-        return kept | taking(job, claim, now)
-
-    def _under(self, claim: Claim, now: datetime) -> list[Item]:
-        """What is held under this token: it was due when the claim was first sent."""
-        first = None if self._strange.get(claim.token) else self._tokens.get(claim.token)
+    def _held_under(self, claim: Claim, now: datetime) -> list[Item]:
+        """What is held under this token; it was due when the claim was first sent."""
+        first = None if self._foreign.get(claim.token) else self._sent.get(claim.token)
         high = "~" if first is None else f"scheduled#{text_of(max(first, now))}#~"
         return [
             item
-            for range_ in self._slots.of(claim.queues, None)
+            for range_ in self._ranges.of(claim.queues, None)
             for shard in range(range_.shards)
-            for page in self._client.pages(range_.slot.partition(shard), low="scheduled#", high=high, limit=1000)
+            for page in self._client.pages(range_.slot.partition(shard), low=FIRST_DUE, high=high, limit=1000)
             for item in page
             if item.get("lease_token", {}).get("S") == claim.token and item["status"]["S"] == State.RUNNING
         ]
 
+    # ------------------------------------------------------------------------------------ one try
 
-def _piles(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
+    def _try(self, wanted: ClaimTry) -> Taken:
+        """Scan and claim until there is enough, or nothing more to try; park what was skipped."""
+        claim, taken, throttled = wanted.claim, list[Item](), False
+        for _ in range(MAX_SCANS):
+            ranges, reading = self._ranges.of(claim.queues, claim.lanes), self._pause_gate.seen(wanted.now)
+            scan = ClaimScan(self._client, self._cursors, claim, reading, wanted.now)
+            sources, outdated = scan.sources(ranges, self._first), False
+            while not outdated and len(taken) < claim.limit and (tried := by_turns(sources, claim.limit - len(taken))):
+                got = self._take([_candidate(item, wanted) for item in tried], reading, wanted)
+                taken += got.items
+                throttled |= got.throttled
+                outdated = got.outdated
+            throttled |= scan.throttled
+            self._first = scan.first or self._first
+            if outdated:
+                continue
+            if len(scan.skipped) > MAX_UNPARKED:  # only as many as take a moment, while jobs wait to be started
+                self._parking.park(scan.skipped[:MAX_CALLS] if taken else scan.skipped)
+            self._parking.discard_empty(scan.empty)
+            if taken or not scan.cut_short:
+                break
+        return Taken(taken, throttled)
+
+    def _take(self, candidates: Sequence[Candidate], reading: GateReading, wanted: ClaimTry) -> Taken:
+        """Claim these, as far as nobody else was quicker and the gate is still as it was read."""
+        if reading.armed:
+            groups = _groups(candidates, CLAIMS_PER_TRANSACTION)
+            return _all(self._pools.each(lambda group: self._take_together(group, reading, wanted), groups))
+        taken: list[Taken] = []
+        for group in _groups(candidates, CLAIMS_PER_GATE_READ):
+            if reading.left < GATE_LIFETIME / 2:
+                reading = self._pause_gate.read(wanted.now)
+            if reading.armed:
+                return _all([*taken, Taken([], outdated=True)])
+            got = self._take_each(group, reading, wanted)
+            taken.append(got if reading.left > 0 else got._replace(items=self._let_through(got.items, wanted.now)))
+        return _all(taken)
+
+    def _take_each(self, candidates: Sequence[Candidate], reading: GateReading, wanted: ClaimTry) -> Taken:
+        """Claim these one by one, where there is no gate to check."""
+        return _all(self._pools.each(lambda candidate: self._take_alone(candidate, reading, wanted), candidates))
+
+    def _take_alone(self, candidate: Candidate, reading: GateReading, wanted: ClaimTry) -> Taken:
+        retry_for = min(SHORT_RETRY, reading.left)
+        if retry_for <= 0:  # the gate was read too long ago
+            return self._take_together([candidate], reading, wanted)
+        try:
+            parts = claim_parts(self._table, key_of(candidate.item), candidate.change)
+            self._client.write(parts, retry_for=retry_for, give_way=wanted.give_way)
+        except ConditionFailed as failed:
+            return self._taken([candidate] if _is_ours(failed.which.get(0), wanted.claim) else [])
+        except Throttled:
+            return Taken([], throttled=True)
+        return self._taken([candidate])
+
+    def _take_together(self, candidates: Sequence[Candidate], reading: GateReading, wanted: ClaimTry) -> Taken:
+        """Claim these in one transaction that checks the gate; without those that somebody else was quicker to take."""
+        left, throttled = list(candidates), False
+        ours: list[Candidate] = []
+        for _ in range(MAX_TRIES):
+            if not left:
+                break
+            parts, owners = [self._pause_gate.check(reading)], [-1]
+            for number, candidate in enumerate(left):
+                new = claim_parts(self._table, key_of(candidate.item), candidate.change)
+                parts, owners = [*parts, *new], [*owners, *[number] * len(new)]
+            try:
+                self._client.write(parts, retry_for=SHORT_RETRY, give_way=wanted.give_way)
+            except ConditionFailed as failed:
+                if 0 in failed.which:
+                    return self._taken(ours, throttled=throttled, outdated=True)
+                gone = {owners[part] for part in failed.which}
+                ours += [left[owners[part]] for part, item in failed.which.items() if _is_ours(item, wanted.claim)]
+            except Throttled as error:
+                throttled = True
+                gone = {owners[part] for part in error.which} or set(range(len(left)))
+            else:
+                ours, left = [*ours, *left], []
+                break
+            left = [candidate for number, candidate in enumerate(left) if number not in gone]
+        return self._taken(ours, throttled=throttled or bool(left))
+
+    def _taken(self, ours: Sequence[Candidate], *, throttled: bool = False, outdated: bool = False) -> Taken:
+        for candidate in ours:
+            self._last_keys.put(id_of(candidate.item), key_of(candidate.item))
+        return Taken([candidate.claimed for candidate in ours], throttled, outdated)
+
+    def _let_through(self, items: Sequence[Item], now: datetime) -> list[Item]:
+        """The claimed items that nothing blocks by now; there may be a gate since, so the others are put back."""
+        gate = self._pause_gate.read(now).gate
+        blocked = [item for item in items if gate.blocks(*_scope(item))]
+        for job in self._reader.jobs(blocked):
+            self._put_back(job, now)
+        return [item for item in items if item not in blocked]
 
 
-def _all(took: Sequence[Took]) -> Took:
-    """What several have got, together."""
-    items = [item for one in took for item in one.items]
-    return Took(items, any(one.crowded for one in took), any(one.outdated for one in took))
+def _groups(candidates: Sequence[Candidate], size: int) -> list[Sequence[Candidate]]:
+    return [candidates[start : start + size] for start in range(0, len(candidates), size)]
 
 
-def _is_ours(there: Item | None, claim: Claim) -> bool:
-    """Whether a claim was refused because it had been there before, and its answer was lost."""
-    return there is not None and there.get("lease_token", {}).get("S") == claim.token
+def _all(taken: Sequence[Taken]) -> Taken:
+    """What several writes have got, together."""
+    items = [item for one in taken for item in one.items]
+    return Taken(items, any(one.throttled for one in taken), any(one.outdated for one in taken))
+
+
+def _is_ours(item: Item | None, claim: Claim) -> bool:
+    """Whether a write was refused because the same one had been applied before, and its answer was lost."""
+    return item is not None and item.get("lease_token", {}).get("S") == claim.token
 
 
 def _scope(item: Item) -> tuple[str, str, str]:
@@ -238,32 +250,37 @@ def _scope(item: Item) -> tuple[str, str, str]:
     return at.get("tenant", "default"), at.get("queue", "default"), at["job_type"]
 
 
-# --------------------------------------------------------------------------------------------- claim
+# ------------------------------------------------------------------------------------ what is written
+
+CLEARED = ("started_at", "progress")  # they were about the attempt before
 
 
-TAKEN_AWAY = ("started_at", "progress")  # by a claim: they told of the attempt before
+def _candidate(item: Item, wanted: ClaimTry) -> Candidate:
+    claim = wanted.claim
+    change = lifecycle.claim(job_from(item), wanted.now, worker=claim.worker, token=claim.token, lease=claim.lease)
+    return Candidate(item, change)
 
 
-def taking(job: Job, claim: Claim, now: datetime) -> Item:
-    """What a claim sets in the due item of this job."""
-    said = {
-        "status": State.RUNNING,
-        "claims": job.attempt + 1,
-        "revision": job.revision + 1,
-        "claimed_at": now,
-        "lock_expires_at": now + timedelta(seconds=claim.lease),
-        "lease_token": claim.token,
-        "locked_by": claim.worker,
+def claimed_attributes(job: Job) -> Item:
+    """What a claim sets in a due item, from the job as the claim leaves it."""
+    fields = {
+        "status": job.state,
+        "claims": job.attempt,
+        "revision": job.revision,
+        "claimed_at": job.claimed_at,
+        "lock_expires_at": job.lease_until,
+        "lease_token": job.lease_token,
+        "locked_by": job.worker,
     }
-    return {name: value_of(value) for name, value in said.items()}
+    return {name: value_of(value) for name, value in fields.items()}
 
 
-def take(table: Table, job: Job, claim: Claim, place: Place, now: datetime) -> list[Part]:
-    """A claim of one job."""
-    tests = [state_is(State.PENDING), revision_is(job.revision)]
-    parts = [update(table, place, taking(job, claim, now), TAKEN_AWAY, tests)]
-    if job.key_scope is Scope.PENDING:
-        parts.append(free_key(table, job))
-    if table.audit_all:
-        parts += trail(table, Event(job.id, job.revision + 1, now, EventKind.CLAIMED, claim.worker, "", job.tenant))
+def claim_parts(table: TableInfo, key: ItemKey, change: Change) -> list[Part]:
+    """The claim of one job, behind the condition that nobody has changed it since it was read."""
+    tests = [state_is(State.PENDING), revision_is(change.before.revision)]
+    parts = [update(table, key, claimed_attributes(change.after), CLEARED, tests)]
+    if change.frees_key:
+        parts.append(free_key(table, change.before))
+    if change.audited(table.audit_all):
+        parts += event_parts(table, change.event)
     return parts

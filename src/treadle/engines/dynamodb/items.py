@@ -1,8 +1,8 @@
-"""How a job lies in the table: items, their keys, and what becomes too large for one.
+"""What lies in the table: items, their typed values, and the keys under which everything is found.
 
-A pending or running job is a *due item*: its partition is a slot's (slots.py), its sort key its due time and id. An *id
-item* beside it proves that the id was taken, says where the due item is and becomes the record once the job has
-finished. A field that is left at its default is left out, so a plain job is eight attributes.
+A pending or running job is a *due item*: its partition belongs to a slot (ranges.py), its sort key is its due time and
+id. An *id item* beside it proves that the id is taken, says where the due item is, and becomes the record of the job
+once the job has ended. A *list entry* is an item without content: its key says all there is to say.
 """
 
 from collections.abc import Mapping
@@ -16,84 +16,29 @@ from treadle.model import Job
 Value = dict[str, Any]
 """A value as DynamoDB writes it: {"S": "text"}, {"N": "1"}."""
 Item = dict[str, Value]
-LONGEST_NAME = 900  # bytes; a sort key holds 1,024
-LONGEST_PART = 400  # bytes of one name in a sort key that begins with it
+
+MAX_NAME_BYTES = 900  # of a whole sort key; DynamoDB takes 1,024
+MAX_PART_BYTES = 400  # of one name at the beginning of a sort key
 
 
-class Place(NamedTuple):
-    """The key of an item."""
+class ItemKey(NamedTuple):
+    """The key of an item: its partition and its place in it."""
 
     pk: str
     sk: str
 
     @property
-    def key(self) -> Item:
+    def attributes(self) -> Item:
         return {"PK": {"S": self.pk}, "SK": {"S": self.sk}}
 
 
-class Slot(NamedTuple):
-    """A range of due jobs: of a queue, a lane and a priority.
-
-    What a claim met and could not take lies apart: filed by task and version, or parked by tenant too.
-    """
-
-    queue: str
-    lane: str
-    priority: int
-    hashed: bool = False  # the lane is a number that many lanes share
-    task: str = ""
-    version: int = 0
-    tenant: str = ""
-
-    @property
-    def name(self) -> str:
-        lane = f"~{self.lane}" if self.hashed else _quoted(self.lane)
-        filed = f"#{_quoted(self.task)}@{self.version}" if self.task else ""
-        parked = f"#{_quoted(self.tenant)}" if self.tenant else ""
-        return _short(f"{_quoted(self.queue)}#{lane}#{self.priority}{filed}{parked}")
-
-    @property
-    def place(self) -> Place:
-        """Where it is written down."""
-        return Place("slots", self.name)
-
-    def partition(self, shard: int) -> str:
-        plain = self == PLAIN and shard == 0
-        return "job" if plain else f"job#{self.name}#{shard}"
+def key_of(item: Mapping[str, Value]) -> ItemKey:
+    return ItemKey(item["PK"]["S"], item["SK"]["S"])
 
 
-PLAIN = Slot("default", "", 0)
-GATE = Place("slots", "gate")  # the version of the gate, in the partition that every claim reads; no slot is named so
-
-
-def due_place(job: Job, slot: Slot, shards: int) -> Place:
-    """Where a due item of this job goes now."""
-    return Place(slot.partition(crc32(job.id.encode()) % shards), f"scheduled#{text_of(job.due_at)}#{job.id}")
-
-
-def id_place(job_id: str, spread: int) -> Place:
-    """Where the id item of a job is, for ever: told by the id alone."""
-    return Place(f"id#{crc32(job_id.encode()) % spread:02x}", job_id)
-
-
-def key_place(tenant: str, task: str, key: str) -> Place:
-    return Place(f"key#{_short(f'{_quoted(tenant)}#{_quoted(task)}#{_quoted(key)}')}", "key")
-
-
-def part_of(name: str) -> str:
-    """A name as the beginning of a sort key: quoted, and short enough that others fit behind it."""
-    quoted = _quoted(name)
-    return quoted if len(quoted.encode(errors="replace")) <= LONGEST_PART else f"~{sha256(name.encode()).hexdigest()}"
-
-
-def _quoted(text: str) -> str:
-    """A name as a part of a key; the signs between the parts are written otherwise."""
-    return text.replace("%", "%25").replace("#", "%23").replace("~", "%7E")
-
-
-def _short(name: str) -> str:
-    """The name, or its digest where a sort key could not hold it."""
-    return name if len(name.encode(errors="replace")) <= LONGEST_NAME else f"#{sha256(name.encode()).hexdigest()}"
+def id_of(item: Mapping[str, Value]) -> str:
+    """The id of the job that a due item, an id item or a list entry is about."""
+    return str(item["SK"]["S"]).rpartition("#")[2]
 
 
 # -------------------------------------------------------------------------------------------- values
@@ -110,15 +55,14 @@ def time_of(text: str | None) -> datetime | None:
     return moment_of(text) if text else None
 
 
-def holder_of(key: Mapping[str, Value] | None) -> str | None:
-    """The id of the job that a key item is for."""
-    return key["job"]["S"] if key and "job" in key else None
-
-
 def moment_of(text: str) -> datetime:
-    """A stored time; one without a zone, by another program, is UTC."""
+    """A stored time; one without a zone, written by another program, is UTC."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def day_of(moment: datetime | None) -> str:
+    return text_of(moment)[:10]
 
 
 def value_of(value: Any) -> Value:
@@ -132,49 +76,125 @@ def value_of(value: Any) -> Value:
         case datetime():
             return {"S": text_of(value)}
         case _:
-            raise ValueError(f"{value!r} has no place in an item")
+            raise ValueError(f"{value!r} cannot be stored in an item")
 
 
 def plain(item: Mapping[str, Value]) -> dict[str, Any]:
-    """An item's attributes as plain values; numbers as they are written."""
+    """An item's attributes as plain values; numbers stay text."""
     return {name: next(iter(value.values())) for name, value in item.items() if "NULL" not in value}
 
 
-def id_of(item: Mapping[str, Value]) -> str:
-    return str(item["SK"]["S"]).rpartition("#")[2]
+# -------------------------------------------------------------------------------------- keys of jobs
 
 
-def place_of(item: Mapping[str, Value]) -> Place:
-    return Place(item["PK"]["S"], item["SK"]["S"])
+class Slot(NamedTuple):
+    """A range of due jobs: those of a queue, a lane and a priority.
+
+    A job that claims may not take lies in another slot, where they skip it: parked by task and version, or by task,
+    version and tenant.
+    """
+
+    queue: str
+    lane: str
+    priority: int
+    hashed: bool = False  # the lane is a number that many lanes share
+    task: str = ""
+    version: int = 0
+    tenant: str = ""
+
+    @property
+    def name(self) -> str:
+        lane = f"~{self.lane}" if self.hashed else _quoted(self.lane)
+        by_task = f"#{_quoted(self.task)}@{self.version}" if self.task else ""
+        by_tenant = f"#{_quoted(self.tenant)}" if self.tenant else ""
+        return _short(f"{_quoted(self.queue)}#{lane}#{self.priority}{by_task}{by_tenant}")
+
+    @property
+    def key(self) -> ItemKey:
+        """The item that says that this slot exists."""
+        return ItemKey("slots", self.name)
+
+    def partition(self, shard: int) -> str:
+        is_plain = self == PLAIN and shard == 0
+        return "job" if is_plain else f"job#{self.name}#{shard}"
 
 
-def pointed(item: Mapping[str, Value]) -> Place | None:
-    """Where an id item says the due item is; None once the job has finished."""
-    return Place(item["job_pk"]["S"], item["job_sk"]["S"]) if "job_pk" in item else None
+PLAIN = Slot("default", "", 0)
+GATE = ItemKey("slots", "gate")  # the gate's version, in the partition that every claim reads; no slot has this name
 
 
-def lines(spread: int) -> int:
-    """Over how many partitions a list is spread whose lines are written seldom."""
+def due_key(job: Job, slot: Slot, shards: int) -> ItemKey:
+    """The key that a due item of this job gets now."""
+    return ItemKey(slot.partition(crc32(job.id.encode()) % shards), f"scheduled#{text_of(job.due_at)}#{job.id}")
+
+
+def id_key(job_id: str, spread: int) -> ItemKey:
+    """The key of a job's id item: the id alone decides it, for ever."""
+    return ItemKey(f"id#{crc32(job_id.encode()) % spread:02x}", job_id)
+
+
+def pointer(due: ItemKey) -> Item:
+    """What an id item says while its job has not ended: where the due item is."""
+    return {"job_pk": {"S": due.pk}, "job_sk": {"S": due.sk}}
+
+
+def pointed_key(item: Mapping[str, Value]) -> ItemKey | None:
+    """Where an id item says the due item is; None once the job has ended."""
+    return ItemKey(item["job_pk"]["S"], item["job_sk"]["S"]) if "job_pk" in item else None
+
+
+def unique_key(tenant: str, task: str, key: str) -> ItemKey:
+    """The item that says which job holds a unique key."""
+    return ItemKey(f"key#{_short(f'{_quoted(tenant)}#{_quoted(task)}#{_quoted(key)}')}", "key")
+
+
+def holder_of(item: Mapping[str, Value] | None) -> str | None:
+    """The id of the job that holds a unique key, from the key's item."""
+    return item["job"]["S"] if item and "job" in item else None
+
+
+# -------------------------------------------------------------------------------------- keys of lists
+
+
+def list_partitions(spread: int) -> int:
+    """Over how many partitions a list is spread whose entries are written seldom."""
     return min(spread, 8)
 
 
-def ended_place(job: Job, spread: int) -> Place:
-    """The line of a failed or cancelled job in the list of its state, by the time it ended."""
-    return Place(f"{job.state}#{_share(job.id, lines(spread))}", f"{text_of(job.finished_at)}#{job.id}")
+def ended_key(job: Job, spread: int) -> ItemKey:
+    """The entry of a failed or cancelled job in the list of its state, by the time it ended."""
+    return ItemKey(f"{job.state}#{share_of(job.id, list_partitions(spread))}", f"{text_of(job.finished_at)}#{job.id}")
 
 
-def expiry_place(job: Job, spread: int) -> Place:
-    return Place(f"expires#{_share(job.id, lines(spread))}", f"{text_of(job.expires_at)}#{job.id}")
+def expiry_key(job: Job, spread: int) -> ItemKey:
+    return ItemKey(f"expires#{share_of(job.id, list_partitions(spread))}", f"{text_of(job.expires_at)}#{job.id}")
 
 
-def cost_place(job: Job, spread: int) -> Place:
-    """What an ended job has cost, by the day it ended. One line a job: who runs it again takes the old one away."""
-    return Place(f"cost#{day_of(job.finished_at)}#{_share(job.id, lines(spread))}", f"{part_of(job.tenant)}#{job.id}")
+def cost_key(job: Job, spread: int) -> ItemKey:
+    """What an ended job has cost, by the day it ended. There is one a job: a retry takes the old one away."""
+    share = share_of(job.id, list_partitions(spread))
+    return ItemKey(f"cost#{day_of(job.finished_at)}#{share}", f"{part_of(job.tenant)}#{job.id}")
 
 
-def day_of(moment: datetime | None) -> str:
-    return text_of(moment)[:10]
-
-
-def _share(job_id: str, partitions: int) -> str:
+def share_of(job_id: str, partitions: int) -> str:
+    """Which of so many partitions has what is written of a job."""
     return f"{crc32(job_id.encode()) % partitions:02x}"
+
+
+# ------------------------------------------------------------------------------------ names in a key
+
+
+def part_of(name: str) -> str:
+    """A name as the beginning of a sort key: quoted, and short enough that others fit behind it."""
+    quoted = _quoted(name)
+    return quoted if len(quoted.encode(errors="replace")) <= MAX_PART_BYTES else f"~{sha256(name.encode()).hexdigest()}"
+
+
+def _quoted(text: str) -> str:
+    """A name as one part of a key: the characters that separate parts are escaped."""
+    return text.replace("%", "%25").replace("#", "%23").replace("~", "%7E")
+
+
+def _short(name: str) -> str:
+    """The name, or its digest where a sort key could not hold it."""
+    return name if len(name.encode(errors="replace")) <= MAX_NAME_BYTES else f"#{sha256(name.encode()).hexdigest()}"

@@ -1,43 +1,46 @@
-"""Deleting jobs that ended long ago, with all that belongs to them but their trail."""
+"""Deleting jobs that ended long ago, with everything that belongs to them except their events."""
 
+import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from treadle.engines.dynamodb.client import Client, Crowded, Failed
+from treadle.engines.dynamodb.client import Client
+from treadle.engines.dynamodb.connection import ConditionFailed, Throttled
 from treadle.engines.dynamodb.items import (
     Item,
-    Place,
+    ItemKey,
     holder_of,
+    id_key,
     id_of,
-    id_place,
-    key_place,
-    lines,
-    place_of,
+    key_of,
+    list_partitions,
     plain,
-    pointed,
+    pointed_key,
     text_of,
+    unique_key,
 )
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.queries import Reader
 from treadle.engines.dynamodb.rows import job_from
-from treadle.engines.dynamodb.writes import Part, Table, delete, list_parts, revision_is, state_is
+from treadle.engines.dynamodb.writes import Part, TableInfo, delete, list_parts, revision_is, state_is
 from treadle.engines.values import LISTED, Retention
 from treadle.model import Job, State
 
-PAGE = 200
-PAGES = 5  # of records, of one partition, that one call walks
-ROUND = 6 * 3600.0  # seconds between two walks over what was kept
-PIECES = 80  # that one transaction takes along
+PRUNE_PAGE = 200
+MAX_PAGES = 5  # of one partition, that one call walks through
+RESTART_INTERVAL = 6 * 3600.0  # seconds after which a walk begins at the oldest job again
+FULL_WALK_CHANCE = 1 / 1440  # of a call; a worker prunes every minute
+MAX_PIECES = 80  # that one transaction deletes
 
 
-class Look(NamedTuple):
-    """What is looked for in each partition: jobs of a state that may go, so many, in so many pages (None: all)."""
+class PruneScan(NamedTuple):
+    """What is looked for in each partition: so many jobs of a state, in so many pages (None: all)."""
 
     state: State
-    cutoff: datetime  # when they ended at the latest
+    cutoff: datetime  # they ended before it
     keep: Retention
     now: datetime
     limit: int
@@ -47,11 +50,11 @@ class Look(NamedTuple):
         at = plain(item)
         age = self.keep.age(self.state, at.get("job_type", ""))
         ended = at.get("completed_at", "")
-        return bool(at.get("status") == self.state and age is not None and ended < text_of(back(self.now, age)))
+        return bool(at.get("status") == self.state and age is not None and ended < text_of(_back(self.now, age)))
 
 
 class Walked(NamedTuple):
-    """What a walk through one partition found, how far it came, and whether it left something for the next."""
+    """What a walk through one partition found, the sort key it reached, and whether it left pages for the next."""
 
     items: list[Item]
     reached: str
@@ -59,30 +62,36 @@ class Walked(NamedTuple):
 
 
 Reached = dict[tuple[State, int], str]
-"""How far each partition was walked."""
+"""The sort key that the walk through each partition has reached."""
 
 
-class Pruning:
+class Pruner:
     """Prunes one table.
 
-    Failed and cancelled jobs are found in their lists, in the order they ended. Succeeded ones are found among the
-    records, which lie in the order they were made: the walk goes on where it was, a few pages a call, and begins anew
-    every few hours, for some were kept then that may go now. So does a walk through a list where tasks have ages of
-    their own.
+    Failed and cancelled jobs are found in their lists, in the order they ended. Succeeded jobs are found among the
+    records, which lie in the order they were made: a walk continues where the last one ended, a few pages a call. It
+    begins again every few hours, because some jobs were kept then that may go now. So does the walk through a list when
+    tasks have their own ages.
+
+    In `real_time` our ids say when a job was made, and no job ends before that, so a walk can stop early. Ids that
+    others made do not, so now and then a call walks through everything; under a test's clock every call does.
     """
 
-    def __init__(self, client: Client, reader: Reader, table: Table, each: Each) -> None:
+    def __init__(self, client: Client, reader: Reader, table: TableInfo, each: Each, *, real_time: bool) -> None:
         self._client = client
         self._reader = reader
         self._table = table
         self._each = each
+        self._real_time = real_time
         self._reached: dict[frozenset[str] | None, Reached] = {}  # by the tasks that were asked for
-        self._anew_at = 0.0
+        self._restart_at = 0.0
 
-    def prune(self, keep: Retention, limit: int, now: datetime, *, everything: bool, to_the_end: bool) -> int:
-        """Delete up to `limit`; `everything`: look at all records, also at those whose id was made too late."""
-        if everything or time.monotonic() >= self._anew_at:
-            self._reached, self._anew_at = {}, time.monotonic() + ROUND
+    def prune(self, keep: Retention, limit: int, now: datetime, *, trust_ids: bool, to_the_end: bool) -> int:
+        """Delete up to `limit` jobs; `trust_ids`: `now` is the time by which ids are made."""
+        trust_ids = trust_ids and self._real_time
+        everything = not trust_ids or random.random() < FULL_WALK_CHANCE  # noqa: S311 - not a secret
+        if everything or time.monotonic() >= self._restart_at:
+            self._reached, self._restart_at = {}, time.monotonic() + RESTART_INTERVAL
         before = self._reached.setdefault(keep.only, {})
         gone, more = 0, True
         while more and gone < limit:
@@ -95,7 +104,7 @@ class Pruning:
     def _part(
         self, keep: Retention, limit: int, now: datetime, before: Reached, *, everything: bool
     ) -> tuple[int, bool]:
-        """A few pages of every partition: how many went, and whether pages are left that nobody has looked at."""
+        """A few pages of every partition: how many jobs were deleted, and whether there are pages left to walk."""
         old: list[Item] = []
         more = False
         walked: Reached = {}
@@ -104,110 +113,112 @@ class Pruning:
             if cutoff is None:
                 continue
             picky = state not in LISTED or keep.only is not None or any(state in ages for ages in keep.tasks.values())
-            look = Look(state, cutoff, keep, now, limit, PAGES if picky and not everything else None)
-            parts = self._walk(look, before)
+            scan = PruneScan(state, cutoff, keep, now, limit, MAX_PAGES if picky and not everything else None)
+            parts = self._walk(scan, before)
             old += [item for part in parts for item in part.items]
             more |= any(part.cut for part in parts)
-            if picky:  # it passes some that stay
+            if picky:  # the walk passes jobs that stay
                 walked.update({(state, number): part.reached for number, part in enumerate(parts)})
-        if len(old) <= limit and not everything:  # else those that are left are met the next time
+        if len(old) <= limit and not everything:  # else the next call finds those that are left
             before.update(walked)
         old.sort(key=lambda item: str(item["completed_at"]["S"]))
-        gone = sum(self._each(lambda item: self._forget(item, now), old[:limit]))
+        gone = sum(self._each(lambda item: self._delete(item, now), old[:limit]))
         return gone, more and (gone > 0 or not old)
 
-    def _walk(self, look: Look, before: Reached) -> list[Walked]:
+    def _walk(self, scan: PruneScan, before: Reached) -> list[Walked]:
         """Records of jobs of this state that may go, partition by partition."""
-        listed = look.state in LISTED
-        part, spread = (self._listed, lines(self._table.spread)) if listed else (self._succeeded, self._table.spread)
-        return self._each(lambda number: part(number, before.get((look.state, number), " "), look), range(spread))
+        walk, partitions = self._walk_records, self._table.spread
+        if scan.state in LISTED:
+            walk, partitions = self._walk_list, list_partitions(self._table.spread)
+        return self._each(lambda number: walk(number, before.get((scan.state, number), " "), scan), range(partitions))
 
-    def _listed(self, number: int, low: str, look: Look) -> Walked:
-        """Those of one list, by the time they ended; and how far it looked."""
+    def _walk_list(self, number: int, low: str, scan: PruneScan) -> Walked:
+        """The jobs of one list of failed or cancelled ones, by the time they ended."""
         found: list[Item] = []
         reached = low
-        high, size = text_of(look.cutoff), min(PAGE, look.limit)
-        pages = self._client.pages(f"{look.state}#{number:02x}", low=low, high=high, limit=size)
+        high, size = text_of(scan.cutoff), min(PRUNE_PAGE, scan.limit)
+        pages = self._client.pages(f"{scan.state}#{number:02x}", low=low, high=high, limit=size)
         for count, page in enumerate(pages, 1):
-            records = self._reader.items([id_of(line) for line in page])
-            found += self._free([record for record in records if look.wants(record)], look.now)
-            if len(found) >= look.limit:
+            records = self._reader.items([id_of(entry) for entry in page])
+            found += self._without_key([record for record in records if scan.wants(record)], scan.now)
+            if len(found) >= scan.limit:
                 break
             reached = page[-1]["SK"]["S"] if page else reached
-            if count == look.pages:
+            if count == scan.pages:
                 return Walked(found, reached, cut=True)
         return Walked(found, reached)
 
-    def _succeeded(self, number: int, low: str, look: Look) -> Walked:
-        """Records of succeeded jobs of one partition that may go, and how far it looked."""
+    def _walk_records(self, number: int, low: str, scan: PruneScan) -> Walked:
+        """The records of succeeded jobs in one partition, by the time they were made."""
         found: list[Item] = []
         reached = low
-        high = "~" if look.pages is None else _made_before(look.cutoff)
-        for count, page in enumerate(self._client.pages(f"id#{number:02x}", low=low, high=high, limit=PAGE), 1):
-            found += self._free([item for item in page if pointed(item) is None and look.wants(item)], look.now)
-            if len(found) > look.limit:
+        high = "~" if scan.pages is None else _made_before(scan.cutoff)
+        for count, page in enumerate(self._client.pages(f"id#{number:02x}", low=low, high=high, limit=PRUNE_PAGE), 1):
+            wanted = [item for item in page if pointed_key(item) is None and scan.wants(item)]
+            found += self._without_key(wanted, scan.now)
+            if len(found) > scan.limit:
                 break
             reached = page[-1]["SK"]["S"] if page else reached
-            if count == look.pages:
+            if count == scan.pages:
                 return Walked(found, reached, cut=True)
         return Walked(found, reached)
 
-    def _free(self, items: Sequence[Item], now: datetime) -> list[Item]:
-        """Those that do not hold their key any more."""
-        keys = self._client.get([place for item in items if (place := _key(item))])
+    def _without_key(self, items: Sequence[Item], now: datetime) -> list[Item]:
+        """Those that do not hold their unique key any more."""
+        keys = self._client.get([unique for item in items if (unique := _unique_key(item))])
 
         def holds(item: Item) -> bool:
-            key = keys.get(_key(item) or place_of(item))
+            key = keys.get(_unique_key(item) or key_of(item))
             if key is None or holder_of(key) != id_of(item):
                 return False
             return "until" not in key or key["until"]["S"] > text_of(now)
 
         return [item for item in items if not holds(item)]
 
-    def _forget(self, item: Item, now: datetime) -> int:
-        """Delete a finished job with all that belongs to it; how many jobs that was."""
+    def _delete(self, item: Item, now: datetime) -> int:
+        """Delete a finished job with everything that belongs to it; how many jobs that was."""
         job = job_from(item)
-        pieces = [place_of(piece) for page in self._client.pages(f"large#{job.id}", limit=1000) for piece in page]
-        parts = [*forgotten(self._table, job), *(delete(self._table, place) for place in pieces[:PIECES])]
+        pieces = [key_of(piece) for page in self._client.pages(f"large#{job.id}", limit=1000) for piece in page]
+        parts = [*pruned_parts(self._table, job), *(delete(self._table, piece) for piece in pieces[:MAX_PIECES])]
         try:
             self._client.write(parts)
-        except Failed:  # somebody retried it
+        except ConditionFailed:  # somebody retried it
             return 0
-        with suppress(Crowded):
-            self._client.delete(pieces[PIECES:])
-        key = _key(item)
-        if key is not None:  # of a window that is over; TTL would tidy it up too
-            with suppress(Failed, Crowded):
+        with suppress(Throttled):
+            self._client.delete(pieces[MAX_PIECES:])
+        unique = _unique_key(item)
+        if unique is not None:  # its window is over; time to live would delete it too
+            with suppress(ConditionFailed, Throttled):
                 over = [("job", "=", {"S": job.id}), ("until", "<=", {"S": text_of(now)})]
-                self._client.write([delete(self._table, key, over)])
+                self._client.write([delete(self._table, unique, over)])
         return 1
 
 
-def _key(item: Item) -> Place | None:
+def pruned_parts(table: TableInfo, job: Job) -> list[Part]:
+    """A finished job, deleted unless it has changed since it was read."""
+    parts = [delete(table, id_key(job.id, table.spread), [state_is(job.state), revision_is(job.revision)])]
+    return [*parts, *list_parts(table, job, None)]
+
+
+def _unique_key(item: Item) -> ItemKey | None:
     at = plain(item)
-    return key_place(at.get("tenant", "default"), at["job_type"], at["key"]) if "key" in at else None
+    return unique_key(at.get("tenant", "default"), at["job_type"], at["key"]) if "key" in at else None
 
 
 def _latest(keep: Retention, state: State, now: datetime) -> datetime | None:
-    """When a job of this state ended at the latest that may go, whatever its task; None: all are kept."""
+    """A job of this state that ended later is kept, whatever its task; None: all are kept."""
     ages = [keep.states.get(state), *(ages.get(state) for ages in keep.tasks.values())]
-    return max((back(now, age) for age in ages if age is not None), default=None)
+    return max((_back(now, age) for age in ages if age is not None), default=None)
 
 
 def _made_before(moment: datetime) -> str:
-    """The highest id that can have been made by then: our ids tell when they were made."""
+    """The highest id that can have been made by then: our ids say when they were made."""
     stamp = f"{max(0, int(moment.timestamp() * 1000)):012x}"
     return f"{stamp[:8]}-{stamp[8:]}-~"
 
 
-def back(now: datetime, age: timedelta) -> datetime:
+def _back(now: datetime, age: timedelta) -> datetime:
     try:
         return now - age
     except OverflowError:
         return datetime.min.replace(tzinfo=now.tzinfo)
-
-
-def forgotten(table: Table, job: Job) -> list[Part]:
-    """A finished job, deleted unless it has changed since it was read."""
-    parts = [delete(table, id_place(job.id, table.spread), [state_is(job.state), revision_is(job.revision)])]
-    return [*parts, *list_parts(table, job, None)]

@@ -1,4 +1,8 @@
-"""How a record lies in the table: an item in its kind's partition, its fields by their names, None left out."""
+"""How jobs and records are written as items, and read from them.
+
+A field of a job that has its default is left out, so a plain job has eight attributes. A record is an item in the
+partition of its kind, its fields by their names, None left out.
+"""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +11,7 @@ from typing import Any
 
 from treadle.engines.dynamodb.items import (
     Item,
-    Place,
+    ItemKey,
     Value,
     id_of,
     moment_of,
@@ -17,7 +21,7 @@ from treadle.engines.dynamodb.items import (
     time_of,
     value_of,
 )
-from treadle.engines.dynamodb.pieces import check_text, spilling, text_item
+from treadle.engines.dynamodb.pieces import check_text, large_texts, text_item
 from treadle.engines.records import TABLES, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.rows import on_end_from, on_end_text, small
@@ -25,80 +29,8 @@ from treadle.model import UUID, Job, JobError, Progress, Reason, Scope, State
 from treadle.model.records import Record, Schedule, Seal
 from treadle.model.retry import Retry
 
-_FLOATS = frozenset(
-    name for kind in TABLES for name, said in kind.__annotations__.items() if said in (float, float | None)
-)
-
-
-def record_place(record: Record) -> Place:
-    table = table_of(record)
-    return Place(table.name, "#".join(_part(getattr(record, name)) for name in table.key))
-
-
-def tenant_range(tenant: str) -> tuple[str, str]:
-    """Between which sort keys the records of a tenant lie."""
-    return f"{_part(tenant)}#", f"{_part(tenant)}$"  # the sign that follows #
-
-
-def _part(value: str | int) -> str:
-    return f"{value:010d}" if isinstance(value, int) else part_of(value)
-
-
-def tick_place(schedule: Schedule) -> Place:
-    """Where it says when a schedule is due; one without a time comes first."""
-    return Place("ticks", f"{text_of(schedule.next_at)}#{record_place(schedule).sk}")
-
-
-def ticked(tick: Mapping[str, Value]) -> Place:
-    """Where the schedule of a tick is."""
-    return Place(TABLES[Schedule].name, str(tick["SK"]["S"]).partition("#")[2])
-
-
-def record_item(record: Record) -> Item:
-    """A record's attributes, without the keys; of a payload that is too large, what its pieces are found by."""
-    item: Item = {}
-    for name, value in zip(record._fields, record, strict=True):
-        said = stored_value(name, value)
-        if said is not None:
-            item[name] = said
-    if isinstance(record, Schedule) and (text := payload_of(record)) is not None:
-        del item["payload"]
-        item |= text_item("payload", text)
-    return item
-
-
-def stored_value(name: str, value: Any) -> Value | None:
-    """One field as an attribute; None if it is left out."""
-    said = value_from(name, value, lambda moment: moment)
-    return None if said is None else value_of(said)
-
-
-def payload_of(schedule: Schedule) -> bytes | None:
-    said = stored_value("payload", schedule.payload)
-    return None if said is None else str(said["S"]).encode()
-
-
-def record_from(kind: type[Any], item: Mapping[str, Value], payload: str | None = None) -> Any:
-    """The record in an item; `payload` is given if it is not in it."""
-    told = {**item, "payload": {"S": payload}} if payload is not None else item
-    if kind is Seal and "lines" in item:  # written before events were called events
-        told = {**item, "events": item["lines"]}
-    return read_record(kind, tuple(_plain(name, told.get(name)) for name in kind._fields), time_of)
-
-
-def _plain(name: str, value: Value | None) -> Any:
-    if value is None:
-        return None
-    [(kind, said)] = value.items()
-    if kind == "N":
-        return float(said) if name in _FLOATS else int(said)
-    return said
-
-
-# ---------------------------------------------------------------------------------------------- jobs
-
 _DEFAULTS = Job("", "", "", datetime.min.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC))
-# Attribute by attribute: what an item says that is not left at its default.
+# The attribute of each field that is written where it is not the default.
 _FIELDS = {
     "tenant": "tenant", "queue": "queue", "lane": "lane", "task_version": "task_version", "priority": "priority",
     "timeout": "timeout", "expires_at": "expires_at", "key": "key", "key_scope": "key_scope", "key_until": "key_until",
@@ -132,18 +64,18 @@ def attributes_of(job: Job) -> Item:
         item["on_end"] = {"S": on_end_text(job.on_end) or ""}
     if job.progress is not None:
         item["progress"] = {"S": small(job.progress) or ""}
-    for name, text in spilling(job).items():
+    for name, text in large_texts(job).items():
         item |= text_item(name, text)
     for value in item.values():
         check_text(value.get("S", ""))
     return item
 
 
-def job_from(item: Mapping[str, Value], spilled: Mapping[str, str] | None = None) -> Job:
-    """The job in a due item or a record; `spilled` has the texts that are not in it."""
+def job_from(item: Mapping[str, Value], texts: Mapping[str, str] | None = None) -> Job:
+    """The job in a due item or a record; `texts` are those that lie in pieces."""
     at = plain(item)
-    if spilled:
-        at.update(spilled)
+    if texts:
+        at.update(texts)
     error, progress = at.get("last_error"), at.get("progress")
     return Job(
         id_of(item),
@@ -195,12 +127,12 @@ def is_ours(item: Mapping[str, Value]) -> bool:
 def _error(text: str) -> JobError:
     try:
         return JobError(**json.loads(text))
-    except (ValueError, TypeError):  # another program's own words
+    except (ValueError, TypeError):  # written by another program
         return JobError("", text, "", 0, "")
 
 
 def _json_of(value: Value) -> str:
-    """JSON text of a value that another program has put as a map or a list."""
+    """JSON text of a value that another program has stored as a map or a list."""
     return json.dumps(_untyped(value), ensure_ascii=False, separators=(",", ":"))
 
 
@@ -229,3 +161,75 @@ def _retry(item: Mapping[str, Value]) -> Retry:
     attempts = int(item["max_attempts"]["N"]) if "max_attempts" in item else _RETRY.max_attempts
     base, jitter = number("base", _RETRY.base), number("jitter", _RETRY.jitter)
     return Retry(attempts, base or 0.0, number("cap", _RETRY.cap), jitter or 0.0)
+
+
+# ------------------------------------------------------------------------------------------- records
+
+_FLOATS = frozenset(
+    name for kind in TABLES for name, type_ in kind.__annotations__.items() if type_ in (float, float | None)
+)
+
+
+def record_key(record: Record) -> ItemKey:
+    table = table_of(record)
+    return ItemKey(table.name, "#".join(_part(getattr(record, name)) for name in table.key))
+
+
+def tenant_range(tenant: str) -> tuple[str, str]:
+    """Between which sort keys the records of a tenant lie."""
+    return f"{_part(tenant)}#", f"{_part(tenant)}$"  # $ is the character that follows #
+
+
+def _part(value: str | int) -> str:
+    return f"{value:010d}" if isinstance(value, int) else part_of(value)
+
+
+def tick_key(schedule: Schedule) -> ItemKey:
+    """The item that says when a schedule is due; one without a time comes first."""
+    return ItemKey("ticks", f"{text_of(schedule.next_at)}#{record_key(schedule).sk}")
+
+
+def ticked_key(tick: Mapping[str, Value]) -> ItemKey:
+    """The key of the schedule that a tick is for."""
+    return ItemKey(TABLES[Schedule].name, str(tick["SK"]["S"]).partition("#")[2])
+
+
+def record_item(record: Record) -> Item:
+    """A record's attributes, without the keys; of a payload that is too large, only what its pieces are found by."""
+    item: Item = {}
+    for name, value in zip(record._fields, record, strict=True):
+        stored = stored_value(name, value)
+        if stored is not None:
+            item[name] = stored
+    if isinstance(record, Schedule) and (text := payload_of(record)) is not None:
+        del item["payload"]
+        item |= text_item("payload", text)
+    return item
+
+
+def stored_value(name: str, value: Any) -> Value | None:
+    """One field as an attribute; None if it is left out."""
+    stored = value_from(name, value, lambda moment: moment)
+    return None if stored is None else value_of(stored)
+
+
+def payload_of(schedule: Schedule) -> bytes | None:
+    stored = stored_value("payload", schedule.payload)
+    return None if stored is None else str(stored["S"]).encode()
+
+
+def record_from(kind: type[Any], item: Mapping[str, Value], payload: str | None = None) -> Any:
+    """The record in an item; `payload` is given if it is not in it."""
+    fields = {**item, "payload": {"S": payload}} if payload is not None else item
+    if kind is Seal and "lines" in item:  # written before events were called events
+        fields = {**item, "events": item["lines"]}
+    return read_record(kind, tuple(_plain(name, fields.get(name)) for name in kind._fields), time_of)
+
+
+def _plain(name: str, value: Value | None) -> Any:
+    if value is None:
+        return None
+    [(kind, stored)] = value.items()
+    if kind == "N":
+        return float(stored) if name in _FLOATS else int(stored)
+    return stored

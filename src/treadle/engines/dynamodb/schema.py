@@ -1,26 +1,29 @@
-"""The table itself: made, checked, described."""
+"""The table itself: made, compared with what it should be, described; and what `treadle doctor` says about it."""
 
 import json
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from treadle.engines.dynamodb.client import Client, Crowded, Failed, Refused
-from treadle.engines.dynamodb.items import GATE, Place
-from treadle.errors import EngineUnavailable, SchemaError
+from treadle.engines.dynamodb.client import Client
+from treadle.engines.dynamodb.connection import ConditionFailed, Throttled, ValueRefused
+from treadle.engines.dynamodb.items import GATE, ItemKey
+from treadle.engines.values import Finding
+from treadle.errors import EngineError, EngineUnavailable, SchemaError
 
-VERSION = 1
-META = Place("meta", "meta")
-SPREAD = 64  # partitions of id items: each carries about 250 jobs a second, and a list asks each of them
-MIGRATION = "0001_table"
-CREATION = 60.0  # seconds a new table may take
+LAYOUT_VERSION = 1
+META = ItemKey("meta", "meta")
+DEFAULT_SPREAD = 64  # partitions of id items: each takes about 250 jobs a second, and a list reads each of them
+MIGRATION_NAME = "0001_table"
+CREATION_TIMEOUT = 60.0  # seconds that a new table may take
+MAX_DRIFT = 1.5  # seconds; the server tells whole ones
 
 _TTL = "ttl"
 _KEYS = {"PK": "HASH", "SK": "RANGE"}
 
 
 def creation(name: str) -> dict[str, Any]:
-    """What CreateTable is asked for."""
+    """The body of CreateTable."""
     return {
         "TableName": name,
         "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "S"} for key in _KEYS],
@@ -31,40 +34,52 @@ def creation(name: str) -> dict[str, Any]:
 
 def create(client: Client, spread: int, *, gate: bool = False) -> bool:
     """Make the table and its first item; whether this call did it. With a `gate` from the start no pause waits."""
-    made = False
     live = describe(client)
     if live is not None and (wrong := _wrong_keys(live)):
-        raise SchemaError(f"{client.where} is none of ours: {'; '.join(wrong)}. Name another table")
-    if live is None:
-        try:
-            client.call("CreateTable", creation(client.table), patience=0)
-            made = True
-        except Crowded:  # somebody else makes it
-            pass
-    deadline = time.monotonic() + CREATION
-    while (describe(client) or {}).get("TableStatus") != "ACTIVE":
-        if time.monotonic() > deadline:
-            raise EngineUnavailable(f"{client.where} is still being made after {CREATION:g} s; repeating is safe")
-        time.sleep(0.2)
-    items = [{**META.key, "version": {"N": str(VERSION)}, "spread": {"N": str(spread)}}]
-    if gate:
-        items.append({**GATE.key, "version": {"N": "1"}, "ready": {"BOOL": True}})
-    new = {"TableName": client.table, "ConditionExpression": "attribute_not_exists(PK)"}
-    try:
-        client.write([{"Put": {**new, "Item": item}} for item in items])
-        made = True
-    except Failed:  # another process, or an earlier sending of ours
-        pass
+        raise SchemaError(f"{client.where} is not a treadle table: {'; '.join(wrong)}. Name another table")
+    made = live is None and _create_table(client)
+    _wait_until_active(client)
+    made = _put_first_items(client, spread, gate=gate) or made
     if _ttl(client) != _TTL:
-        said = {"Enabled": True, "AttributeName": _TTL}
-        client.call("UpdateTimeToLive", {"TableName": client.table, "TimeToLiveSpecification": said})
+        wanted = {"Enabled": True, "AttributeName": _TTL}
+        client.call("UpdateTimeToLive", {"TableName": client.table, "TimeToLiveSpecification": wanted})
     return made
 
 
+def _create_table(client: Client) -> bool:
+    try:
+        client.call("CreateTable", creation(client.table), retry_for=0)
+    except Throttled:  # somebody else is making it
+        return False
+    return True
+
+
+def _wait_until_active(client: Client) -> None:
+    deadline = time.monotonic() + CREATION_TIMEOUT
+    while (describe(client) or {}).get("TableStatus") != "ACTIVE":
+        if time.monotonic() > deadline:
+            raise EngineUnavailable(
+                f"{client.where} is still being made after {CREATION_TIMEOUT:g} s; repeating is safe"
+            )
+        time.sleep(0.2)
+
+
+def _put_first_items(client: Client, spread: int, *, gate: bool) -> bool:
+    items = [{**META.attributes, "version": {"N": str(LAYOUT_VERSION)}, "spread": {"N": str(spread)}}]
+    if gate:
+        items.append({**GATE.attributes, "version": {"N": "1"}, "ready": {"BOOL": True}})
+    new = {"TableName": client.table, "ConditionExpression": "attribute_not_exists(PK)"}
+    try:
+        client.write([{"Put": {**new, "Item": item}} for item in items])
+    except ConditionFailed:  # another process did, or an earlier request of ours
+        return False
+    return True
+
+
 def _ttl(client: Client) -> str | None:
-    """By which attribute items are deleted some time after their time is over."""
-    said = client.call("DescribeTimeToLive", {"TableName": client.table})["TimeToLiveDescription"]
-    return said.get("AttributeName") if said["TimeToLiveStatus"] in ("ENABLED", "ENABLING") else None
+    """The attribute that says when DynamoDB may delete an item."""
+    live = client.call("DescribeTimeToLive", {"TableName": client.table})["TimeToLiveDescription"]
+    return live.get("AttributeName") if live["TimeToLiveStatus"] in ("ENABLED", "ENABLING") else None
 
 
 def describe(client: Client) -> dict[str, Any] | None:
@@ -75,16 +90,21 @@ def describe(client: Client) -> dict[str, Any] | None:
 
 
 def spread_of(client: Client) -> int:
-    """Over how many partitions the id items lie; SchemaError if the table is not ours or is newer."""
+    """Over how many partitions the id items are spread; SchemaError if the table is not ours or is newer."""
     try:
         item = client.get([META]).get(META)
-    except Refused as error:
-        raise SchemaError(f"{client.where} is none of ours ({error}); its keys must be PK and SK, both text") from None
+    except ValueRefused as error:
+        message = f"{client.where} is not a treadle table ({error}); its keys must be PK and SK, both text"
+        raise SchemaError(message) from None
     if item is None:
-        raise SchemaError(f"{client.where} has no treadle in it; run `treadle migrate` (or set auto_migrate) first")
+        raise SchemaError(
+            f"{client.where} is not set up for treadle yet; run `treadle migrate` (or set auto_migrate) first"
+        )
     version = int(item["version"]["N"])
-    if version > VERSION:
-        raise SchemaError(f"{client.where} was made by a newer treadle (layout {version}, this one knows {VERSION})")
+    if version > LAYOUT_VERSION:
+        raise SchemaError(
+            f"{client.where} was made by a newer treadle (layout {version}, this one knows {LAYOUT_VERSION})"
+        )
     return int(item["spread"]["N"])
 
 
@@ -98,7 +118,7 @@ def differences(client: Client, *, quick: bool) -> list[str]:
         return []
     live = describe(client)
     if live is None:
-        return [f"{client.where} is not there; run `treadle migrate`"]
+        return [f"{client.where} does not exist; run `treadle migrate`"]
     found = _wrong_keys(live)
     if found:
         return found
@@ -124,3 +144,22 @@ def _wrong_keys(live: Mapping[str, Any]) -> list[str]:
 
 def as_text(name: str) -> str:
     return json.dumps(creation(name), indent=2) + "\n"
+
+
+def doctor(client: Client) -> list[Finding]:
+    try:
+        wrong = differences(client, quick=False)
+    except EngineUnavailable:
+        raise
+    except EngineError as error:  # a worker may do without that right
+        found = [Finding("warning", f"the table was not compared: {error}")]
+    else:
+        if wrong:
+            return [Finding("error", text) for text in wrong]
+        found = [Finding("ok", f"{client.where} is up to date")]
+    if client.drift is not None:
+        level = "warning" if abs(client.drift) > MAX_DRIFT else "ok"
+        seconds = f"{abs(client.drift):.0f} s"
+        found.append(Finding(level, f"this machine's clock and the server's differ by about {seconds}"))
+    found.append(Finding("ok", "there are no notifications here: workers find jobs by polling"))
+    return found

@@ -1,24 +1,34 @@
-"""What an enqueue, a claim and a change write: the parts of one transaction each, with the conditions they stand on.
+"""The parts of a transaction, the conditions they stand on, and the parts that several verbs write.
 
-The first part carries the fence of a change, so that whoever reads a refusal knows where to look.
+A change, a claim and an enqueue are one transaction each. The first part carries the fence, or the proof that an id is
+new, so a refusal shows by its number what was refused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from treadle.engines.dynamodb.items import Item, Place, Value, ended_place, expiry_place, id_place, key_place, value_of
+from treadle.engines.dynamodb.items import (
+    Item,
+    ItemKey,
+    Value,
+    ended_key,
+    expiry_key,
+    id_key,
+    pointer,
+    unique_key,
+    value_of,
+)
 from treadle.engines.values import LISTED
 from treadle.model import Job, State
 
 Part = dict[str, Any]
+"""One write or check of a transaction, as TransactWriteItems takes it: {"Put": {...}}."""
 Test = tuple[str, str, Value | None]
 """An attribute, how it is compared (=, < or <=), and with what; None: it must not be there."""
 
-COST_KEPT = 400 * 86_400  # seconds that the cost of an ended job is known
 
-
-class Table(NamedTuple):
+class TableInfo(NamedTuple):
     """What must be known of the table to write into it."""
 
     name: str
@@ -29,21 +39,21 @@ class Table(NamedTuple):
 # --------------------------------------------------------------------------------------------- parts
 
 
-def put(table: Table, place: Place, item: Item, *when: Sequence[Test]) -> Part:
-    return {"Put": {"TableName": table.name, "Item": {**item, **place.key}, **_condition(when)}}
+def put(table: TableInfo, key: ItemKey, item: Item, *when: Sequence[Test]) -> Part:
+    return {"Put": {"TableName": table.name, "Item": {**item, **key.attributes}, **_condition(when)}}
 
 
-def delete(table: Table, place: Place, *when: Sequence[Test]) -> Part:
-    return {"Delete": {"TableName": table.name, "Key": place.key, **_condition(when)}}
+def delete(table: TableInfo, key: ItemKey, *when: Sequence[Test]) -> Part:
+    return {"Delete": {"TableName": table.name, "Key": key.attributes, **_condition(when)}}
 
 
-def check(table: Table, place: Place, *when: Sequence[Test]) -> Part:
-    """Nothing is written, but all the rest only if this holds."""
-    return {"ConditionCheck": {"TableName": table.name, "Key": place.key, **_condition(when)}}
+def check(table: TableInfo, key: ItemKey, *when: Sequence[Test]) -> Part:
+    """Writes nothing; all other parts are written only if this holds."""
+    return {"ConditionCheck": {"TableName": table.name, "Key": key.attributes, **_condition(when)}}
 
 
 def update(
-    table: Table, place: Place, sets: Mapping[str, Value], removes: Iterable[str] = (), *when: Sequence[Test]
+    table: TableInfo, key: ItemKey, sets: Mapping[str, Value], removes: Iterable[str] = (), *when: Sequence[Test]
 ) -> Part:
     part = _condition(when)
     names, values = part.setdefault("ExpressionAttributeNames", {}), part.setdefault("ExpressionAttributeValues", {})
@@ -52,11 +62,11 @@ def update(
     expression = f"SET {', '.join(f'#{name} = :new_{name}' for name in sets)}"
     gone = ", ".join(f"#{name}" for name in removes)
     expression += f" REMOVE {gone}" if gone else ""
-    return {"Update": {"TableName": table.name, "Key": place.key, "UpdateExpression": expression, **part}}
+    return {"Update": {"TableName": table.name, "Key": key.attributes, "UpdateExpression": expression, **part}}
 
 
 def _condition(when: Sequence[Sequence[Test]]) -> dict[str, Any]:
-    """A condition: all tests of one of the groups hold."""
+    """A condition: all tests of at least one group hold."""
     names: dict[str, str] = {}
     values: dict[str, Value] = {}
     groups = []
@@ -73,18 +83,20 @@ def _condition(when: Sequence[Sequence[Test]]) -> dict[str, Any]:
         groups.append(" and ".join(tests))
     if not groups:
         return {}
-    said: dict[str, Any] = {"ConditionExpression": " or ".join(f"({group})" for group in groups)}
-    said["ExpressionAttributeNames"] = names
+    condition: dict[str, Any] = {"ConditionExpression": " or ".join(f"({group})" for group in groups)}
+    condition["ExpressionAttributeNames"] = names
     if values:
-        said["ExpressionAttributeValues"] = values
-    return said
+        condition["ExpressionAttributeValues"] = values
+    return condition
 
+
+# --------------------------------------------------------------------------------------------- tests
 
 ABSENT: Test = ("PK", "=", None)
 
 
-def there(place: Place) -> Test:
-    return ("SK", "=", {"S": place.sk})
+def there(key: ItemKey) -> Test:
+    return ("SK", "=", {"S": key.sk})
 
 
 def revision_is(revision: int) -> Test:
@@ -95,13 +107,16 @@ def state_is(state: State) -> Test:
     return ("status", "=", {"S": state.value})
 
 
-def pointer(place: Place) -> Item:
-    return {"job_pk": {"S": place.pk}, "job_sk": {"S": place.sk}}
+# --------------------------------------------------------------------------------------- unique keys
 
 
-def take_key(table: Table, job: Job, now: datetime, dead: str | None = None) -> Part:
-    """The job gets its key: if nobody has it, if its window is over, or if the job that has it (`dead`) is gone."""
-    home = id_place(job.id, table.spread)
+def unique_key_of(job: Job) -> ItemKey:
+    return unique_key(job.tenant, job.task, job.key or "")
+
+
+def take_key(table: TableInfo, job: Job, now: datetime, dead: str | None = None) -> Part:
+    """The job gets its key: if it is free, if its window is over, or if the job that holds it (`dead`) is gone."""
+    home = id_key(job.id, table.spread)
     item: Item = {"job": {"S": job.id}, "scope": {"S": job.key_scope or ""}, **pointer(home)}
     if job.key_until is not None:
         item["until"] = value_of(job.key_until)
@@ -109,27 +124,26 @@ def take_key(table: Table, job: Job, now: datetime, dead: str | None = None) -> 
     tests: list[list[Test]] = [[ABSENT], [("until", "<=", value_of(now))], [("job", "=", {"S": job.id})]]
     if dead is not None:
         tests.append([("job", "=", {"S": dead})])
-    return put(table, key_of(job), item, *tests)
+    return put(table, unique_key_of(job), item, *tests)
 
 
-def free_key(table: Table, job: Job) -> Part:
-    return delete(table, key_of(job), [ABSENT], [("job", "=", {"S": job.id})])
+def free_key(table: TableInfo, job: Job) -> Part:
+    return delete(table, unique_key_of(job), [ABSENT], [("job", "=", {"S": job.id})])
 
 
-def key_of(job: Job) -> Place:
-    return key_place(job.tenant, job.task, job.key or "")
+# --------------------------------------------------------------------------------------------- lists
 
 
-def list_parts(table: Table, before: Job | None, after: Job | None) -> Iterator[Part]:
-    """The lines of a job in the lists of failed and cancelled jobs and of those that expire; None: it is not there."""
-    had, has = _lines(table, before), _lines(table, after)
-    yield from (delete(table, place) for place in had if place not in has)
-    yield from (put(table, place, {}) for place in has if place not in had)
+def list_parts(table: TableInfo, before: Job | None, after: Job | None) -> Iterator[Part]:
+    """A job's entries in the lists of failed, cancelled and expiring jobs; None: the job is not there."""
+    had, has = _entries(table, before), _entries(table, after)
+    yield from (delete(table, key) for key in had if key not in has)
+    yield from (put(table, key, {}) for key in has if key not in had)
 
 
-def _lines(table: Table, job: Job | None) -> list[Place]:
+def _entries(table: TableInfo, job: Job | None) -> list[ItemKey]:
     if job is not None and job.state in LISTED:
-        return [ended_place(job, table.spread)]
+        return [ended_key(job, table.spread)]
     if job is not None and not job.state.final and job.expires_at is not None:
-        return [expiry_place(job, table.spread)]
+        return [expiry_key(job, table.spread)]
     return []
