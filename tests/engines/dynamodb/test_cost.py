@@ -51,7 +51,7 @@ def store_url() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _quick_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim that takes over a second looks at the gate again, for one more unit; none is so slow here."""
-    monkeypatch.setattr(gate, "GATE_READ", 3600.0)
+    monkeypatch.setattr(gate, "GATE_LIFETIME", 3600.0)
 
 
 @pytest.fixture

@@ -18,10 +18,9 @@ from tests.support.making import (
     running,
     settle,
 )
-from treadle.engines.dynamodb import engine as engine_module
-from treadle.engines.dynamodb import pruning
+from treadle.engines.dynamodb import retention
 from treadle.engines.dynamodb.items import id_of
-from treadle.engines.dynamodb.keeping import DEEP, PAGE
+from treadle.engines.dynamodb.leases import DEEP_PAGES, LEASE_PAGE
 from treadle.engines.values import JobFilter, Lease, Retention, Ruling
 from treadle.model import Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Released, Succeeded
@@ -166,24 +165,24 @@ def test_a_running_job_behind_thousands_of_pending_ones_is_found(engine, clock):
     job = running(engine)
     a_backlog(engine, clock, 3_000)
     clock.advance(seconds=LEASE)
-    pages = 3_000 // PAGE
-    assert looks_until_found(engine, job, pages // DEEP + 2) is not None
+    pages = 3_000 // LEASE_PAGE
+    assert looks_until_found(engine, job, pages // DEEP_PAGES + 2) is not None
 
 
 def test_the_slow_walk_begins_again_and_finds_what_ran_out_since(engine, clock):
     job = running(engine)
     a_backlog(engine, clock, 1_000)
-    for _ in range(3 * (1_000 // PAGE)):  # some rounds in which its lease is good
+    for _ in range(3 * (1_000 // LEASE_PAGE)):  # some rounds in which its lease is good
         assert engine.expired(limit=10) == []
     clock.advance(seconds=LEASE)
-    assert looks_until_found(engine, job, 1_000 // PAGE + 2) is not None
+    assert looks_until_found(engine, job, 1_000 // LEASE_PAGE + 2) is not None
 
 
 def test_one_look_reads_a_bounded_part_of_a_long_range(production, layer, make_engine, clock):
     a_backlog(make_engine(), clock, 3_000)
     layer.forget()
     production.expired(limit=10)
-    assert layer.count("Query") <= 2 + 4 + 2 + DEEP
+    assert layer.count("Query") <= 2 + 4 + 2 + DEEP_PAGES
 
 
 def test_running_jobs_at_the_head_are_all_found_however_many(engine, clock):
@@ -288,7 +287,7 @@ def test_an_expiry_is_found_within_two_seconds_in_production_too(production, clo
 @pytest.fixture
 def real(open_engine, far_url, layer, monkeypatch):
     """An engine by the machine's clock, which never looks at more than the ids tell it to."""
-    monkeypatch.setattr(engine_module, "SELDOM", 0.0)
+    monkeypatch.setattr(retention, "FULL_WALK_CHANCE", 0.0)
     engine = open_engine(far_url)
     engine.open()
     layer.forget()
@@ -331,15 +330,15 @@ def test_an_id_that_tells_no_time_is_pruned_too_in_the_end(real, monkeypatch):
     id = f"ff{str(uuid4())[2:]}"
     settle(real, claimed(real, enqueued(real, id=id)), Succeeded("1"))
     assert real.prune(ALL, limit=10) == 0  # most of the times
-    monkeypatch.setattr(engine_module, "SELDOM", 1.0)
+    monkeypatch.setattr(retention, "FULL_WALK_CHANCE", 1.0)
     assert real.prune(ALL, limit=10) == 1  # once in a while
     assert real.get([id]) == [None]
 
 
 @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
 def test_what_may_go_is_found_behind_many_pages_of_what_stays_if_it_is_walked_to_the_end(real, monkeypatch, state):
-    monkeypatch.setattr(pruning, "PAGE", 3)
-    monkeypatch.setattr(pruning, "PAGES", 2)
+    monkeypatch.setattr(retention, "PRUNE_PAGE", 3)
+    monkeypatch.setattr(retention, "MAX_PAGES", 2)
     for task, number in (("stays", 200), ("goes", 6)):
         real.enqueue([a_job(real.now(), task=task, retry=Retry(max_attempts=1)) for _ in range(number)])
         outcome = Succeeded("1") if state is State.SUCCEEDED else Failed(an_error(real.now()))
@@ -353,8 +352,8 @@ def test_what_may_go_is_found_behind_many_pages_of_what_stays_if_it_is_walked_to
 
 def test_walks_for_all_tasks_and_for_some_do_not_throw_each_other_back(real, monkeypatch):
     """As an app's prune and its own worker's do, which share an engine."""
-    monkeypatch.setattr(pruning, "PAGE", 3)
-    monkeypatch.setattr(pruning, "PAGES", 2)
+    monkeypatch.setattr(retention, "PRUNE_PAGE", 3)
+    monkeypatch.setattr(retention, "MAX_PAGES", 2)
     for task, number in (("stays", 100), ("goes", 4)):
         real.enqueue([a_job(real.now(), task=task) for _ in range(number)])
         real.turn([lifecycle.settle(job, Succeeded("1"), real.now()) for job in claim(real, number)])
@@ -404,13 +403,13 @@ def test_pruning_takes_everything_of_a_job_along_but_its_trail(engine, table, cl
 def test_a_job_that_is_retried_meanwhile_is_not_pruned(engine, table, clock, monkeypatch):
     job = ended(engine, State.FAILED)
     clock.advance(days=1)
-    forget = engine._pruning._forget
+    forget = engine._pruner._delete
 
     def late(item, now):
         engine.turn([lifecycle.retry(job, clock.now(), actor="ada")])
         return forget(item, now)
 
-    monkeypatch.setattr(engine._pruning, "_forget", late)
+    monkeypatch.setattr(engine._pruner, "_delete", late)
     assert engine.prune(ALL, limit=10) == 0
     assert [got.id for got in claim(engine)] == [job.id]
 
@@ -438,8 +437,8 @@ def test_the_oldest_go_first(engine, clock):
 
 def test_an_id_made_now_lies_below_the_bound_of_now():
     made = new_id()
-    assert made <= pruning._made_before(datetime.now().astimezone() + timedelta(milliseconds=5))
-    assert made > pruning._made_before(datetime.now().astimezone() - timedelta(seconds=5))
+    assert made <= retention._made_before(datetime.now().astimezone() + timedelta(milliseconds=5))
+    assert made > retention._made_before(datetime.now().astimezone() - timedelta(seconds=5))
 
 
 def test_jobs_that_keep_their_key_do_not_keep_others_from_being_pruned(engine, clock):

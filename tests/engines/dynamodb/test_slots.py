@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.making import a_job, an_error, claim, claimed, crashed, current, enqueued, race, running, settle
 from treadle import EngineUnavailable
-from treadle.engines.dynamodb import claims, client
-from treadle.engines.dynamodb.items import PLAIN, Place, Slot
+from treadle.engines.dynamodb import client, scan
+from treadle.engines.dynamodb.items import PLAIN, ItemKey, Slot
 from treadle.model import State
 from treadle.model.lifecycle import Failed, Succeeded
 
@@ -42,13 +42,13 @@ def drained(engine, **wish):
 
 
 def test_a_slot_is_written_down_before_its_first_job(open_engine, far_url, layer, table, clock, monkeypatch):
-    monkeypatch.setitem(client.Client.write.__kwdefaults__, "patience", 0.05)
+    monkeypatch.setitem(client.Client.write.__kwdefaults__, "retry_for", 0.05)
     engine = open_engine(far_url, clock=clock.now)
     layer.fail("TransactWriteItems")
     with pytest.raises(EngineUnavailable):
         enqueued(engine, queue="mail", lane="ada", priority=7)
     assert table.items("job") == []
-    assert table.places("slots") == [Place("slots", Slot("mail", "ada", 7).name)]
+    assert table.places("slots") == [ItemKey("slots", Slot("mail", "ada", 7).name)]
     layer.calm()
     layer.forget()
     enqueued(engine, queue="fax")
@@ -56,7 +56,7 @@ def test_a_slot_is_written_down_before_its_first_job(open_engine, far_url, layer
 
 
 def test_a_slot_that_could_not_be_written_down_gets_no_job(open_engine, far_url, layer, table, clock, monkeypatch):
-    monkeypatch.setitem(client.Client.write.__kwdefaults__, "patience", 0.05)
+    monkeypatch.setitem(client.Client.write.__kwdefaults__, "retry_for", 0.05)
     engine = open_engine(far_url, clock=clock.now)
     layer.fail("UpdateItem")
     with pytest.raises(EngineUnavailable):
@@ -124,7 +124,7 @@ def test_a_process_that_comes_later_finds_every_lane_and_makes_no_further_slot(c
 
 def test_a_job_without_a_lane_never_shares(crowded, table, clock):
     job = enqueued(crowded)
-    assert Place(*current_place(table, job)) == Place("job", f"scheduled#2026-01-01T12:00:00.000000Z#{job.id}")
+    assert ItemKey(*current_place(table, job)) == ItemKey("job", f"scheduled#2026-01-01T12:00:00.000000Z#{job.id}")
     assert [got.id for got in claim(crowded, lanes=[""])] == [job.id]
 
 
@@ -194,7 +194,7 @@ def test_a_claim_begins_at_a_random_shard(sharded, clock, monkeypatch):
     """Were it always the first, all workers would write to one partition until it is empty."""
     engine = sharded(4)
     engine.enqueue([a_job(clock.now()) for _ in range(200)])
-    monkeypatch.setattr(claims.random, "randrange", random.Random(7).randrange)
+    monkeypatch.setattr(scan.random, "randrange", random.Random(7).randrange)
     shards = [shard_of(job, 4) for _ in range(24) for job in claim(engine, 1)]
     assert set(shards) == {0, 1, 2, 3}
     assert max(map(shards.count, range(4))) <= 12
@@ -204,7 +204,7 @@ def test_a_claim_goes_on_to_the_next_shard_when_one_is_empty(sharded, clock, mon
     engine = sharded(4)
     jobs = [enqueued(engine) for _ in range(12)]
     starts = cycle(range(4))
-    monkeypatch.setattr(claims.random, "randrange", lambda _: next(starts))
+    monkeypatch.setattr(scan.random, "randrange", lambda _: next(starts))
     assert {job.id for job in claim(engine, 12)} == {job.id for job in jobs}
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support import dynamo_servers
 from tests.support.making import claim, claimed, enqueued, race, settle
 from treadle import EngineError, EngineUnavailable, SchemaError, Treadle
-from treadle.engines.dynamodb import client, table
+from treadle.engines.dynamodb import client, schema
 from treadle.engines.values import Ruling
 from treadle.model import State
 from treadle.model.lifecycle import Succeeded
@@ -89,7 +89,7 @@ def test_the_halves_are_one_table_before_and_nothing_after(url):
 def test_what_was_cut_off_after_the_table_was_made_is_done_by_the_next_migrate(open_engine, url, name):
     """Its first item and its TTL come after it."""
     engine = open_engine(url)
-    raw().create_table(**table.creation(name))
+    raw().create_table(**schema.creation(name))
     assert engine.migrate() == ["0001_table"]
     assert engine.check() == []
 
@@ -142,14 +142,14 @@ def test_a_table_that_is_long_in_the_making_is_waited_for_and_then_complained_of
             status = next(answers)
             if status is None:
                 raise SchemaError("not there")
-            return {"Table": {"TableStatus": status, **table.creation("t")}}
+            return {"Table": {"TableStatus": status, **schema.creation("t")}}
         return live(self, operation, body, **how)
 
     monkeypatch.setattr(client.Client, "call", call)
-    monkeypatch.setattr(table.time, "sleep", lambda _: None)
+    monkeypatch.setattr(schema.time, "sleep", lambda _: None)
     assert open_engine(url).migrate() == ["0001_table"]
     answers = iter([None, *["CREATING"] * 1000])
-    monkeypatch.setattr(table, "CREATION", 0.0)
+    monkeypatch.setattr(schema, "CREATION_TIMEOUT", 0.0)
     with pytest.raises(EngineUnavailable, match="still being made"):
         open_engine(url).migrate()
 
@@ -165,7 +165,7 @@ def test_open_without_a_table_says_what_to_do(open_engine, url, name):
 
 
 def test_open_of_a_table_without_treadle_in_it_says_what_to_do(open_engine, url, name):
-    raw().create_table(**table.creation(name))
+    raw().create_table(**schema.creation(name))
     with pytest.raises(SchemaError, match="`treadle migrate`"):
         open_engine(url).open()
 
@@ -191,12 +191,12 @@ def newer(name, version):
 @pytest.mark.parametrize("auto", [False, True])
 def test_a_table_of_a_newer_treadle_is_left_alone(open_engine, url, name, auto):
     open_engine(url).migrate()
-    newer(name, table.VERSION + 1)
+    newer(name, schema.LAYOUT_VERSION + 1)
     before = raw().scan(TableName=name)["Items"]
     for quick in (False, True):
         [said] = open_engine(url).check(quick=quick)
         assert "newer treadle" in said
-    with pytest.raises(SchemaError, match=rf"newer treadle \(layout {table.VERSION + 1}, this one knows"):
+    with pytest.raises(SchemaError, match=rf"newer treadle \(layout {schema.LAYOUT_VERSION + 1}, this one knows"):
         open_engine(url, auto_migrate=auto).open()
     assert raw().scan(TableName=name)["Items"] == before
 
@@ -252,7 +252,7 @@ def test_check_of_a_table_that_is_not_there_says_so_and_makes_nothing(open_engin
     for quick in (False, True):
         [said] = engine.check(quick=quick)
         assert f"table {name}" in said
-        assert "not there" in said
+        assert "does not exist" in said
     assert name not in raw().list_tables()["TableNames"]
 
 
@@ -275,7 +275,7 @@ def test_doctor_names_what_is_missing(open_engine, url, name):
     assert finding.level == "error"
     assert "treadle migrate" in finding.text
     engine.migrate()
-    newer(name, table.VERSION + 1)
+    newer(name, schema.LAYOUT_VERSION + 1)
     assert any(finding.level == "error" and "newer" in finding.text for finding in engine.doctor())
 
 
@@ -283,13 +283,13 @@ def test_doctor_names_what_is_missing(open_engine, url, name):
 def test_doctor_says_when_this_machines_clock_is_wrong(open_engine, url, monkeypatch, ahead, level):
     engine = open_engine(url)
     engine.migrate()
-    heed = client.Client._heed
+    heed = client.Client._note_drift
 
     def late(self, date):
         heed(self, date)
         self.drift = None if self.drift is None else self.drift + ahead
 
-    monkeypatch.setattr(client.Client, "_heed", late)
+    monkeypatch.setattr(client.Client, "_note_drift", late)
     [finding] = [finding for finding in engine.doctor() if "clock" in finding.text]
     assert finding.level == level
 
