@@ -58,12 +58,16 @@ def test_no_file_is_longer_than_one_sitting() -> None:
 
 
 def test_no_class_name_has_two_meanings() -> None:
+    """Two engines may call the same thing the same, once each."""
     places = defaultdict(list)
     for path, tree in trees():
+        room = name_of(path).split("/")
+        engine = room[1] if room[0] == "engines" and room[1] in ENGINES else ""
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                places[node.name].append(name_of(path))
-    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+                places[node.name].append((engine, name_of(path)))
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert {name: where for name, where in twice.items() if len({*dict(where)} - {""}) < len(where)} == {}
 
 
 def branches(function: ast.AST) -> int:

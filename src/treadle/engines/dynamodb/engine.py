@@ -15,7 +15,7 @@ from treadle.engines.dynamodb.audit import AuditTrail
 from treadle.engines.dynamodb.claim import Claimer
 from treadle.engines.dynamodb.client import Client
 from treadle.engines.dynamodb.cursors import Cursors
-from treadle.engines.dynamodb.enqueue import Enqueuer
+from treadle.engines.dynamodb.enqueue import EnqueueWriter
 from treadle.engines.dynamodb.gate import PauseGate
 from treadle.engines.dynamodb.items import ItemKey
 from treadle.engines.dynamodb.leases import Leases
@@ -104,7 +104,7 @@ class DynamoEngine:
         gate = PauseGate(client, table, ranges, pools.each, real_time=real_time)
         self._reader = reader = Reader(client, ranges, table.spread, pools.each)
         self._leases = Leases(client, table, reader, ranges, pools, last_keys, self._skew, real_time=real_time)
-        self._enqueuer = Enqueuer(client, table, reader, ranges, pools, self._leases.expect)
+        self._enqueuer = EnqueueWriter(client, table, reader, ranges, pools, self._leases.expect)
         self._settler = Settler(client, table, reader, ranges, cursors, pools, last_keys, self._enqueuer)
         put_back = self._settler.put_back
         self._claimer = Claimer(client, table, ranges, reader, pools, cursors, last_keys, gate, put_back)

@@ -28,7 +28,7 @@ class NotTogether(Exception):
     """These jobs cannot be stored in one transaction."""
 
 
-class Enqueuer:
+class EnqueueWriter:
     """Stores jobs in one table; `expect` is told when a job will expire."""
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from treadle.engines.dynamodb.audit import event_parts
 from treadle.engines.dynamodb.client import MAX_ITEMS, MAX_SORT_KEY, MAX_TRIES, Client
 from treadle.engines.dynamodb.connection import ConditionFailed, Throttled
-from treadle.engines.dynamodb.enqueue import Enqueuer
+from treadle.engines.dynamodb.enqueue import EnqueueWriter
 from treadle.engines.dynamodb.gate import GateRaise, PauseGate
 from treadle.engines.dynamodb.items import Item, ItemKey, key_of, text_of
 from treadle.engines.dynamodb.pieces import MAX_INLINE, joined, piece_keys, pieces_of
@@ -35,7 +35,7 @@ R = TypeVar("R", bound=Record)
 class Records:
     """The records of one table."""
 
-    def __init__(self, client: Client, table: TableInfo, enqueuer: Enqueuer, pause_gate: PauseGate) -> None:
+    def __init__(self, client: Client, table: TableInfo, enqueuer: EnqueueWriter, pause_gate: PauseGate) -> None:
         self._client = client
         self._table = table
         self._enqueuer = enqueuer

@@ -9,7 +9,7 @@ from treadle.engines.dynamodb.caller_items import CallerItems, first_of
 from treadle.engines.dynamodb.client import MAX_TRIES, SHORT_RETRY, Client
 from treadle.engines.dynamodb.connection import ConditionFailed, Throttled
 from treadle.engines.dynamodb.cursors import Cursors
-from treadle.engines.dynamodb.enqueue import Enqueuer
+from treadle.engines.dynamodb.enqueue import EnqueueWriter
 from treadle.engines.dynamodb.items import (
     Item,
     ItemKey,
@@ -62,7 +62,7 @@ class Settler:
         cursors: Cursors,
         pools: Pools,
         last_keys: Memory[ItemKey],
-        enqueuer: Enqueuer,
+        enqueuer: EnqueueWriter,
     ) -> None:
         self._client = client
         self._table = table

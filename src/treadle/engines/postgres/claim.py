@@ -21,7 +21,7 @@ MAX_PARKED = 1000  # jobs that one statement may park beside those that it claim
 HELD = f"select {JOB} from @.jobs where state = 'running' and lease_token = %s"
 
 
-class Turns:
+class TurnSender:
     """Takes turns, and remembers from one to the next what makes a claim cheap."""
 
     def __init__(self, store: Store) -> None:

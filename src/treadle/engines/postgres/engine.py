@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from treadle.engines.postgres import audit, queries, records, retention, rls
-from treadle.engines.postgres.claim import Turns
+from treadle.engines.postgres.claim import TurnSender
 from treadle.engines.postgres.clock import ServerClock
 from treadle.engines.postgres.connection import Connections, conninfo
 from treadle.engines.postgres.doctor import doctor
@@ -48,7 +48,7 @@ class PostgresEngine:
         self.server = server
         self.schema = schema.name
         self.session = store.session
-        self.turns = Turns(store)
+        self.turns = TurnSender(store)
         self._schema = schema
         self._store = store
         self._sweeper = Sweeper()
