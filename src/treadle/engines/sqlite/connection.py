@@ -238,7 +238,7 @@ def retry_locked(deadline: float, attempt: Callable[[], T]) -> T:
             # some errors of the sqlite3 module itself carry no code
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _BUSY or time.monotonic() >= deadline:
                 raise
-        time.sleep(random.uniform(0.0005, 0.005))  # noqa: S311 - spreads those who wait, keeps no secret
+        time.sleep(random.uniform(0.0005, 0.005))  # noqa: S311 - a pause, not a secret
 
 
 class Savepoint:

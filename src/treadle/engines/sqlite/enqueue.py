@@ -16,9 +16,9 @@ from treadle.engines.sqlite.audit import ADD_EVENTS
 from treadle.engines.sqlite.connection import DATA_ERRORS, run
 from treadle.engines.sqlite.keys import FREE_DEAD_KEYS, HOLDERS, TAKE_KEYS, key_row
 from treadle.engines.sqlite.queries import BY_IDS
-from treadle.engines.sqlite.rows import IDS, job_from, micros, packed, row_from, unpack
+from treadle.engines.sqlite.rows import IDS, event_row, job_from, packed, row_from, unpack
 from treadle.engines.values import Receipt
-from treadle.model import EventKind, Job
+from treadle.model import Event, EventKind, Job
 
 # An id that ever existed is not taken again: a repeated enqueue must not run a finished job twice.
 INSERT = f"""
@@ -57,12 +57,7 @@ def enqueue_script(jobs: Sequence[Job], now: datetime, *, audit_all: bool) -> Sc
     keyed = [job for job in stored.values() if job.key is not None]
     first = (yield from _take_keys(keyed, now)) if keyed else {}
     new = [job for job in stored.values() if job.id not in first]
-    created = {row[0] for row in (yield INSERT, packed([row_from(job)[: len(NEW)] for job in new]))}
-    if audit_all:
-        yield (
-            ADD_EVENTS,
-            packed([(id_, 0, micros(now), EventKind.ENQUEUED, "enqueue", "", stored[id_].tenant) for id_ in created]),
-        )
+    created = yield from _insert(new, now, audit_all)
     first |= {job.id: job.id for job in new if job.id not in created}
     return receipts_of(jobs, stored, created, (yield from _read(first)) if first else {})
 
@@ -75,6 +70,19 @@ def _take_keys(jobs: Sequence[Job], now: datetime) -> Script[dict[str, str]]:
     taken = {row[0] for row in (yield TAKE_KEYS, packed(wanted))}
     late = [row for row in wanted if row[3] not in taken]
     return dict((yield HOLDERS, packed(late))) if late else {}
+
+
+def _insert(jobs: Sequence[Job], now: datetime, audit_all: bool) -> Script[set[str]]:
+    """Write these jobs and their events; the ids that were new."""
+    created = {row[0] for row in (yield INSERT, packed([row_from(job)[: len(NEW)] for job in jobs]))}
+    if audit_all:
+        new = [job for job in jobs if job.id in created]
+        yield ADD_EVENTS, packed([event_row(_enqueued(job, now)) for job in new])
+    return created
+
+
+def _enqueued(job: Job, now: datetime) -> Event:
+    return Event(job.id, 0, now, EventKind.ENQUEUED, "enqueue", "", job.tenant)
 
 
 def _read(first: dict[str, str]) -> Script[dict[str, Job]]:

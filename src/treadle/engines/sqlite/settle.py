@@ -133,18 +133,9 @@ def _write_and_take_key(change: Change, now: datetime, verdicts: dict[str, Verdi
 
 def _write(changes: Sequence[Change], now: datetime, verdicts: dict[str, Verdict], audit_all: bool) -> Script[None]:
     written = yield from _write_rows(changes, now)
-    applied = [change for change in changes if change.before.id in written]
-    if freed := [change.before.id for change in applied if change.frees_key]:
-        yield RELEASE_KEYS, packed(freed)
-    events = [
-        change.event._replace(revision=written[change.before.id]) for change in applied if change.audited(audit_all)
-    ]
-    if events:
-        yield ADD_EVENTS, packed([event_row(event) for event in events])
-    if follows := [change.follow for change in applied if change.follow is not None]:
-        yield from enqueue_script(follows, now, audit_all=audit_all)
+    yield from _write_beside(changes, written, now, audit_all)
     verdicts.update(dict.fromkeys(written, Verdict(Ruling.APPLIED)))
-    if len(applied) < len(changes):
+    if len(written) < len(changes):
         yield from _judge([change for change in changes if change.before.id not in written], verdicts)
 
 
@@ -164,11 +155,27 @@ def _write_rows(changes: Sequence[Change], now: datetime) -> Script[dict[str, in
     return written
 
 
+def _write_beside(changes: Sequence[Change], written: dict[str, int], now: datetime, audit_all: bool) -> Script[None]:
+    """Free the keys, and write the events and the follow-up jobs, of the changes that were applied."""
+    applied = [change for change in changes if change.before.id in written]
+    if freed := [change.before.id for change in applied if change.frees_key]:
+        yield RELEASE_KEYS, packed(freed)
+    if events := [_event_row(change, written) for change in applied if change.audited(audit_all)]:
+        yield ADD_EVENTS, packed(events)
+    if follows := [change.follow for change in applied if change.follow is not None]:
+        yield from enqueue_script(follows, now, audit_all=audit_all)
+
+
 def _judge(changes: Sequence[Change], verdicts: dict[str, Verdict]) -> Script[None]:
     """Why these changes did not apply, from the jobs as they are now."""
     rows = yield BY_IDS, packed([change.before.id for change in changes])
     current: dict[str, Job] = {row[0]: job_from(row) for row in rows}
     verdicts.update({change.before.id: judge(change, current.get(change.before.id)) for change in changes})
+
+
+def _event_row(change: Change, written: dict[str, int]) -> Row:
+    """The event with the revision that was written: a cancel request may be decided on an older one."""
+    return event_row(change.event._replace(revision=written[change.before.id]))
 
 
 def _fence_row(change: Change, now: datetime) -> Row:
