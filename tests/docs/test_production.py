@@ -5,9 +5,9 @@ import subprocess
 from contextlib import closing
 from pathlib import Path
 
-import provision
 import pytest
 
+from tests.support import provision
 from treadle import State, Treadle
 from treadle.app.settings import Settings
 
