@@ -239,7 +239,8 @@ def _finish(
     **fields: Any,
 ) -> Change:
     revision = job.revision + 1
-    after = job.evolve(state=state, reason=reason, finished_at=now, lease_until=None, revision=revision, **fields)
+    end = max(now, job.started_at or now)  # a worker's clock may be ahead of the store's: no end is before its start
+    after = job.evolve(state=state, reason=reason, finished_at=end, lease_until=None, revision=revision, **fields)
     return _followed(Change(job, after, kind, Fence.HOLDER, now, actor, note))
 
 
