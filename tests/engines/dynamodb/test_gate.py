@@ -66,7 +66,7 @@ def running(engine, queue="default"):
     return {job.id for job in engine.find(JobFilter(state=State.RUNNING, queue=queue), limit=10_000).jobs}
 
 
-class RenewalResult:
+class HeldCalls:
     """Keeps an engine's calls of one kind back until they are let go."""
 
     def __init__(self, engine, operation, when=lambda body: True):
@@ -85,7 +85,7 @@ class RenewalResult:
         self._go.set()
 
 
-class Claimer:
+class ClaimThread:
     """A thread that claims once; `got` waits for what it was given."""
 
     def __init__(self, engine, limit=5):
@@ -200,8 +200,8 @@ def test_a_claim_that_has_looked_before_the_pause_and_writes_after_it_gets_nothi
     armed(engine)
     operator, slow = real(), real()
     stocked(operator, 5)
-    held = RenewalResult(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
-    claimer = Claimer(slow)
+    held = HeldCalls(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
+    claimer = ClaimThread(slow)
     assert held.waiting.wait(10)
     paused(operator, **scope)
     held.let_go()
@@ -213,8 +213,8 @@ def test_a_claim_that_a_pause_of_others_has_overtaken_looks_again_and_goes_on(re
     armed(engine)
     operator, slow = real(), real()
     stocked(operator, 5)
-    held = RenewalResult(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
-    claimer = Claimer(slow)
+    held = HeldCalls(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
+    claimer = ClaimThread(slow)
     assert held.waiting.wait(10)
     paused(operator, tenant="another")
     held.let_go()
@@ -226,14 +226,15 @@ def test_a_claim_that_froze_before_the_first_pause_and_woke_after_it_puts_back_w
     monkeypatch.setattr(gate, "GATE_LIFETIME", 0.1)
     operator, frozen = real(), real()
     job, free = enqueued(operator, tenant="acme"), enqueued(operator)
-    held = RenewalResult(frozen, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
-    claimer = Claimer(frozen)
+    held = HeldCalls(frozen, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
+    claimer = ClaimThread(frozen)
     assert held.waiting.wait(10)
     paused(operator, tenant="acme")
     held.let_go()
     assert [got.id for got in claimer.got()] == [free.id]
     left = current(operator, job)
     assert (left.state, left.worker, left.lease_until, left.started_at) == (State.PENDING, None, None, None)
+    assert (left.attempt, left.failures, left.crashes, left.due_at) == (1, 0, 0, job.due_at)
     assert claim(operator) == []
 
 
@@ -315,8 +316,8 @@ def test_under_a_clock_for_tests_nobody_waits(engine, naps):
 def test_under_a_clock_for_tests_the_first_pause_waits_for_the_claims_of_its_process(make_engine, clock):
     operator, slow = make_engine(), make_engine()
     job = enqueued(operator)
-    held = RenewalResult(slow, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
-    claimer = Claimer(slow)
+    held = HeldCalls(slow, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
+    claimer = ClaimThread(slow)
     assert held.waiting.wait(10)
     pausing = threading.Thread(target=paused, args=(operator,))
     pausing.start()
@@ -378,8 +379,8 @@ def test_claims_look_at_every_copy_by_and_by(guarded, clock):
 
 def test_a_job_that_another_was_quicker_to_take_does_not_cost_the_others(guarded, engine, clock):
     jobs = [receipt.job for receipt in guarded.enqueue([a_job(clock.now()) for _ in range(10)])]
-    held = RenewalResult(guarded, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
-    claimer = Claimer(guarded, 10)
+    held = HeldCalls(guarded, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
+    claimer = ClaimThread(guarded, 10)
     assert held.waiting.wait(10)
     quicker = claim(engine, 3)
     held.let_go()
@@ -419,7 +420,7 @@ def test_a_pause_is_saved_although_every_copy_is_busy_now_and_then(guarded, laye
 
 def test_two_who_pause_at_once_are_both_obeyed(guarded, engine, clock):
     job = enqueued(engine, tenant="acme")
-    held = RenewalResult(guarded, "TransactWriteItems")
+    held = HeldCalls(guarded, "TransactWriteItems")
     saving = threading.Thread(target=paused, args=(guarded,), kwargs={"tenant": "acme"})
     saving.start()
     assert held.waiting.wait(10)

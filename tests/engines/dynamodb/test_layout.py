@@ -20,11 +20,13 @@ from tests.support.making import (
     recover,
     running,
     settle,
+    start,
 )
 from tests.support.workbench import until, working
 from treadle.engines.dynamodb.items import ItemKey, Slot, id_key, plain, unique_key
+from treadle.engines.dynamodb.rows import attributes_of
 from treadle.engines.values import JobFilter, Lease, Renewal, Ruling
-from treadle.model import KEY_CAP, NAME_CAP, Scope, State, lifecycle
+from treadle.model import KEY_CAP, NAME_CAP, Progress, Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Released, Snoozed, Stopped, Succeeded
 from treadle.model.retry import Retry
 
@@ -96,6 +98,35 @@ def test_between_them_the_items_of_a_job_hold_every_attribute_of_the_seed(engine
     assert (record["completed_at"], record["attempts"]) == ({"S": NOON}, {"N": "1"})
     assert json.loads(record["last_error"]["S"])["message"] == "boom"
     assert set(held) | set(record) >= SEED
+
+
+@pytest.mark.parametrize("fields", [{}, {"key": "ada", "key_scope": Scope.PENDING, "lane": "acme", "priority": 3}])
+def test_a_claim_leaves_the_item_that_the_claimed_job_would_be_written_as(engine, table, clock, fields):
+    """It sets and removes single attributes; together they are what lifecycle.claim says."""
+    job = running(engine, **fields)
+    start(engine, job)
+    engine.extend([Lease(job.id, job.lease_token, progress=Progress(0.5, "half"))], lease=30.0)
+    settle(engine, current(engine, job), Released())
+    released = current(engine, job)
+
+    got = claimed(engine, released, token="t2", worker="w2")
+
+    after = lifecycle.claim(released, clock.now(), worker="w2", token="t2", lease=30.0).after
+    assert got == after == current(engine, job)
+    item = due_item(table, job)
+    assert item == {**attributes_of(after), "PK": item["PK"], "SK": item["SK"]}
+
+
+def test_no_job_ends_before_it_started(engine, table, clock):
+    """The machine that wrote the start may be ahead of the one that writes the end."""
+    ahead = clock.now() + timedelta(seconds=5)
+    job = running(engine)
+    engine.extend([Lease(job.id, job.lease_token, started_at=ahead)], lease=30.0)
+
+    settle(engine, current(engine, job), Succeeded("1"))
+
+    record = home(table, job)
+    assert record["completed_at"] == record["started_at"] == {"S": "2026-01-01T12:00:05.000000Z"}
 
 
 @pytest.mark.covers("003-S03.a")

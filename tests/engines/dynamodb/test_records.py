@@ -214,6 +214,28 @@ def test_a_line_has_a_marker_until_it_is_sealed(engine, table, clock):
     assert table.places("events#") == table.places("sealed#") == []
 
 
+def test_events_and_seals_are_read_as_older_versions_wrote_them(engine, table, clock):
+    """They called an event's kind `what`, and the events of a seal its lines."""
+    ended(engine, State.FAILED)
+    [event] = engine.unsealed(limit=10)
+    seal = a_seal([event])
+    assert engine.seal(seal, [event])
+    for prefix, old, new in [("events#", "what", "kind"), ("sealed#", "lines", "events"), ("seals", "lines", "events")]:
+        [item] = table.items(prefix)
+        table.put(**{old if name == new else name: value for name, value in item.items()})
+
+    assert engine.events(event.job_id) == engine.sealed(seal) == [event]
+    assert engine.records(Seal) == [seal]
+    [written] = table.items("seals")
+    table.remove(ItemKey(written["PK"]["S"], written["SK"]["S"]))
+    table.put(**{**written, "SK": {"S": "default#0000000007"}, "number": {"N": "7"}})
+    assert engine.orphaned_events(limit=10) == [event]
+    assert engine.prune_events(seal) is False
+    table.put(**written)
+    assert engine.prune_events(seal)
+    assert table.places("events#") == table.places("sealed#") == []
+
+
 @pytest.mark.parametrize("number", [MAX_SEALED_EVENTS, MAX_SEALED_EVENTS + 1])
 def test_a_seal_takes_as_many_lines_as_a_transaction(engine, clock, number):
     pause = Pause(tenant="acme")

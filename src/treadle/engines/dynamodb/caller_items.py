@@ -4,7 +4,6 @@ Nothing is written here. What can be known beforehand comes from consistent read
 What happens until the caller commits is caught by the conditions in the items, which then cancel the whole transaction.
 """
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -14,7 +13,7 @@ from treadle.engines.dynamodb.pieces import joined, large_names, piece_keys
 from treadle.engines.dynamodb.queries import Reader
 from treadle.engines.dynamodb.rows import job_from
 from treadle.engines.dynamodb.writes import Part, unique_key_of
-from treadle.engines.scripts import ITEMS
+from treadle.engines.scripts import Items
 from treadle.errors import ConfigError, EngineError
 from treadle.model import Job
 
@@ -50,7 +49,7 @@ class CallerItems:
                 )
         return None
 
-    def adding(self, parts: Sequence[Part]) -> tuple[str, str]:
+    def adding(self, parts: Sequence[Part]) -> Items:
         """The step that adds these; EngineError if they are too many."""
         size = self._size + len(parts)
         if size > MAX_ITEMS:
@@ -58,7 +57,7 @@ class CallerItems:
                 f"tx: {size} items are more than the {MAX_ITEMS} that a DynamoDB transaction takes: "
                 "commit these first, or enqueue without tx"
             )
-        return ITEMS, json.dumps(parts)
+        return Items(parts)
 
 
 def first_of(job: Job, listed: CallerItems, reader: Reader, now: datetime) -> tuple[Job | None, str | None]:

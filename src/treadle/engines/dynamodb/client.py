@@ -1,5 +1,6 @@
 """Calls on one table: reads, pages and transactions, each repeated while that helps."""
 
+import base64
 import json
 import random
 import time
@@ -122,7 +123,8 @@ class Client(Endpoint):
     ) -> dict[str, Any]:
         """The answer to one call, which is repeated while the store is throttled or silent."""
         try:
-            data = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+            text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_base64)
+            data = text.encode()
         except UnicodeEncodeError:
             raise ValueRefused("holds half a character (a lone surrogate), which no store takes") from None
         trouble: EngineUnavailable = Throttled(f"{self.where} was not asked")
@@ -136,6 +138,11 @@ class Client(Endpoint):
                     break
                 time.sleep(delay)
         raise trouble
+
+
+def _base64(value: bytes) -> str:
+    """A binary value as the protocol writes it; in an item it is bytes, as boto3 takes it from a caller's list."""
+    return base64.b64encode(value).decode()
 
 
 def retry_delays(seconds: float) -> Iterator[float]:

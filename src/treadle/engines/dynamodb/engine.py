@@ -26,7 +26,7 @@ from treadle.engines.dynamodb.records import Records
 from treadle.engines.dynamodb.retention import Pruner
 from treadle.engines.dynamodb.settle import Settler
 from treadle.engines.dynamodb.writes import TableInfo
-from treadle.engines.scripts import Script
+from treadle.engines.scripts import ItemScript
 from treadle.engines.values import (
     Claim,
     Finding,
@@ -175,11 +175,11 @@ class DynamoEngine:
         """A write of this process wakes at once; the writes of others are found by polling."""
         return self._waiters.wait(timeout, interrupt)
 
-    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
+    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> ItemScript[list[Receipt]]:
         self._opened()
         return (yield from self._enqueuer.script(jobs, now or self._clock()))
 
-    def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
+    def settle_script(self, change: Change, *, now: datetime | None = None) -> ItemScript[Verdict]:
         self._opened()
         return (yield from self._settler.script(change, now or self._clock()))
 

@@ -16,7 +16,7 @@ from treadle.engines.dynamodb.ranges import Ranges
 from treadle.engines.dynamodb.rows import attributes_of
 from treadle.engines.dynamodb.writes import ABSENT, Part, TableInfo, list_parts, put, take_key
 from treadle.engines.fence import stamped
-from treadle.engines.scripts import ITEMS, Script
+from treadle.engines.scripts import Items, ItemScript
 from treadle.engines.values import Receipt
 from treadle.model import Event, EventKind, Job
 
@@ -118,10 +118,10 @@ class EnqueueWriter:
 
     # ------------------------------------------------------------------ in the caller's transaction
 
-    def script(self, jobs: Sequence[Job], now: datetime) -> Script[list[Receipt]]:
+    def script(self, jobs: Sequence[Job], now: datetime) -> ItemScript[list[Receipt]]:
         receipts: list[Receipt] = []
         for job in jobs:
-            listed = CallerItems((yield ITEMS, "[]"))
+            listed = CallerItems((yield Items()))
             new = stamped(job, now)
             first, dead = first_of(new, listed, self._reader, now)
             if first is not None:

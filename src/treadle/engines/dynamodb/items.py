@@ -14,7 +14,7 @@ from zlib import crc32
 from treadle.model import Job
 
 Value = dict[str, Any]
-"""A value as DynamoDB writes it: {"S": "text"}, {"N": "1"}."""
+"""A value as DynamoDB writes it: {"S": "text"}, {"N": "1"}, {"B": b"bytes"}."""
 Item = dict[str, Value]
 
 MAX_NAME_BYTES = 900  # of a whole sort key; DynamoDB takes 1,024

@@ -47,7 +47,7 @@ def pieces_of(owner: str, name: str, text: bytes) -> Iterator[Item]:
     """A text in as many items as it needs; `owner` is the job's id, or the schedule's subject."""
     keys = _keys(owner, name, len(text), _hash(text))
     for key, start in zip(keys, range(0, len(text), PIECE_SIZE), strict=True):
-        yield {**key.attributes, "piece": {"B": base64.b64encode(text[start : start + PIECE_SIZE]).decode()}}
+        yield {**key.attributes, "piece": {"B": text[start : start + PIECE_SIZE]}}
 
 
 def large_names(item: Mapping[str, Value]) -> list[str]:
@@ -61,7 +61,9 @@ def piece_keys(owner: str, item: Mapping[str, Value], name: str) -> list[ItemKey
 
 
 def joined(pieces: list[Item]) -> str:
-    return b"".join(base64.b64decode(piece["piece"]["B"]) for piece in pieces).decode()
+    """The text in these pieces, as they were read (base64) or as they are to be written (bytes)."""
+    parts = (piece["piece"]["B"] for piece in pieces)
+    return b"".join(part if isinstance(part, bytes) else base64.b64decode(part) for part in parts).decode()
 
 
 def _keys(owner: str, name: str, size: int, digest: str) -> list[ItemKey]:

@@ -40,7 +40,7 @@ from treadle.engines.dynamodb.writes import (
     update,
 )
 from treadle.engines.fence import fits, judge, stamped
-from treadle.engines.scripts import ITEMS, Script
+from treadle.engines.scripts import Items, ItemScript
 from treadle.engines.values import Ruling, Verdict
 from treadle.errors import EngineError
 from treadle.model import Change, Fence, Job, State, lifecycle
@@ -165,10 +165,10 @@ class Settler:
 
     # ------------------------------------------------------------------ in the caller's transaction
 
-    def script(self, change: Change, now: datetime) -> Script[Verdict]:
+    def script(self, change: Change, now: datetime) -> ItemScript[Verdict]:
         """The items of a change. Its key is read, not remembered: nobody tries again if it is wrong."""
         key, id_ = self._compared_key(change), change.before.id
-        listed = CallerItems((yield ITEMS, "[]"))
+        listed = CallerItems((yield Items()))
         if listed.job(id_) is not None:
             raise EngineError(f"tx: job {id_} is new in this list: enqueue it as it should be, instead of changing it")
         if key is not None and listed.writes(key):
