@@ -312,7 +312,7 @@ def test_an_operator_whose_write_was_done_but_not_heard_of_is_not_told_that_it_i
 ) -> None:
     app = make_app(far_url)
     app.engine.now()
-    drops = proxy.drop_replies(lambda sql: is_turn(sql) or ".finished where id = any" in sql or "asked as" in sql)
+    drops = proxy.drop_replies(lambda sql: is_turn(sql) or ".finished where id = any" in sql or "requested as" in sql)
     job = OPERATOR[act](app, near)
     drops.wait()
     operators = [event.kind for event in near.events(job.id) if event.actor == "api"]
