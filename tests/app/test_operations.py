@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.making import claim, settle
+from tests.support.making import claim, settle, unstored
 from treadle import InvalidJob, Job, JobNotFound, NotPossible, Reason, Retry, State, Task, Treadle
 from treadle.model import EventKind, JobError, new_id
 from treadle.model.lifecycle import Failed, Succeeded
@@ -349,7 +349,7 @@ def test_pruning_leaves_the_audit_lines(app: Treadle, fail: Task, clock: FakeClo
 
 
 def test_more_than_one_batch_is_pruned(app: Treadle, greet: Task, clock: FakeClock) -> None:
-    jobs = [greet.job().evolve(id=new_id()) for _ in range(1200)]
+    jobs = [unstored(greet).evolve(id=new_id()) for _ in range(1200)]
     app.engine.enqueue(jobs)
     while held := claim(app.engine, 500):
         settled = [settle_change(job, app) for job in held]

@@ -15,7 +15,7 @@ from treadle import (
 from treadle.errors import TreadleError
 from treadle.model import EventKind
 from treadle.model.records import Misfire, Overlap
-from treadle.schedules.api import reconcile
+from treadle.schedules.declared import reconcile
 from treadle.schedules.firing import Scheduler
 from treadle.testing import FakeClock
 

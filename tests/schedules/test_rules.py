@@ -14,8 +14,8 @@ from treadle.errors import ConfigError, InvalidJob, TreadleError
 from treadle.model import FollowUp, OnEnd, Scope, State, checked
 from treadle.model.records import Misfire, Overlap, Schedule
 from treadle.model.retry import Retry
-from treadle.schedules.api import declaration
 from treadle.schedules.cron import MOVED, ONCE
+from treadle.schedules.declared import declaration
 from treadle.schedules.firing import CATCHING_UP
 from treadle.schedules.rules import (
     EXPANSION,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from treadle.app.operations import AuditReport
+from treadle.app.audit import AuditReport
 from treadle.app.views import as_dict, event_as_dict
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store

@@ -89,7 +89,7 @@ def resume(
 def pauses(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """List what is paused: by whom, since when, until when and why."""
     with closing(find_ready_store(app, url)) as store:
-        found, now = store.pauses(), store.store_now()
+        found, now = store.pauses(), store.engine.now()
     if as_json:
         document({"pauses": [pause_as_dict(pause) for pause in found]})
     elif not found:

@@ -54,7 +54,7 @@ def list_jobs(
     """
     with closing(find_ready_store(app, url)) as store:
         page = store.find(state=state, task=task, queue=queue, tenant=tenant, limit=limit, cursor=cursor)
-        views, profile, now = [store.view(job) for job in page.jobs], store.profile, store.store_now()
+        views, profile, now = [store.view(job) for job in page.jobs], store.profile, store.engine.now()
     if as_json:
         document({"jobs": views, "cursor": page.cursor})
         return
@@ -75,7 +75,7 @@ def show(id: Id, app: options.App = None, url: options.Url = None, as_json: opti
     known = job_id(id)
     with closing(find_ready_store(app, url)) as store:
         job, events = store.get(known), store.events(known)
-        view, profile, now = store.view(job), store.profile, store.store_now()
+        view, profile, now = store.view(job), store.profile, store.engine.now()
     if as_json:
         document({"job": view, "events": [event_as_dict(event) for event in events]})
         return

@@ -62,7 +62,7 @@ def list_schedules(
     "last" is the time of the last job that a schedule made by itself, "next" that of the next one.
     """
     with closing(find_ready_store(app, url)) as store:
-        schedules, now = store.schedules.list(tenant=tenant), store.store_now()
+        schedules, now = store.schedules.list(tenant=tenant), store.engine.now()
     if as_json:
         document({"schedules": [schedule_as_dict(schedule) for schedule in schedules]})
         return
@@ -296,7 +296,7 @@ def _tell(store: Treadle, schedule: Schedule, words: str, as_json: bool) -> None
         return
     due = ""
     if schedule.enabled and schedule.next_at is not None:
-        due = f"; next {clock(schedule.next_at)}, {age(schedule.next_at, store.store_now())}"
+        due = f"; next {clock(schedule.next_at)}, {age(schedule.next_at, store.engine.now())}"
     say(f"{safe(schedule.name)}  {words}{due}")
 
 

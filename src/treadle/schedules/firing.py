@@ -14,7 +14,7 @@ from treadle.engines.values import Receipt
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import EventKind, Job, checked, new_id
 from treadle.model.records import Schedule
-from treadle.schedules.api import reconcile
+from treadle.schedules.declared import reconcile
 from treadle.schedules.rules import LATE, firing, job_of
 
 log = logging.getLogger("treadle.scheduler")

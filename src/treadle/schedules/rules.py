@@ -6,15 +6,17 @@ tick has an id made from the schedule's name and the tick: no crash, no clock an
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from treadle.errors import ConfigError, InvalidJob
 from treadle.model import Job, OnEnd, Scope, check_name, checked, json_text
+from treadle.model.clock import seconds
 from treadle.model.records import Misfire, Overlap, Schedule, derived_id
 from treadle.model.retry import Retry
 from treadle.schedules.cron import Cron, Every, Tick, next_after, time_zone
+from treadle.tasks.task import name_of
 
 LATE = 60.0  # seconds: a tick that nobody has made into a job by then was missed
 WRONG = timedelta(days=1)  # a last run further ahead than this was made by a clock that was wrong
@@ -199,6 +201,18 @@ def check(schedule: Schedule) -> Schedule:
     check_name("name", schedule.name)
     if schedule.for_each is not None:
         check_name("for_each", schedule.for_each)
+    _check_timing(schedule)
+    _check_misfire(schedule)
+    for field, words in WORDS.items():
+        if getattr(schedule, field) not in list(words):
+            raise InvalidJob(field, _one_of(words, getattr(schedule, field)))
+    json_text(schedule.payload, "payload")
+    for made in (schedule.evolve(for_each=None), schedule):  # the job of each row, if it is for rows; and its own
+        checked(job_of(made, schedule.created_at, schedule.created_at))
+    return schedule
+
+
+def _check_timing(schedule: Schedule) -> None:
     if (schedule.cron is None) == (schedule.every is None):
         raise ConfigError("schedule: give it either cron='30 2 * * *' or every='15m'")
     time_zone(schedule.timezone)
@@ -206,6 +220,9 @@ def check(schedule: Schedule) -> Schedule:
         Cron.parse(schedule.cron)
     else:
         Every.parse(schedule.every or 0)
+
+
+def _check_misfire(schedule: Schedule) -> None:
     for field in ("jitter", "misfire_age"):
         value = getattr(schedule, field)
         if not 0 <= value <= OLDEST:
@@ -213,11 +230,54 @@ def check(schedule: Schedule) -> Schedule:
     limit = schedule.misfire_limit
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:
         raise InvalidJob("misfire_limit", f"{limit} must be from 1 to {MOST:,}")
-    for field, words in (("misfire", Misfire), ("overlap", Overlap)):
-        if getattr(schedule, field) not in list(words):
-            given = getattr(schedule, field)
-            raise InvalidJob(field, f"{given!r} must be {', '.join(word.value for word in words)}")
-    json_text(schedule.payload, "payload")
-    for made in (schedule.evolve(for_each=None), schedule):  # the job of each row, if it is for rows; and its own
-        checked(job_of(made, schedule.created_at, schedule.created_at))
-    return schedule
+
+
+# ------------------------------------------------------------------------------- options as fields
+
+TIMING = ("cron", "every", "timezone")
+EDITABLE = (
+    "task", "payload", "cron", "every", "tz", "enabled", "queue", "lane", "priority", "retry", "max_attempts",
+    "timeout", "misfire", "misfire_limit", "misfire_age", "overlap", "jitter", "for_each",
+)  # fmt: skip
+"""The options of a schedule, beside its name and tenant."""
+
+WORDS: Mapping[str, type[Misfire | Overlap]] = {"misfire": Misfire, "overlap": Overlap}
+_NULLABLE = ("cron", "every", "for_each", "timeout", "retry_cap")
+_DURATIONS = ("every", "timeout", "misfire_age", "jitter")
+
+
+def fields_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as fields of a schedule; an error names the option that cannot be."""
+    unknown = options.keys() - set(EDITABLE)
+    if unknown:
+        raise ConfigError(f"schedule: {', '.join(sorted(unknown))}: no such option; known: {', '.join(EDITABLE)}")
+    fields = dict(options)
+    if "tz" in options:
+        fields["timezone"] = fields.pop("tz")
+    if "task" in options:
+        fields["task"] = name_of(options["task"])
+    policy = _retry_fields(fields.pop("retry", None))
+    fields |= {name: seconds(fields[name], name) for name in _DURATIONS if fields.get(name) is not None}
+    fields |= {name: _word(words, fields[name], name) for name, words in WORDS.items() if name in fields}
+    if not isinstance(fields.get("enabled", True), bool):
+        raise InvalidJob("enabled", f"{fields['enabled']!r} must be true or false")
+    return {**policy, **{name: value for name, value in fields.items() if value is not None or name in _NULLABLE}}
+
+
+def _retry_fields(retry: object) -> dict[str, Any]:
+    if retry is None:
+        return {}
+    if not isinstance(retry, Retry):
+        raise InvalidJob("retry", f"{retry!r} is not a valid policy; write Retry(max_attempts=3)")
+    return dict(zip(("max_attempts", "retry_base", "retry_cap", "retry_jitter"), retry, strict=True))
+
+
+def _word(words: type[Misfire | Overlap], value: Any, field: str) -> Misfire | Overlap:
+    try:
+        return words(value)
+    except ValueError:
+        raise InvalidJob(field, _one_of(words, value)) from None
+
+
+def _one_of(words: type[Misfire | Overlap], value: object) -> str:
+    return f"{value!r} must be {', '.join(word.value for word in words)}"
