@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from treadle.app.views import as_dict, standing
+from treadle.app.views import record_view, standing
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, Id, job_id
@@ -46,7 +46,7 @@ def workers(app: options.App = None, url: options.Url = None, as_json: options.J
     with closing(find_ready_store(app, url)) as store:
         members, now = store.workers(), store.engine.now()
     if as_json:
-        document({"workers": [as_dict(member) for member in members]})
+        document({"workers": [record_view(member) for member in members]})
         return
     if not members:
         say("no worker is alive; `treadle worker` starts one")
