@@ -1,5 +1,6 @@
 """The store of an app: its settings, read once, and its engine, opened on first use and closed with its last user."""
 
+import os
 import weakref
 from collections.abc import Mapping
 from functools import cached_property
@@ -40,7 +41,7 @@ class Store:
             auto_migrate=settings.auto_migrate,
             listen_url=settings.listen_url,
         )
-        weakref.finalize(self, engine.close)  # an app that nobody closed
+        weakref.finalize(self, _close, engine, os.getpid())  # an app that nobody closed
         return engine
 
     @property
@@ -69,3 +70,9 @@ class TenantStore(Store):
     def engine(self) -> Engine:
         engine = self._whole.engine
         return engine.for_tenant(self.tenant or "") if isinstance(engine, TenantIsolation) else engine
+
+
+def _close(engine: Engine, process: int) -> None:
+    """Close what this process has opened; a forked child leaves it to its parent."""
+    if os.getpid() == process:
+        engine.close()
