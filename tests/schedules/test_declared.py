@@ -64,9 +64,9 @@ def test_a_scheduler_brings_what_is_declared_into_the_store_and_fires_it(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
     app = declaring(make_app(), cron=None, every="1h")
-    Scheduler(app.engine, "w1", app.declared()).tick()
+    Scheduler(app.engine, "w1", app.declared()).run_due()
     clock.advance(hours=1)
-    Scheduler(app.engine, "w1", app.declared()).tick()
+    Scheduler(app.engine, "w1", app.declared()).run_due()
     assert made(app) == ["01 13:00"]
 
 

@@ -198,7 +198,7 @@ class Treadle(Operations):
         return Schedules(store.engine, self._declarations, store.tenant)
 
     def workers(self) -> list[WorkerInfo]:
-        """The workers that are alive, as they last said."""
+        """The workers that are alive, as they last reported."""
         now = self.engine.now()
         return [member for member in self.engine.records(WorkerInfo) if member.alive(now)]
 
@@ -228,7 +228,7 @@ class Treadle(Operations):
         return total
 
     def seal_audit(self) -> int:
-        """Seal every audit line there is, as workers do by themselves within a minute or two; how many lines it was."""
+        """Seal every audit event there is, as workers do by themselves within a minute or two; how many it was."""
         from treadle.worker.maintenance.housekeeping import seal_events  # noqa: PLC0415
 
         return seal_events(self.engine)

@@ -45,7 +45,9 @@ def expansion(rows: Callable[..., Any], encode: Encode, enqueuer: RowStore) -> C
 
     def store(ctx: Context, batch: Iterable[object]) -> int:
         if ctx.cancelled:
-            raise LeaseLost(f"job {ctx.job.id} was told to stop; what it has stored stays, the rest comes with a retry")
+            raise LeaseLost(
+                f"job {ctx.job.id} was asked to stop; what it has stored stays, the rest comes with a retry"
+            )
         now = enqueuer.now()
         jobs = [job(ctx.job, row, now) for row in batch]
         refused = [receipt.refused for receipt in enqueuer.store(jobs) if receipt.refused]

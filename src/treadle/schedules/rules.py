@@ -183,16 +183,16 @@ def payload_of_row(parent: Job, row: object) -> object:
     if isinstance(row, dict) and isinstance(own, dict):
         return {**own, **row}
     if own:
-        raise InvalidJob("row", f"{row!r} is no dict, so the schedule's payload {own!r} cannot be joined to it")
+        raise InvalidJob("row", f"{row!r} is not a dict, so the schedule's payload {own!r} cannot be joined to it")
     return row
 
 
 def job_of_row(parent: Job, payload_json: str, on_end: OnEnd | None, now: datetime) -> Job:
     """The job of one row; made from schedule, tick and row, so that an expansion that is repeated doubles nothing."""
-    told = parent.payload
-    schedule = Schedule(created_at=now, tenant=parent.tenant, **told["schedule"])
-    name = f"row\x1f{parent.id}\x1f{schedule.tenant}\x1f{schedule.name}\x1f{told['tick']}\x1f{payload_json}"
-    id_ = derived_id(name, now.fromisoformat(told["tick"]))
+    kept = parent.payload
+    schedule = Schedule(created_at=now, tenant=parent.tenant, **kept["schedule"])
+    name = f"row\x1f{parent.id}\x1f{schedule.tenant}\x1f{schedule.name}\x1f{kept['tick']}\x1f{payload_json}"
+    id_ = derived_id(name, now.fromisoformat(kept["tick"]))
     return checked(job_of(schedule, now, now, id_=id_).evolve(payload_json=payload_json, on_end=on_end))
 
 

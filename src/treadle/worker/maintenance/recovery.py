@@ -76,7 +76,7 @@ class Upkeep:
     def fire(self) -> bool:
         """Fire the schedules that are due; whether that made a job. What goes wrong there stays there."""
         try:
-            return self.scheduler.tick()
+            return self.scheduler.run_due()
         except EngineError as error:
             (self._logger or log).warning("schedules were not looked at: %s", error)
         except Exception:
