@@ -368,3 +368,20 @@ def settle_change(job: Job, app: Treadle) -> object:
 def test_retention_is_read_from_the_settings(make_app: Callable[..., Treadle]) -> None:
     app = make_app(keep_succeeded="1h", keep_failed=60, keep_cancelled="forever")
     assert app.settings.keep.states == {State.SUCCEEDED: timedelta(hours=1), State.FAILED: timedelta(minutes=1)}
+
+
+@pytest.mark.parametrize("engine_kind", ["sqlite"])
+@pytest.mark.parametrize("act", ["retry", "cancel"])
+def test_an_act_reads_the_job_once_and_once_more_for_its_answer(
+    app: Treadle, greet: Task, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for handle in (app, app.tenant("default")):
+        job = greet.enqueue()
+        if act == "retry":
+            app.cancel(job.id)
+        reads: list[str] = []
+        read = app.engine.get
+        monkeypatch.setattr(app.engine, "get", lambda ids, read=read, reads=reads: reads.extend(ids) or read(ids))
+        getattr(handle, act)(job.id)
+        assert reads == [job.id, job.id]
+        monkeypatch.setattr(app.engine, "get", read)

@@ -453,7 +453,7 @@ def test_more_schedules_than_fit_one_look_all_fire(app: Treadle, clock: FakeCloc
 def test_a_store_that_takes_its_time_has_its_schedules_fired_all_the_same(
     app: Treadle, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.schedules.firing.LONGEST", -1.0)  # every look takes too long
+    monkeypatch.setattr("treadle.schedules.firing.LONGEST_RUN", -1.0)  # every look takes too long
     for number in range(3):
         row = Schedule(f"n{number}", "greet", clock.now(), cron="0 * * * *", next_at=clock.now() + HOUR)
         app.engine.save(row, before=None)

@@ -11,8 +11,8 @@ from treadle.model import Event
 from treadle.model.records import Seal
 from treadle.model.seals import Verified, in_order, verify
 
-TAIL = 100_000  # unsealed events that are read at most
-LOOKS = 2  # more at seals that seem to be wrong
+MOST_UNSEALED = 100_000  # unsealed events that are read at most
+VERIFY_TRIES = 2  # more at seals that seem to be wrong
 
 
 class AuditReport(NamedTuple):
@@ -30,7 +30,10 @@ def latest_events(store: AuditedRecords, tenant: str | None, *, limit: int) -> l
     """The latest events of all jobs, schedules and pauses, newest first; maybe only one tenant's."""
     if not isinstance(limit, int) or limit < 1:
         raise InvalidJob("limit", f"{limit!r} must be a number, 1 or more")
-    events = [*_of(store.unsealed(limit=TAIL), tenant), *_of(store.orphaned_events(limit=TAIL), tenant)]
+    events = [
+        *_of(store.unsealed(limit=MOST_UNSEALED), tenant),
+        *_of(store.orphaned_events(limit=MOST_UNSEALED), tenant),
+    ]
     for seal in sorted(store.records(Seal, tenant=tenant), key=lambda seal: seal.last_at, reverse=True):
         events = sorted(events, key=in_order, reverse=True)[:limit]
         if len(events) == limit and events[-1].at > seal.last_at:
@@ -44,8 +47,8 @@ def verify_events(store: AuditedRecords, tenant: str | None, *, kept: timedelta 
     seals: dict[str, list[Seal]] = {}
     for seal in store.records(Seal, tenant=tenant):
         seals.setdefault(seal.tenant, []).append(seal)
-    unsealed = len(_of(store.unsealed(limit=TAIL), tenant))
-    orphaned = Counter(event.tenant for event in _of(store.orphaned_events(limit=TAIL), tenant))
+    unsealed = len(_of(store.unsealed(limit=MOST_UNSEALED), tenant))
+    orphaned = Counter(event.tenant for event in _of(store.orphaned_events(limit=MOST_UNSEALED), tenant))
     names = sorted(seals.keys() | orphaned.keys())
     return AuditReport([_verified(store, name, seals.get(name, ()), orphaned[name], kept) for name in names], unsealed)
 
@@ -55,7 +58,7 @@ def _verified(
 ) -> Verified:
     """What is wrong with a tenant's seals; looked at again, because their events may be pruned just now."""
     found = verify(tenant, seals, store.sealed, kept)
-    for _ in range(LOOKS):
+    for _ in range(VERIFY_TRIES):
         if not found.problems:
             break
         found = verify(tenant, store.records(Seal, tenant=tenant), store.sealed, kept)

@@ -23,7 +23,7 @@ from treadle.model.why import Obstacle, why
 if TYPE_CHECKING:
     from treadle.app.settings import Settings
 
-TRIES = 20
+PAUSE_TRIES = 20
 MOST_DAYS = 3660  # of costs in one look
 POLL_INTERVAL = 0.1  # seconds between two looks at what still runs
 
@@ -76,8 +76,8 @@ class Operations:
         shorter than `limit`, and the jobs of that state are read until one fits; of a word that means several states,
         one state comes after the other.
         """
-        if not 1 <= limit <= queries.PAGE:
-            raise InvalidJob("limit", f"{limit} must be from 1 to {queries.PAGE}; go on with the cursor")
+        if not 1 <= limit <= queries.LARGEST_PAGE:
+            raise InvalidJob("limit", f"{limit} must be from 1 to {queries.LARGEST_PAGE}; go on with the cursor")
         where = JobFilter(None, task, queue, self._of(tenant), key)
         meaning = None if state is None else self.profile.meaning(state)
         try:
@@ -183,7 +183,7 @@ class Operations:
         check_name("actor", actor)
         scope = self._scope(tenant, queue, task, everything)
         longest = seconds(timeout, "timeout")
-        for _ in range(TRIES):
+        for _ in range(PAUSE_TRIES):
             now = self.engine.now()
             wanted = scope.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now))
             pause = put(self.engine, wanted, self._found(scope), Act(EventKind.PAUSED, now, actor, reason))
@@ -206,7 +206,7 @@ class Operations:
         """Lift the pause of exactly this scope; NotPossible if there is none."""
         check_name("actor", actor)
         scope = self._scope(tenant, queue, task, everything)
-        for _ in range(TRIES):
+        for _ in range(PAUSE_TRIES):
             pause = self._found(scope)
             if pause is None:
                 there = "; ".join(one.scope for one in self.pauses()) or "nothing"

@@ -18,7 +18,7 @@ from treadle.schedules.declared import Declarations
 from treadle.schedules.rules import EDITABLE, TIMING, check, fields_of, job_of, next_tick, preview, restarted
 from treadle.tasks.task import Task, name_of
 
-TRIES = 20
+EDIT_TRIES = 20
 
 
 class ScheduleStore(AuditedRecords, JobStore, Protocol):
@@ -118,7 +118,7 @@ class Schedules:
     def delete(self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "") -> None:
         """Remove it; the jobs it has made stay. One that code declares comes back: disable it instead."""
         check_name("actor", actor)
-        for _ in range(TRIES):
+        for _ in range(EDIT_TRIES):
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
             if remove(self._engine, schedule, Act(EventKind.DELETED, now, actor, reason)):
                 return
@@ -136,7 +136,7 @@ class Schedules:
         """Make a job of it now, beside its ticks; KeyTaken if `overlap` does not allow one."""
         check_name("actor", actor)
         id_ = new_id()
-        for _ in range(TRIES):
+        for _ in range(EDIT_TRIES):
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
             job = job_of(schedule, now, now, id_=id_)
             after = schedule.evolve(revision=schedule.revision + 1)
@@ -180,7 +180,7 @@ class Schedules:
         reason: str,
     ) -> Schedule:
         check_name("actor", actor)
-        for _ in range(TRIES):
+        for _ in range(EDIT_TRIES):
             schedule, now = self.get(name, tenant=tenant), self._engine.now()
             after = edit(schedule, now).evolve(updated_at=now)
             changed = put(self._engine, after, schedule, Act(kind, now, actor, reason))

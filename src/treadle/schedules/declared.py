@@ -17,7 +17,7 @@ from treadle.tasks.registry import TaskRegistry
 from treadle.tasks.task import Task, name_of
 
 NOT_YET = datetime.fromtimestamp(0, UTC)  # when a schedule was made that is only declared so far
-TRIES = 3  # the next run of the scheduler tries again
+RECONCILE_TRIES = 3  # the next run of the scheduler tries again
 BY_CODE = tuple(
     name
     for name in Schedule._fields
@@ -27,7 +27,7 @@ BY_CODE = tuple(
 """What the code decides about a schedule that it declares; the rest is the operator's, or changes with every run."""
 
 
-class Enqueuer(RowStore, Protocol):
+class ScheduleEnqueuer(RowStore, Protocol):
     """What declarations need of the app (app.enqueue.Enqueuer)."""
 
     def tenant_of(self, named: str | None) -> str: ...
@@ -36,7 +36,7 @@ class Enqueuer(RowStore, Protocol):
 class Declarations:
     """What an app declares: schedules, and the functions that yield rows for them."""
 
-    def __init__(self, tasks: TaskRegistry, enqueuer: Enqueuer) -> None:
+    def __init__(self, tasks: TaskRegistry, enqueuer: ScheduleEnqueuer) -> None:
         self._tasks = tasks
         self._enqueuer = enqueuer
         self._declared: dict[tuple[str | None, str], tuple[str, Any, Mapping[str, Any]]] = {}
@@ -128,7 +128,7 @@ def reconcile(engine: AuditedRecords, wanted: Schedule, *, actor: str) -> bool:
     It is touched only when the code has changed: then the code's options count, but not its `enabled`, so that what an
     operator has disabled stays so, and what an operator has edited stays until the code changes again.
     """
-    for _ in range(TRIES):
+    for _ in range(RECONCILE_TRIES):
         now = engine.now()
         there = {one.name: one for one in engine.records(Schedule, tenant=wanted.tenant)}
         found = there.get(wanted.name)

@@ -14,12 +14,12 @@ from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import EventKind, Job, checked, new_id
 from treadle.model.records import Schedule
 from treadle.schedules.declared import reconcile
-from treadle.schedules.rules import LATE, firing, job_of
+from treadle.schedules.rules import LATE_AFTER, firing, job_of
 
 log = logging.getLogger("treadle.scheduler")
 
-BATCH = 200
-CATCHING_UP = 200  # ticks of one schedule that are made up for before its neighbours come
+DUE_BATCH = 200
+CATCH_UP_LIMIT = 200  # ticks of one schedule that are made up for before its neighbours come
 LONGEST_RUN = 0.2  # seconds after which the jobs come first again
 
 
@@ -42,7 +42,7 @@ class Scheduler:
         self._interval = interval
         self._declared = declared
         self._log = logger or log
-        self._late = max(LATE, 2 * interval)
+        self._late = max(LATE_AFTER, 2 * interval)
         self._look_at = 0.0 if enabled else float("inf")
         self._made = False
         self._bounded: dict[tuple[str, str], datetime | None] = {}  # what each missed was bounded up to this tick
@@ -64,8 +64,8 @@ class Scheduler:
         self._look_at = time.monotonic() + self._interval  # if it fails, not again at once
         self._declared = [wanted for wanted in self._declared if not self._brought(wanted)]
         asked = time.monotonic()
-        found = self._engine.due(limit=BATCH, ahead=self._interval)
-        self._look_at = asked + (0.0 if len(found) == BATCH else self._interval)
+        found = self._engine.due(limit=DUE_BATCH, ahead=self._interval)
+        self._look_at = asked + (0.0 if len(found) == DUE_BATCH else self._interval)
         until = time.monotonic() + LONGEST_RUN
         for place, schedule in enumerate(found):
             if place and time.monotonic() > until:  # the jobs come first; go on after a turn, but not before the first
@@ -99,7 +99,7 @@ class Scheduler:
         `until` is when to stop, on the monotonic clock: there may be many.
         """
         try:
-            for _ in range(CATCHING_UP):
+            for _ in range(CATCH_UP_LIMIT):
                 now = self._engine.now()
                 counted = self._bounded.get((schedule.tenant, schedule.name)) == schedule.next_at
                 due = firing(schedule, now, late=self._late, counted=counted)

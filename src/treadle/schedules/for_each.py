@@ -15,7 +15,7 @@ from treadle.model import Job, OnEnd
 from treadle.schedules.rules import job_of_row, payload_of_row
 from treadle.tasks.context import Context
 
-AT_ONCE = 500  # jobs stored in one go
+ROW_BATCH = 500  # jobs stored in one go
 
 
 Encode = Callable[[str, object], tuple[str, OnEnd | None]]
@@ -60,7 +60,7 @@ def expansion(rows: Callable[..., Any], encode: Encode, enqueuer: RowStore) -> C
 
     def expand(ctx: Context, tick: str, schedule: dict[str, Any]) -> int:  # noqa: ARG001 - job_of_row reads them
         found, total = iter(call(ctx)), 0
-        while batch := list(islice(found, AT_ONCE)):
+        while batch := list(islice(found, ROW_BATCH)):
             total += store(ctx, batch)
         return total
 
@@ -81,13 +81,13 @@ def expansion(rows: Callable[..., Any], encode: Encode, enqueuer: RowStore) -> C
 async def _batches(found: Any) -> AsyncIterator[list[Any]]:
     if inspect.isawaitable(found):
         whole: Iterator[Any] = iter(await found)
-        while batch := list(islice(whole, AT_ONCE)):
+        while batch := list(islice(whole, ROW_BATCH)):
             yield batch
         return
     batch = []
     async for row in found:
         batch.append(row)
-        if len(batch) == AT_ONCE:
+        if len(batch) == ROW_BATCH:
             yield batch
             batch = []
     if batch:

@@ -18,11 +18,11 @@ from treadle.model.retry import Retry
 from treadle.schedules.cron import Cron, Every, Tick, next_after, time_zone
 from treadle.tasks.task import name_of
 
-LATE = 60.0  # seconds: a tick that nobody has made into a job by then was missed
-WRONG = timedelta(days=1)  # a last run further ahead than this was made by a clock that was wrong
-OLDEST = 30 * 86_400.0  # seconds that misfire `all` may reach back
-SHORTEST = timedelta(minutes=1)  # between two ticks of a cron expression
-MOST = 10_000  # jobs that it may make up for
+LATE_AFTER = 60.0  # seconds: a tick that nobody has made into a job by then was missed
+WRONG_CLOCK = timedelta(days=1)  # a last run further ahead than this was made by a clock that was wrong
+OLDEST_MISFIRE = 30 * 86_400.0  # seconds that misfire `all` may reach back
+SHORTEST_CRON_STEP = timedelta(minutes=1)  # between two ticks of a cron expression
+MOST_MISFIRES = 10_000  # jobs that it may make up for
 EXPANSION = "treadle.for_each:"  # the task that makes a job of every row is called this and the name of its rows
 
 
@@ -61,10 +61,10 @@ def restarted(schedule: Schedule, now: datetime) -> Schedule:
 def _since(schedule: Schedule, now: datetime) -> datetime:
     """From when on it may run: not before its last run, unless that is so far ahead that a clock was wrong."""
     last = schedule.last_at
-    return max(now, last) if last is not None and last - now < WRONG else now
+    return max(now, last) if last is not None and last - now < WRONG_CLOCK else now
 
 
-def firing(schedule: Schedule, now: datetime, *, late: float = LATE, counted: bool = False) -> Firing | None:
+def firing(schedule: Schedule, now: datetime, *, late: float = LATE_AFTER, counted: bool = False) -> Firing | None:
     """What is due of this schedule; None if nothing is. `counted`: what it missed was bounded a moment ago."""
     next_at = schedule.next_at
     if not schedule.enabled or (next_at is not None and next_at > now):
@@ -73,7 +73,7 @@ def firing(schedule: Schedule, now: datetime, *, late: float = LATE, counted: bo
         return Firing(None, next_tick(schedule, _since(schedule, now)))
     found = _due(schedule, next_at, now, late, counted)
     last = schedule.last_at
-    if found.tick is not None and last is not None and found.tick <= last < now + WRONG:
+    if found.tick is not None and last is not None and found.tick <= last < now + WRONG_CLOCK:
         return found._replace(tick=None)  # it has had that one: the clock was set back
     return found
 
@@ -101,7 +101,7 @@ def _last_of(schedule: Schedule, since: datetime, until: datetime, limit: int) -
     if schedule.cron is None:
         step = timedelta(seconds=schedule.every or 0)
         return since + max(0, (until - since) // step + 1 - limit) * step
-    span = (limit + 1) * SHORTEST
+    span = (limit + 1) * SHORTEST_CRON_STEP
     while until - span > since:  # else there may be as many, but no more
         near = next_tick(schedule, until - span)
         kept: deque[datetime] = deque(maxlen=limit)
@@ -109,7 +109,7 @@ def _last_of(schedule: Schedule, since: datetime, until: datetime, limit: int) -
         if len(kept) == limit:
             return kept[0]
         span *= 2
-    if until - since < limit * SHORTEST:
+    if until - since < limit * SHORTEST_CRON_STEP:
         return since
     return deque(_ticks(schedule, since, until), maxlen=limit)[0]
 
@@ -225,11 +225,13 @@ def _check_timing(schedule: Schedule) -> None:
 def _check_misfire(schedule: Schedule) -> None:
     for field in ("jitter", "misfire_age"):
         value = getattr(schedule, field)
-        if not 0 <= value <= OLDEST:
-            raise InvalidJob(field, f"{value} s must be from 0 seconds to {OLDEST / 86_400:g} days, such as '1h'")
+        if not 0 <= value <= OLDEST_MISFIRE:
+            raise InvalidJob(
+                field, f"{value} s must be from 0 seconds to {OLDEST_MISFIRE / 86_400:g} days, such as '1h'"
+            )
     limit = schedule.misfire_limit
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:
-        raise InvalidJob("misfire_limit", f"{limit} must be from 1 to {MOST:,}")
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST_MISFIRES:
+        raise InvalidJob("misfire_limit", f"{limit} must be from 1 to {MOST_MISFIRES:,}")
 
 
 # ------------------------------------------------------------------------------- options as fields

@@ -8,7 +8,7 @@ from treadle.model import FollowUp, OnEnd, check_name
 from treadle.model.clock import seconds
 from treadle.tasks.definition import Definition
 from treadle.tasks.options import Options, Unique
-from treadle.tasks.task import Enqueuer, Task, name_of
+from treadle.tasks.task import Task, TaskEnqueuer, name_of
 
 OPTIONS = ("queue", "lane", "priority", "retry", "timeout", "unique", "version", "on_succeeded", "on_failed", "audit")
 
@@ -19,7 +19,7 @@ class TaskRegistry(Mapping[str, Task[..., Any]]):
     The definitions are kept in `known`, which others may look things up in.
     """
 
-    def __init__(self, enqueuer: Enqueuer, known: dict[str, Definition], defaults: Mapping[str, Any]) -> None:
+    def __init__(self, enqueuer: TaskEnqueuer, known: dict[str, Definition], defaults: Mapping[str, Any]) -> None:
         self._enqueuer = enqueuer
         self._defaults = defaults
         self._known = known

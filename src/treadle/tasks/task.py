@@ -19,7 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Enqueuer(Protocol):
+class TaskEnqueuer(Protocol):
     """What a task needs to enqueue itself (app.enqueue.Enqueuer): a job for each payload, a receipt for each job."""
 
     def enqueue(self, task: "Task[..., Any]", payloads: Sequence[str]) -> list[Receipt]: ...
@@ -30,7 +30,7 @@ class Enqueuer(Protocol):
 class Task(Generic[P, R]):
     """A handler under a name. Call it like the function it wraps, or enqueue it."""
 
-    def __init__(self, enqueuer: Enqueuer, definition: Definition, options: Options | None = None) -> None:
+    def __init__(self, enqueuer: TaskEnqueuer, definition: Definition, options: Options | None = None) -> None:
         self.definition = definition
         self.name = definition.name
         self.handler = handler = definition.handler
