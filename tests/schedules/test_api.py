@@ -267,7 +267,7 @@ def test_a_schedule_that_is_not_there_is_said_to_be_missing_with_the_nearest_nam
 def test_an_update_that_says_nothing_is_refused(app: Treadle, greet: Task, said: dict) -> None:
     hourly(app)
     before = traces(app)
-    with pytest.raises(ConfigError, match="nothing to change; say one of task, payload"):
+    with pytest.raises(ConfigError, match="nothing to change; give one of task, payload"):
         app.schedules.update("hourly", **said)
     assert traces(app) == before
 

@@ -209,7 +209,7 @@ class Play:
         if holding < tasks.SLOTS // 2:
             return
         pid = self.crew.kill(name)
-        at = self.app.store_now()
+        at = self.app.engine.now()
         held = [job for job in everything(self.app) if job.state is State.RUNNING and job.worker == name]
         self.killed = Killed(name, pid, at, held)
         self._tell(f"killed {name} (pid {pid}, SIGKILL) holding {len(held)} jobs")
@@ -221,7 +221,7 @@ class Play:
         if killed is None or self.recovered or moment.holding()[killed.worker]:
             return
         self.recovered = True
-        waited = (self.app.store_now() - killed.at).total_seconds()
+        waited = (self.app.engine.now() - killed.at).total_seconds()
         self._tell(f"its leases ran out: all {len(killed.held)} jobs were found after {waited:.1f} s and run again")
 
     def _report(self, moment: Moment, missing: list[str], keep: bool) -> Report:

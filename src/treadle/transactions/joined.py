@@ -71,7 +71,7 @@ def formatted(sql: str, store: str) -> str:
 
 
 @contextmanager
-def meaning(advice: str = "") -> Iterator[None]:
+def translated_errors(advice: str = "") -> Iterator[None]:
     """Turn a library's errors into ours."""
     try:
         yield
@@ -128,27 +128,29 @@ _BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 
 
 def _explained(error: Exception, advice: str) -> TreadleError:
-    told = _driver_error(error)
-    said = str(told).partition("\n")[0] or type(told).__name__
-    state = _sqlstate(told)
+    cause = _driver_error(error)
+    message = str(cause).partition("\n")[0] or type(cause).__name__
+    state = _sqlstate(cause)
     if state == _NO_TRANSACTION:
         return ConfigError(f"tx: this connection is not in a transaction; {advice}")
     if state == _FAILED_BEFORE:
         return EngineError("tx: your transaction has failed already, before this call: roll it back")
     if state in _REPEAT_ALL:
-        return EngineUnavailable(f"tx: {said}: roll back and repeat your transaction")
+        return EngineUnavailable(f"tx: {message}: roll back and repeat your transaction")
     if state in _REPEAT:
-        return EngineUnavailable(f"tx: {said}; repeating is safe")
+        return EngineUnavailable(f"tx: {message}; repeating is safe")
     if state in _NO_TABLES:
-        return SchemaError(f"tx: {said}: connect to the database that the app's url names, and run `treadle migrate`")
-    if state.startswith(_GONE) or (not state and _is_gone(told)):
-        return EngineUnavailable(f"tx: the connection is lost ({said}): repeat your transaction on a new one")
-    if _sqlite_code(told) in _BUSY:
+        return SchemaError(
+            f"tx: {message}: connect to the database that the app's url names, and run `treadle migrate`"
+        )
+    if state.startswith(_GONE) or (not state and _is_gone(cause)):
+        return EngineUnavailable(f"tx: the connection is lost ({message}): repeat your transaction on a new one")
+    if _sqlite_code(cause) in _BUSY:
         return EngineUnavailable(
             "tx: the file is locked by another writer, and a transaction begun as a read cannot wait for it. "
             "Roll back, start the transaction with BEGIN IMMEDIATE, and repeat"
         )
-    return EngineError(f"tx: {said}")
+    return EngineError(f"tx: {message}")
 
 
 def _driver_error(error: BaseException) -> BaseException:
