@@ -359,7 +359,7 @@ class OldFile:
         later = self.jobs["later"]
         insert(path, "insert into treadle_keys", [later.tenant, later.task, "k", later.id, Scope.ACTIVE, None])
         self.pause = Pause(tenant="acme", actor="ann", at=now)
-        insert(path, "insert into treadle_pauses", records.row_from(self.pause, micros))
+        insert(path, "insert into treadle_pauses", records.row_from(self.pause, micros)[:-1])  # it had no owner then
         self.seal = Seal("default", 1, 1, now, now, "d", "p", "h", now)
         insert(path, "insert into treadle_seals", records.row_from(self.seal, micros))
         self.events = [

@@ -26,7 +26,7 @@ from treadle.engines.records import TABLES, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.rows import on_end_from, on_end_text, small
 from treadle.model import UUID, Job, JobError, Progress, Reason, Scope, State
-from treadle.model.records import Record, Schedule, Seal
+from treadle.model.records import Pause, Record, Schedule, Seal
 from treadle.model.retry import Retry
 
 _DEFAULTS = Job("", "", "", datetime.min.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC))
@@ -223,6 +223,8 @@ def record_from(kind: type[Any], item: Mapping[str, Value], payload: str | None 
     fields = {**item, "payload": {"S": payload}} if payload is not None else item
     if kind is Seal and "lines" in item:  # written before events were called events
         fields = {**item, "events": item["lines"]}
+    if kind is Pause and "owner" not in item:  # written before a pause said whose it is
+        fields = {**item, "owner": {"S": "budget" if item["actor"] == {"S": "budget"} else "operator"}}
     return read_record(kind, tuple(_plain(name, fields.get(name)) for name in kind._fields), time_of)
 
 

@@ -13,7 +13,7 @@ from treadle.engines.batches import receipts_of, write_halved
 from treadle.engines.postgres.connection import WRITE_ERRORS, Connection, refusal
 from treadle.engines.postgres.queries import IDS, READ
 from treadle.engines.postgres.rows import JSON, job_from, job_record, moment, packed, record, stored, unpack
-from treadle.engines.postgres.session import Store
+from treadle.engines.postgres.session import SharedParts
 from treadle.engines.rows import NEW
 from treadle.engines.scripts import Script
 from treadle.engines.values import Receipt
@@ -99,7 +99,7 @@ MAX_KEY_ROUNDS = 10  # tries at a key that others keep taking and freeing
 _HIDDEN = "this id cannot be used; leave it out and treadle makes one"
 
 
-def enqueue(store: Store, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
+def enqueue(store: SharedParts, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
     """Store new jobs, a receipt each; a job that the server refuses does not affect the others."""
     if not jobs:
         return []
@@ -110,7 +110,7 @@ def enqueue(store: Store, jobs: Sequence[Job], now: datetime | None) -> list[Rec
     return receipts
 
 
-def _enqueue_batch(store: Store, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
+def _enqueue_batch(store: SharedParts, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
     session, channel = store.session, store.notifications.channel_to_notify()
 
     def write(connection: Connection) -> list[Receipt]:
@@ -130,7 +130,7 @@ def _refused(job: Job, error: Exception) -> Receipt:
 
 
 def enqueue_script(
-    store: Store, jobs: Sequence[Job], now: datetime | None, channel: str | None = None
+    store: SharedParts, jobs: Sequence[Job], now: datetime | None, channel: str | None = None
 ) -> Script[list[Receipt]]:
     """The statements that store new jobs; with a `channel`, they notify it."""
     session, audit_all = store.session, store.audit_all

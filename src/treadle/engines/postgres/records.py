@@ -12,7 +12,7 @@ from treadle.engines.postgres.audit import write_event
 from treadle.engines.postgres.connection import WRITE_ERRORS, Connection, is_locked, refusal
 from treadle.engines.postgres.enqueue import enqueue_script
 from treadle.engines.postgres.rows import as_given, moment
-from treadle.engines.postgres.session import LOCK_TIMEOUT, Query, Store
+from treadle.engines.postgres.session import LOCK_TIMEOUT, Query, SharedParts
 from treadle.engines.records import JSONS, TABLES, Table, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.values import Overwrite, Receipt, Saved
@@ -65,7 +65,7 @@ def due(query: Query, limit: int, ahead: float, now: datetime | None) -> list[Sc
 
 
 def save(
-    store: Store,
+    store: SharedParts,
     record: Record,
     before: Record | Overwrite | None,
     event: Event | None,
@@ -82,7 +82,7 @@ def save(
 
 
 def _save(
-    store: Store,
+    store: SharedParts,
     record: Record,
     before: Record | Overwrite | None,
     event: Event | None,
@@ -130,7 +130,7 @@ def _write(query: Query, record: Record, before: Record | Overwrite | None) -> b
     return bool(query(sql, [*row, *was]))
 
 
-def drop(store: Store, record: Record, event: Event | None) -> bool:
+def drop(store: SharedParts, record: Record, event: Event | None) -> bool:
     """Delete a record if it still has this revision; whether this call did it."""
     session, notifications = store.session, store.notifications
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from treadle.engines.postgres.rows import packed, stored, unpack
-from treadle.engines.postgres.session import Store
+from treadle.engines.postgres.session import SharedParts
 from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.values import Retention
 
@@ -61,7 +61,7 @@ from (select count(*) as n from gone) g left join reached r on true
 
 
 def prune(
-    store: Store, sweeper: Sweeper, keep: Retention, limit: int, now: datetime | None, *, to_the_end: bool
+    store: SharedParts, sweeper: Sweeper, keep: Retention, limit: int, now: datetime | None, *, to_the_end: bool
 ) -> int:
     """Delete up to `limit` jobs that finished longer ago than `keep` says; how many it deleted."""
     moment = store.clock.written(now)

@@ -68,14 +68,12 @@ def rls_sql(schema: str, roles: RowSecurity) -> str:
         ours = f"case when tenant = '*' then false when {ours} then true else ({roles.owner}) end"
     lines = [_GUARD, _HAND_OVER.replace("%worker", roles.worker)]
     for table in TABLES:
-        seen = f"case when tenant = '*' then true else {ours} end" if table == "pauses" else ours
         lines += [
             f"alter table @.{table} enable row level security;",
             f"alter table @.{table} force row level security;",
             f"drop policy if exists {WORKER_POLICY} on @.{table};",
             f"create policy {WORKER_POLICY} on @.{table} to {roles.worker} using (true) with check (true);",
-            f"drop policy if exists {TENANT_POLICY} on @.{table};",
-            f"create policy {TENANT_POLICY} on @.{table} to {roles.app} using ({seen}) with check ({ours});",
+            *(_pause_policies(roles.app, ours) if table == "pauses" else _tenant_policy(table, roles.app, ours)),
         ]
     every = "select, insert, update, delete"
     lines += [
@@ -87,6 +85,27 @@ def rls_sql(schema: str, roles: RowSecurity) -> str:
         f"grant execute on all functions in schema @ to {roles.worker}, {roles.app};",
     ]
     return named("\n".join(lines), schema) + "\n"
+
+
+def _tenant_policy(table: str, role: str, ours: str) -> list[str]:
+    return [
+        f"drop policy if exists {TENANT_POLICY} on @.{table};",
+        f"create policy {TENANT_POLICY} on @.{table} to {role} using ({ours}) with check ({ours});",
+    ]
+
+
+def _pause_policies(role: str, ours: str) -> list[str]:
+    """A tenant sees the pauses that hold for it, and writes those that are its own or over."""
+    own = f"({ours}) and owner = 'tenant'"
+    free = f"({ours}) and (owner = 'tenant' or until <= statement_timestamp())"
+    policies = {
+        TENANT_POLICY: f"for select to {role} using (case when tenant = '*' then true else {ours} end)",
+        f"{TENANT_POLICY}_insert": f"for insert to {role} with check ({own})",
+        f"{TENANT_POLICY}_update": f"for update to {role} using ({free}) with check ({own})",
+        f"{TENANT_POLICY}_delete": f"for delete to {role} using ({free})",
+    }
+    drops = [f"drop policy if exists {name} on @.pauses;" for name in policies]
+    return [*drops, *(f"create policy {name} on @.pauses {rule};" for name, rule in policies.items())]
 
 
 def is_on(connection: Connection, schema: str) -> bool:
