@@ -66,10 +66,10 @@ def rls_sql(schema: str, roles: RowSecurity) -> str:
     ours = f"tenant = {_CURRENT_TENANT}"
     if roles.owner:  # the owner expression is asked of names only: a row with '*' belongs to no tenant
         ours = f"case when tenant = '*' then false when {ours} then true else ({roles.owner}) end"
-    lines = [_GUARD, _HAND_OVER.replace("%worker", roles.worker)]
+    statements = [_GUARD, _HAND_OVER.replace("%worker", roles.worker)]
     for table in TABLES:
         seen = f"case when tenant = '*' then true else {ours} end" if table == "pauses" else ours
-        lines += [
+        statements += [
             f"alter table @.{table} enable row level security;",
             f"alter table @.{table} force row level security;",
             f"drop policy if exists {WORKER_POLICY} on @.{table};",
@@ -78,7 +78,7 @@ def rls_sql(schema: str, roles: RowSecurity) -> str:
             f"create policy {TENANT_POLICY} on @.{table} to {roles.app} using ({seen}) with check ({ours});",
         ]
     every = "select, insert, update, delete"
-    lines += [
+    statements += [
         f"grant usage on schema @ to {roles.worker}, {roles.app};",
         f"grant {every} on all tables in schema @ to {roles.worker};",
         f"grant {every} on @.jobs, @.finished, @.keys, @.schedules, @.pauses to {roles.app};",
@@ -86,7 +86,7 @@ def rls_sql(schema: str, roles: RowSecurity) -> str:
         f"grant select on @.seals, @.migrations to {roles.app};",
         f"grant execute on all functions in schema @ to {roles.worker}, {roles.app};",
     ]
-    return named("\n".join(lines), schema) + "\n"
+    return named("\n".join(statements), schema) + "\n"
 
 
 def is_on(connection: Connection, schema: str) -> bool:
