@@ -9,7 +9,7 @@ from treadle.engines.fence import in_order
 from treadle.engines.postgres.connection import WRITE_ERRORS, refusal
 from treadle.engines.postgres.cursors import ClaimCursors
 from treadle.engines.postgres.rows import JOB, change_record, job_from
-from treadle.engines.postgres.session import SharedParts
+from treadle.engines.postgres.session import PostgresStore
 from treadle.engines.postgres.settle import is_plain, settle, settle_alone, verdicts
 from treadle.engines.postgres.turn import TurnAnswer, parameter, statement, turn_form
 from treadle.engines.values import Claim, Turn, Verdict
@@ -21,10 +21,10 @@ MAX_PARKED = 1000  # jobs that one statement may park beside those that it claim
 HELD = f"select {JOB} from @.jobs where state = 'running' and lease_token = %s"
 
 
-class TurnSender:
+class PostgresTurns:
     """Takes turns, and remembers from one to the next what makes a claim cheap."""
 
-    def __init__(self, store: SharedParts) -> None:
+    def __init__(self, store: PostgresStore) -> None:
         self.cursors = ClaimCursors()
         self._store = store
         self._rounds = 0

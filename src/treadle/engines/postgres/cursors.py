@@ -8,7 +8,7 @@ from treadle.engines.values import Claim
 from treadle.model import Job
 
 SLOW_CLAIM = 0.05  # seconds; a claim that took longer is worth a cursor
-FULL_SCAN_INTERVAL = 1.0  # seconds after which a claim looks everywhere again
+FULL_SCAN_INTERVAL = 1.0  # seconds after which a claim scans everything again
 
 
 class ClaimCursor(NamedTuple):
@@ -35,7 +35,7 @@ class ClaimCursors:
         self._cursors: dict[tuple[str, str, int], ClaimCursor] = {}
 
     def of(self, claim: Claim, now: float) -> list[ClaimCursor]:
-        """Where this claim continues; if nowhere, it must look everywhere. `now` is monotonic."""
+        """Where this claim continues; if nowhere, it must scan everything. `now` is monotonic."""
         return list(self._cursors.values()) if self._shape == _shape(claim) and now < self._until else []
 
     def learn(self, claim: Claim, jobs: Sequence[Job], *, took: float, resumed: bool, now: float) -> None:

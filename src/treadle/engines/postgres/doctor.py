@@ -21,7 +21,7 @@ select current_setting('server_version'), current_setting('server_version_num'):
 
 
 def doctor(server: Connections, schema: PostgresSchema, notifications: Notifications) -> list[Finding]:
-    """Look at the server, the schema, LISTEN and row-level security."""
+    """Examine the server, the schema, LISTEN and row-level security."""
     facts = server.run(lambda connection: connection.execute(FACTS).fetchall(), retry_for=server.retry_for)[0]
     standby = facts[-1]
     drift = _drift(schema, quick=standby)

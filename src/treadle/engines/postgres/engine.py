@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from treadle.engines.postgres import audit, queries, records, retention, rls
-from treadle.engines.postgres.claim import TurnSender
+from treadle.engines.postgres.claim import PostgresTurns
 from treadle.engines.postgres.clock import ServerClock
 from treadle.engines.postgres.connection import Connections, conninfo
 from treadle.engines.postgres.doctor import doctor
@@ -15,7 +15,7 @@ from treadle.engines.postgres.leases import expired, extend
 from treadle.engines.postgres.notify import Notifications
 from treadle.engines.postgres.rows import storable
 from treadle.engines.postgres.schema import PostgresSchema
-from treadle.engines.postgres.session import Session, SharedParts
+from treadle.engines.postgres.session import PostgresStore, Session
 from treadle.engines.postgres.settle import settle_script
 from treadle.engines.retention import Sweeper
 from treadle.engines.scripts import Script
@@ -44,11 +44,11 @@ R = TypeVar("R", bound=Record)
 class PostgresEngine:
     """An Engine on PostgreSQL 15 or newer; engines/contract.py says what each method does."""
 
-    def __init__(self, server: Connections, schema: PostgresSchema, store: SharedParts) -> None:
+    def __init__(self, server: Connections, schema: PostgresSchema, store: PostgresStore) -> None:
         self.server = server
         self.schema = schema.name
         self.session = store.session
-        self.turns = TurnSender(store)
+        self.turns = PostgresTurns(store)
         self._schema = schema
         self._store = store
         self._sweeper = Sweeper()
@@ -71,7 +71,7 @@ class PostgresEngine:
             listen = Connections(conninfo(listen_url, "listen_url"), prepare=False)
         schema = PostgresSchema(server, schema_name, auto_migrate=auto_migrate)
         notifications = Notifications(listen.connect, f"treadle_{schema.name}")
-        store = SharedParts(Session(server, schema), ServerClock(server, clock), notifications, audit_all)
+        store = PostgresStore(Session(server, schema), ServerClock(server, clock), notifications, audit_all)
         return cls(server, schema, store)
 
     # ------------------------------------------------------------------------------------ the schema

@@ -5,7 +5,7 @@ connections; `tx=` runs the same script in the caller's transaction. `@` stands 
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from treadle.engines.batches import receipts_of, write_halved
 from treadle.engines.postgres.connection import WRITE_ERRORS, Connection, refusal
 from treadle.engines.postgres.queries import IDS, READ
 from treadle.engines.postgres.rows import JSON, job_from, job_record, moment, packed, record, stored, unpack
-from treadle.engines.postgres.session import SharedParts
+from treadle.engines.postgres.session import PostgresStore
 from treadle.engines.rows import NEW
 from treadle.engines.scripts import Script
 from treadle.engines.values import Receipt
@@ -99,8 +99,8 @@ MAX_KEY_ROUNDS = 10  # tries at a key that others keep taking and freeing
 _HIDDEN = "this id cannot be used; leave it out and treadle makes one"
 
 
-def enqueue(store: SharedParts, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
-    """Store new jobs, a receipt each; a job that the server refuses does not affect the others."""
+def enqueue(store: PostgresStore, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
+    """PostgresStore new jobs, a receipt each; a job that the server refuses does not affect the others."""
     if not jobs:
         return []
     now = store.clock.written(now)
@@ -110,7 +110,7 @@ def enqueue(store: SharedParts, jobs: Sequence[Job], now: datetime | None) -> li
     return receipts
 
 
-def _enqueue_batch(store: SharedParts, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
+def _enqueue_batch(store: PostgresStore, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
     session, channel = store.session, store.notifications.channel_to_notify()
 
     def write(connection: Connection) -> list[Receipt]:
@@ -130,7 +130,7 @@ def _refused(job: Job, error: Exception) -> Receipt:
 
 
 def enqueue_script(
-    store: SharedParts, jobs: Sequence[Job], now: datetime | None, channel: str | None = None
+    store: PostgresStore, jobs: Sequence[Job], now: datetime | None, channel: str | None = None
 ) -> Script[list[Receipt]]:
     """The statements that store new jobs; with a `channel`, they notify it."""
     session, audit_all = store.session, store.audit_all
@@ -147,10 +147,7 @@ def insert_jobs(
     wanted = yield from _new_with_keys(fresh.values())
     first = yield from take_keys(wanted, now)  # id asked for -> id of the job that was first
     new = [job for job in fresh.values() if job.id not in first]
-    created: dict[str, Job] = {}
-    if new:
-        rows = yield INSERT, packed((job_record(job, NEW) for job in new), now, notify=channel)
-        created = {id_: fresh[id_].evolve(created_at=moment(at), due_at=moment(due)) for id_, at, due, _ in rows}
+    created = yield from _insert(new, now, channel)
     yield from _release_keys([job.id for job in wanted if job.id not in first and job.id not in created], isolated)
     if audit_all and created:
         events = [{"job": id_, "actor": "enqueue", "tenant": job.tenant} for id_, job in created.items()]
@@ -158,7 +155,20 @@ def insert_jobs(
     first.update({job.id: job.id for job in new if job.id not in created})
     found = yield from _read_first(first)
     receipts = receipts_of(jobs, fresh | created, set(created), found)
-    hidden = first.keys() - found.keys() if isolated else frozenset()  # these ids are of another tenant's jobs
+    return _refuse_hidden(jobs, receipts, first.keys() - found.keys()) if isolated else receipts
+
+
+def _insert(jobs: Sequence[Job], now: datetime | None, channel: str | None) -> Script[dict[str, Job]]:
+    """Insert these jobs; by id, those that were not there yet, with the server's time in them."""
+    if not jobs:
+        return {}
+    rows = yield INSERT, packed((job_record(job, NEW) for job in jobs), now, notify=channel)
+    by_id = {job.id: job for job in jobs}
+    return {id_: by_id[id_].evolve(created_at=moment(at), due_at=moment(due)) for id_, at, due, _ in rows}
+
+
+def _refuse_hidden(jobs: Sequence[Job], receipts: Sequence[Receipt], hidden: Set[str]) -> list[Receipt]:
+    """The receipts, where jobs of another tenant have the `hidden` ids."""
     return [
         receipt._replace(refused=_HIDDEN) if job.id in hidden else receipt
         for job, receipt in zip(jobs, receipts, strict=True)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from treadle.engines.postgres.rows import JOB, job_from, packed, record, stored, unpack
-from treadle.engines.postgres.session import SharedParts
+from treadle.engines.postgres.session import PostgresStore
 from treadle.engines.rows import Row, renewal_of
 from treadle.engines.values import Lease, Renewal, RenewalResult
 from treadle.model import Job
@@ -47,7 +47,7 @@ select t.now, past.* from t left join (
 """
 
 
-def extend(store: SharedParts, leases: Sequence[Lease], lease: float, now: datetime | None) -> list[RenewalResult]:
+def extend(store: PostgresStore, leases: Sequence[Lease], lease: float, now: datetime | None) -> list[RenewalResult]:
     """Renew these leases for `lease` seconds; an answer each, in order."""
     now, timeout = store.clock.written(now), max(1.0, lease / 6)
     results: list[RenewalResult] = []
@@ -57,7 +57,7 @@ def extend(store: SharedParts, leases: Sequence[Lease], lease: float, now: datet
 
 
 def _extend(
-    store: SharedParts, leases: Sequence[Lease], lease: float, now: datetime | None, timeout: float
+    store: PostgresStore, leases: Sequence[Lease], lease: float, now: datetime | None, timeout: float
 ) -> list[RenewalResult]:
     text = packed([renewal_record(held) for held in leases], now, lease=lease)
     rows = store.session.send(EXTEND, text, answer_timeout=timeout)
@@ -81,7 +81,7 @@ def renewal_record(held: Lease) -> dict[str, Any]:
     return record(_RENEWAL, renewal_of(held, stored))
 
 
-def expired(store: SharedParts, limit: int, now: datetime | None) -> list[Job]:
+def expired(store: PostgresStore, limit: int, now: datetime | None) -> list[Job]:
     """Running jobs whose lease is past, and pending jobs whose expires_at is."""
     rows = store.session.read(EXPIRED, {"now": store.clock.written(now), "limit": limit})
     store.clock.sync(

@@ -12,7 +12,7 @@ from treadle.engines.postgres.audit import write_event
 from treadle.engines.postgres.connection import WRITE_ERRORS, Connection, is_locked, refusal
 from treadle.engines.postgres.enqueue import enqueue_script
 from treadle.engines.postgres.rows import as_given, moment
-from treadle.engines.postgres.session import LOCK_TIMEOUT, Query, SharedParts
+from treadle.engines.postgres.session import LOCK_TIMEOUT, PostgresStore, Query
 from treadle.engines.records import JSONS, TABLES, Table, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.values import Overwrite, Receipt, Saved
@@ -24,7 +24,7 @@ from treadle.model.records import KEYS, Pause, Record, Schedule
 R = TypeVar("R", bound=Record)
 
 CLAIMS_TIMEOUT = 30.0  # seconds that a pause waits for the claims that began before it
-_CLAIMS_POLL = Backoff(0.002, 0.05)  # the waits between two looks at them
+_CLAIMS_POLL = Backoff(0.002, 0.05)  # the waits between two reads of them
 
 # ------------------------------------------------------------------------------------------------ reading
 
@@ -41,7 +41,7 @@ def _selected(table: Table) -> str:
 
 
 def _in_order(kind: type[Any]) -> str:
-    """Their keys, sorted as every engine does, whatever the database's language."""
+    """Their keys, sorted as every engine does, whatever the collation of the database is."""
     return ", ".join(name if name == "number" else f'{name} collate "C"' for name in KEYS[kind])
 
 
@@ -65,7 +65,7 @@ def due(query: Query, limit: int, ahead: float, now: datetime | None) -> list[Sc
 
 
 def save(
-    store: SharedParts,
+    store: PostgresStore,
     record: Record,
     before: Record | Overwrite | None,
     event: Event | None,
@@ -82,7 +82,7 @@ def save(
 
 
 def _save(
-    store: SharedParts,
+    store: PostgresStore,
     record: Record,
     before: Record | Overwrite | None,
     event: Event | None,
@@ -130,7 +130,7 @@ def _write(query: Query, record: Record, before: Record | Overwrite | None) -> b
     return bool(query(sql, [*row, *was]))
 
 
-def drop(store: SharedParts, record: Record, event: Event | None) -> bool:
+def drop(store: PostgresStore, record: Record, event: Event | None) -> bool:
     """Delete a record if it still has this revision; whether this call did it."""
     session, notifications = store.session, store.notifications
 
@@ -176,7 +176,7 @@ def await_claims(query: Query) -> None:
 
     A claim that begins later sees it: it locks the table before it takes its snapshot (sql/turn.sql, gate_lock).
     """
-    deadline, looks = time.monotonic() + CLAIMS_TIMEOUT, 0
+    deadline, reads = time.monotonic() + CLAIMS_TIMEOUT, 0
     left = {row[0] for row in query(_CLAIMS, [])}
     while left:
         if time.monotonic() > deadline:
@@ -184,6 +184,6 @@ def await_claims(query: Query) -> None:
                 f"the pause is stored, but a claim that began before it has not ended after {CLAIMS_TIMEOUT:g} s; "
                 "repeating is safe"
             )
-        time.sleep(_CLAIMS_POLL.delay(looks))
-        looks += 1
+        time.sleep(_CLAIMS_POLL.delay(reads))
+        reads += 1
         left &= {row[0] for row in query(_CLAIMS, [])}

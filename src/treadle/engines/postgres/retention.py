@@ -3,11 +3,11 @@
 from datetime import UTC, datetime
 
 from treadle.engines.postgres.rows import packed, stored, unpack
-from treadle.engines.postgres.session import SharedParts
+from treadle.engines.postgres.session import PostgresStore
 from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.values import Retention
 
-WINDOW_SIZE = 1000  # finished jobs that one statement looks at, where some of them stay
+WINDOW_SIZE = 1000  # finished jobs that one statement reads, where some of them stay
 
 OLD_KEYS = f"""
 {unpack(("id",))},
@@ -29,7 +29,7 @@ gone as (delete from @.finished where id = any (array(select id from old)) retur
 select count(*)::int, null::timestamptz, null::text from gone
 """
 
-# Where some jobs stay, the statement looks at a window of them, from the place (finished_at, id) on.
+# Where some jobs stay, the statement reads a window of them, from (finished_at, id) on.
 PRUNE_SOME = f"""
 {unpack(("id",))},
 seen as materialized (
@@ -61,7 +61,7 @@ from (select count(*) as n from gone) g left join reached r on true
 
 
 def prune(
-    store: SharedParts, sweeper: Sweeper, keep: Retention, limit: int, now: datetime | None, *, to_the_end: bool
+    store: PostgresStore, sweeper: Sweeper, keep: Retention, limit: int, now: datetime | None, *, to_the_end: bool
 ) -> int:
     """Delete up to `limit` jobs that finished longer ago than `keep` says; how many it deleted."""
     moment = store.clock.written(now)

@@ -74,7 +74,7 @@ def unpack(names: Sequence[str]) -> str:
     """The head of a statement: the parameter's rows as relation `c` with these columns, its single values as `t`.
 
     The parameter is {"now": …, "rows": […], …}. Only tests give a `now`; without it the server's clock counts. The JSON
-    is parsed once, here: a look into it for each row would parse all of it for each row.
+    is parsed once, here: parsing it for each row would parse all of it each time.
     """
     columns = listed(f"{name} {_TYPES.get(name, 'text')}" for name in names)
     return f"""

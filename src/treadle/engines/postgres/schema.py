@@ -193,7 +193,7 @@ def differences(connection: Connection, schema: str) -> list[str]:
     refuse_foreign(done)
     if not done:
         return [f"schema {schema} has no treadle tables yet: `treadle migrate` creates them"]
-    lines = [f"migration {step.name} is not applied" for step in migrations() if step.name not in done]
+    differing = [f"migration {step.name} is not applied" for step in migrations() if step.name not in done]
     scratch = f"treadle_{uuid4().hex}"
     connection.execute("savepoint scratch")
     connection.execute(named(f"{SCHEMA}\n{LEDGER}", scratch))
@@ -202,11 +202,11 @@ def differences(connection: Connection, schema: str) -> list[str]:
             connection.execute(named(step.sql, scratch))
     wanted, found = describe(connection, scratch, schema), describe(connection, schema)
     connection.execute("rollback to savepoint scratch")
-    lines += [f"{name} is missing" for name in wanted if name not in found]
+    differing += [f"{name} is missing" for name in wanted if name not in found]
     for name in wanted:
         if name in found and found[name] != wanted[name]:
-            lines.append(f"{name} is {found[name]}, expected {wanted[name]}")
-    return lines + [f"{name} is unknown" for name in found if name not in wanted and not _harmless(found[name])]
+            differing.append(f"{name} is {found[name]}, expected {wanted[name]}")
+    return differing + [f"{name} is unknown" for name in found if name not in wanted and not _harmless(found[name])]
 
 
 def _harmless(described: str) -> bool:

@@ -126,7 +126,7 @@ class Session:
         return inside
 
 
-class SharedParts(NamedTuple):
+class PostgresStore(NamedTuple):
     """What the parts of the engine share."""
 
     session: Session
@@ -134,6 +134,6 @@ class SharedParts(NamedTuple):
     notifications: Notifications
     audit_all: bool
 
-    def for_tenant(self, tenant: str) -> "SharedParts":
+    def for_tenant(self, tenant: str) -> "PostgresStore":
         """The same store as one tenant may see it."""
         return self._replace(session=self.session.for_tenant(tenant))

@@ -29,7 +29,7 @@ from treadle.engines.postgres.rows import (
     unpack,
     without_comments,
 )
-from treadle.engines.postgres.session import LOCK_TIMEOUT, SharedParts
+from treadle.engines.postgres.session import LOCK_TIMEOUT, PostgresStore
 from treadle.engines.rows import COLUMNS, EDITED
 from treadle.engines.scripts import Script
 from treadle.engines.values import Ruling, Verdict
@@ -167,14 +167,14 @@ def is_plain(change: Change) -> bool:
     return change.write in (Write.FINISH, Write.REQUEUE) and not change.takes_key
 
 
-def settle(store: SharedParts, changes: Sequence[Change], now: datetime | None) -> list[Verdict]:
+def settle(store: PostgresStore, changes: Sequence[Change], now: datetime | None) -> list[Verdict]:
     """Write plain changes, a verdict each; a change that the server refuses does not affect the others."""
     if not changes:
         return []
     return write_halved(changes, lambda batch: _settle_batch(store, batch, now), _refused, WRITE_ERRORS)
 
 
-def _settle_batch(store: SharedParts, changes: Sequence[Change], now: datetime | None) -> list[Verdict]:
+def _settle_batch(store: PostgresStore, changes: Sequence[Change], now: datetime | None) -> list[Verdict]:
     if any(change.follow is not None for change in changes):
         return verdicts(store, changes, _settle_and_follow(store, changes, now), now)
     text = packed((change_record(change, audit_all=store.audit_all) for change in changes), now)
@@ -183,7 +183,7 @@ def _settle_batch(store: SharedParts, changes: Sequence[Change], now: datetime |
     return verdicts(store, changes, {row[0] for row in rows}, now)
 
 
-def _settle_and_follow(store: SharedParts, changes: Sequence[Change], now: datetime | None) -> set[str]:
+def _settle_and_follow(store: PostgresStore, changes: Sequence[Change], now: datetime | None) -> set[str]:
     """Write the changes and the jobs that follow them in one transaction; the ids of the changes written."""
     session, channel = store.session, store.notifications.channel_to_notify()
 
@@ -199,8 +199,8 @@ def _refused(_: Change, error: Exception) -> Verdict:
     return Verdict(Ruling.REFUSED, why=refusal(error))
 
 
-def settle_alone(store: SharedParts, change: Change, now: datetime | None) -> Verdict:
-    """Write one change that takes several statements, in a transaction of its own."""
+def settle_alone(store: PostgresStore, change: Change, now: datetime | None) -> Verdict:
+    """Write one change that takes several statements, in its own transaction."""
     session = store.session
 
     def write(connection: Connection) -> Verdict:
@@ -215,7 +215,7 @@ def settle_alone(store: SharedParts, change: Change, now: datetime | None) -> Ve
 
 
 def verdicts(
-    store: SharedParts,
+    store: PostgresStore,
     changes: Sequence[Change],
     settled: Set[str],
     now: datetime | None,

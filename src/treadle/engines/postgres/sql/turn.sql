@@ -21,7 +21,7 @@
 -- So a claim reads a few pages, however many jobs a group has.
 --
 -- `limit (select 1000000000 from p)` limits nothing. The planner expects a tenth of the rows behind it; without it a
--- recursion within a recursion looks so costly that a server with jit compiles the statement for seconds.
+-- recursion within a recursion seems so costly that a server with jit compiles the statement for seconds.
 
 -- p is the parameter, t the time and other single values, c the changes.
 {unpack},
