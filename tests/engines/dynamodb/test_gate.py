@@ -434,7 +434,7 @@ def test_two_who_pause_at_once_are_both_obeyed(guarded, engine, clock):
     assert [got.id for got in claim(engine)] == [job.id]
 
 
-# ----------------------------------------------------------------------------------------------------- put away
+# ----------------------------------------------------------------------------------------------------- parked
 
 BY_TENANT = Slot("default", "", 0, task="greet", version=1, tenant="acme")
 BY_TASK = Slot("default", "", 0, task="greet", version=1)
@@ -446,7 +446,7 @@ def slots(table):
 
 
 @pytest.mark.parametrize(("scope", "slot"), [({"tenant": "acme"}, BY_TENANT), ({"task": "greet"}, BY_TASK)])
-def test_a_slot_of_what_was_put_away_goes_when_it_is_empty(engine, table, clock, scope, slot):
+def test_a_slot_of_parked_jobs_goes_when_it_is_empty(engine, table, clock, scope, slot):
     engine.enqueue([a_job(clock.now(), tenant="acme") for _ in range(CROWD)])
     pause = paused(engine, **scope)
     assert claim(engine) == []
@@ -487,7 +487,7 @@ def test_a_slot_in_which_jobs_were_put_since_it_was_seen_empty_stays(make_engine
     assert len(claim(engine, 2 * CROWD)) == CROWD
 
 
-def test_what_was_put_away_by_a_process_of_more_shards_is_found_by_one_of_fewer(open_engine, store_url, clock):
+def test_jobs_parked_by_a_process_of_more_shards_are_found_by_one_of_fewer(open_engine, store_url, clock):
     wide, narrow = (open_engine(f"{store_url}&shards={shards}", clock=clock.now) for shards in (4, 1))
     for engine in (wide, narrow):
         engine.enqueue([a_job(clock.now(), tenant="acme") for _ in range(CROWD)])
@@ -505,7 +505,7 @@ def test_a_few_paused_jobs_are_stepped_over_where_they_are(engine, table, clock)
     assert slots(table) == ["default##0"]
 
 
-def test_lanes_that_share_a_slot_share_it_where_they_are_put_away(engine, table, clock):
+def test_lanes_that_share_a_slot_share_it_where_they_are_parked(engine, table, clock):
     lanes = [f"lane {number}" for number in range(100)]
     engine.enqueue([a_job(clock.now(), lane=lane, tenant="acme") for lane in lanes])
     pause = paused(engine, tenant="acme")

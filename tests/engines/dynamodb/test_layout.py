@@ -445,7 +445,7 @@ def test_the_longest_names_fit(engine, table, clock):
         assert current(engine, job).state is State.SUCCEEDED
 
 
-def test_strangers_of_the_longest_names_are_filed_and_found_again(engine, clock):
+def test_jobs_of_the_longest_names_are_parked_and_found_again(engine, clock):
     names = {"queue": "#" * NAME_CAP, "lane": "%" * NAME_CAP, "task": "~" * NAME_CAP}
     strangers = [a_job(clock.now(), **names) for _ in range(40)]
     engine.enqueue(strangers)

@@ -30,7 +30,7 @@ MAX_SCANS = 20  # of one claim that keeps finding jobs that it may not take
 MAX_UNPARKED = 25  # such jobs that a claim skips each time before it parks them
 FRESH_TOKEN_AGE = 1.0  # seconds
 CLAIMS_PER_TRANSACTION = 10  # where the gate must be checked
-CLAIMS_PER_GATE_READ = 128  # where there is no gate, until it is read again whether there is one by now
+CLAIMS_PER_GATE_READ = 128  # where there was no gate: then it is read again whether there is one by now
 
 
 class ClaimTry(NamedTuple):

@@ -11,7 +11,7 @@ CURSOR_LIFETIME = 1.0  # seconds for which a cursor is trusted: what was release
 
 
 class Cursor(NamedTuple):
-    """Up to this sort key everything was running when a claim looked, and until when that is trusted."""
+    """Up to this sort key everything was running when a claim scanned it, and until when that is trusted."""
 
     sk: str
     until: float

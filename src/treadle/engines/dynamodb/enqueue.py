@@ -29,7 +29,7 @@ class NotTogether(Exception):
 
 
 class EnqueueWriter:
-    """Stores jobs in one table; `expect` is told when a job will expire."""
+    """Stores jobs in one table; `expect` notes when a job will expire."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
 """The gate: which pauses hold, and how a claim is kept from committing behind one.
 
-The version of the gate rises with every pause that is saved or dropped, in the same transaction. It lies where every
-claim looks anyway, so reading it costs nothing. A claim that minds the gate is a transaction, with a check that one of
-the copies of the version is not newer than the version it has read. A pause is saved first, then the copies are raised
-one by one. So when `save` returns, a claim that has read the gate before cannot commit. No claim waits, and a busy copy
-holds up nobody: a claim checks another one, and a pause needs each only for a moment.
+The version of the gate rises with every pause that is saved or dropped, in the same transaction. It lies in a
+partition that every claim reads anyway, so reading it costs nothing. A claim that checks the gate is a transaction: it
+commits only if one of the copies of the version is not newer than the version it has read. A pause is saved first, then
+the copies are raised one by one. So when `save` returns, a claim that has read the gate before cannot commit. No claim
+waits. A busy copy does not hold up others either: a claim checks another one, and a pause needs each for a moment.
 
 A table that is never paused does not pay for that. It has no version, and claims on it are plain updates, sent within
 GATE_LIFETIME seconds of the read. The first pause of a table waits until those are over: it alone relies on clocks.
@@ -50,7 +50,7 @@ class GateReading(NamedTuple):
 
 
 class GateRaise(NamedTuple):
-    """The part that raises the version, the version it becomes, and whether every claim is known to mind it."""
+    """The part that raises the version, the version it becomes, and whether every claim is known to check it."""
 
     part: Part
     version: int

@@ -93,7 +93,8 @@ class Records:
     ) -> Saved:
         """Write a record with its event and its job; without the job if its id or key is taken, or a value is bad."""
         new = None if job is None else stamped(job, now)
-        receipt, dead = None, None
+        receipt = new and Receipt(new, created=True)
+        dead: str | None = None
         once = before is not Overwrite.OVERWRITE  # else a repeat cannot fail because of what it wrote itself
         for _ in range(MAX_TRIES):
             parts, raised = self._parts(record, before, event)
@@ -113,7 +114,7 @@ class Records:
                 receipt, new = Receipt(job, created=False, refused=str(error)), None
             else:
                 self._close(raised)
-                return Saved(done=True, receipt=receipt or (new and Receipt(new, created=True)))
+                return Saved(done=True, receipt=receipt)
         raise Throttled(f"{self._client.where}: {record_key(record)} keeps changing; repeating is safe")
 
     def _job_parts(self, job: Job | None, now: datetime, dead: str | None) -> list[Part]:

@@ -37,7 +37,7 @@ MAX_PIECES = 80  # that one transaction deletes
 
 
 class PruneScan(NamedTuple):
-    """What is looked for in each partition: so many jobs of a state, in so many pages (None: all)."""
+    """What to find in each partition: so many jobs of a state, in so many pages (None: all)."""
 
     state: State
     cutoff: datetime  # they ended before it

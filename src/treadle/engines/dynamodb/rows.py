@@ -55,11 +55,8 @@ def attributes_of(job: Job) -> Item:
         value = getattr(job, field)
         if value is not None and value != getattr(_DEFAULTS, field):
             item[attribute] = value_of(value)
-    for name, value in job.retry._asdict().items():
-        if value != getattr(_RETRY, name):
-            item[name if name == "max_attempts" else f"retry_{name}"] = (
-                {"NULL": True} if value is None else value_of(value)
-            )
+    if job.retry != _RETRY:
+        item |= _retry_attributes(job.retry)
     if job.on_end is not None:
         item["on_end"] = {"S": on_end_text(job.on_end) or ""}
     if job.progress is not None:
@@ -151,6 +148,15 @@ def _untyped(value: Value) -> Any:
             return inner
         case _:
             raise ValueError(f"a value of type {kind} has no JSON form")
+
+
+def _retry_attributes(retry: Retry) -> Item:
+    item: Item = {}
+    for name, value in retry._asdict().items():
+        if value != getattr(_RETRY, name):
+            attribute = name if name == "max_attempts" else f"retry_{name}"
+            item[attribute] = {"NULL": True} if value is None else value_of(value)
+    return item
 
 
 def _retry(item: Mapping[str, Value]) -> Retry:

@@ -66,9 +66,9 @@ def rls_sql(schema: str, roles: RowSecurity) -> str:
     ours = f"tenant = {_CURRENT_TENANT}"
     if roles.owner:  # the owner expression is asked of names only: a row with '*' belongs to no tenant
         ours = f"case when tenant = '*' then false when {ours} then true else ({roles.owner}) end"
-    lines = [_GUARD, _HAND_OVER.replace("%worker", roles.worker)]
+    statements = [_GUARD, _HAND_OVER.replace("%worker", roles.worker)]
     for table in TABLES:
-        lines += [
+        statements += [
             f"alter table @.{table} enable row level security;",
             f"alter table @.{table} force row level security;",
             f"drop policy if exists {WORKER_POLICY} on @.{table};",
@@ -76,7 +76,7 @@ def rls_sql(schema: str, roles: RowSecurity) -> str:
             *(_pause_policies(roles.app, ours) if table == "pauses" else _tenant_policy(table, roles.app, ours)),
         ]
     every = "select, insert, update, delete"
-    lines += [
+    statements += [
         f"grant usage on schema @ to {roles.worker}, {roles.app};",
         f"grant {every} on all tables in schema @ to {roles.worker};",
         f"grant {every} on @.jobs, @.finished, @.keys, @.schedules, @.pauses to {roles.app};",
@@ -84,7 +84,7 @@ def rls_sql(schema: str, roles: RowSecurity) -> str:
         f"grant select on @.seals, @.migrations to {roles.app};",
         f"grant execute on all functions in schema @ to {roles.worker}, {roles.app};",
     ]
-    return named("\n".join(lines), schema) + "\n"
+    return named("\n".join(statements), schema) + "\n"
 
 
 def _tenant_policy(table: str, role: str, ours: str) -> list[str]:
