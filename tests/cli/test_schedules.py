@@ -132,7 +132,7 @@ def sealed_off(call, project, monkeypatch):
     (project / "broken.py").write_text("raise SystemExit('imported')")
     monkeypatch.setenv("TREADLE_APP", "broken:app")
     monkeypatch.setenv("TREADLE_URL", "sqlite:////nowhere/at/all.db")
-    monkeypatch.setattr("treadle.app.treadle.connect", lambda *_, **__: pytest.fail("a store was opened"))
+    monkeypatch.setattr("treadle.app.store.connect", lambda *_, **__: pytest.fail("a store was opened"))
     return call
 
 

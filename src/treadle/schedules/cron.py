@@ -268,7 +268,7 @@ class _Field(NamedTuple):
         if word.upper() in self.names:
             return self.names.index(word.upper()) + self.low
         if not word.isdecimal():
-            raise self._refused(part, "is no number or name" if self.names else "is no number")
+            raise self._refused(part, "is not a number or a name" if self.names else "is not a number")
         if len(word) > 4 or not self.low <= int(word) <= self.high:
             raise self._refused(part, "is out of range")
         return int(word)
