@@ -21,7 +21,7 @@ from pydantic_settings import (
 
 from treadle.engines.values import Retention
 from treadle.errors import ConfigError
-from treadle.model import State
+from treadle.model import MESSAGE_CAP, State, clean
 from treadle.model.clock import seconds
 
 TOML = Path("treadle.toml")
@@ -43,6 +43,12 @@ def _age(value: float | str, info: ValidationInfo) -> float | None:
         raise ValueError(f"{error}, or 'forever'") from None
 
 
+def _message(value: str) -> str:
+    if clean(value, MESSAGE_CAP) != value:
+        raise ValueError(f"must be plain text of at most {MESSAGE_CAP:,} characters, without NUL")
+    return value
+
+
 def _no_boolean(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError(f"{value} is no duration; write seconds, '90s', '5m', '1h30m' or '7d'")
@@ -51,6 +57,7 @@ def _no_boolean(value: object) -> object:
 
 Seconds = Annotated[float | str, BeforeValidator(_no_boolean), AfterValidator(_duration)]
 Age = Annotated[float | str | None, BeforeValidator(_no_boolean), AfterValidator(_age)]
+Message = Annotated[str, AfterValidator(_message)]
 Ended = Literal[State.SUCCEEDED, State.FAILED, State.CANCELLED]
 
 
@@ -88,6 +95,8 @@ class Settings(BaseSettings):
     start: Literal["with_next_write", "first"] = "with_next_write"
     unknown_tasks: Literal["leave", "fail"] = "leave"
     expired_jobs: Literal["cancel", "leave"] = "cancel"
+    crash_message: Message = ""
+    count_claims: bool = False
     cancel: Literal["any", "pending"] = "any"
     tenant_required: bool = False
     enqueue_allow: list[Literal["cli"]] = ["cli"]
