@@ -100,7 +100,6 @@ def test_no_schedule_is_finer_than_a_second_and_one_database_is_enough(app: Trea
     assert app.settings.listen_url is None  # one URL is all there is to say
 
 
-@pytest.mark.covers("002-D3.a")
 def test_the_backend_closes_enqueueing_to_the_users_of_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "backend.py").write_text(
         "from tests.support.seed_profiles import BACKEND\nfrom treadle import Treadle\n"

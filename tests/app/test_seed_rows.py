@@ -84,7 +84,6 @@ def test_the_decision_for_the_database_is_on_record_with_its_reason_and_cost() -
     assert all(word in text for word in ("RabbitMQ", "Wanted", "Chosen", "Costs"))
 
 
-@pytest.mark.covers("002-D6.c")
 def test_enqueueing_from_the_command_line_can_be_closed(tmp_path: Path) -> None:
     (tmp_path / "closed.py").write_text(
         "from treadle import Treadle\n"

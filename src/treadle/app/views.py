@@ -34,7 +34,7 @@ def event_as_dict(event: Event) -> dict[str, Any]:
 
 
 def schedule_as_dict(schedule: Schedule) -> dict[str, Any]:
-    return {**as_dict(schedule), "declared": schedule.declared is not None}
+    return {"id": schedule.id, **as_dict(schedule), "declared": schedule.declared is not None}
 
 
 def pause_as_dict(pause: Pause) -> dict[str, Any]:
