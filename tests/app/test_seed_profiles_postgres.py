@@ -126,6 +126,36 @@ def test_the_service_works_with_sql_on_pooled_connections_and_in_a_transaction_o
     app.close()
 
 
+def waits(app: Treadle, clock: FakeClock, failures: int) -> list[float]:
+    """How long a job waits after each of its failures, in a budget that has room for one more."""
+
+    def fail() -> None:
+        raise RuntimeError("again")
+
+    task = app.register("fail", fail)
+    task.using(tenant="ada", retry=task.options.retry._replace(max_attempts=failures + 1)).enqueue()
+    found = []
+    for number in range(1, failures + 1):
+        [job] = run_until_idle(app)
+        assert (job.state, job.failures, job.error.message) == (State.PENDING, number, "again")
+        found.append((job.due_at - clock.now()).total_seconds())
+        clock.advance(seconds=found[-1])
+    assert run_until_idle(app)[0].state is State.FAILED
+    return found
+
+
+@pytest.mark.covers("000-R06.a")
+def test_the_chat_server_waits_half_a_minute_doubled_up_to_a_quarter_of_an_hour(
+    make_app: Callable[..., Treadle], clock: FakeClock
+) -> None:
+    assert waits(make_app(profile=CHAT_SERVER), clock, 7) == [30, 60, 120, 240, 480, 900, 900]
+
+
+@pytest.mark.covers("004-T08.a", "004-T08.b")
+def test_the_tenant_system_waits_ten_seconds_doubled(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
+    assert waits(make_app(profile=TENANT_SYSTEM), clock, 4) == [10, 20, 40, 80]
+
+
 # ------------------------------------------------------------------------------------------ 002: the backend
 
 

@@ -1,4 +1,4 @@
-"""The operator of the backend (002) at the command line: its profile, PostgreSQL, the words and flags of its document."""
+"""The operator of the backend (002) at the command line: its profile, its words and flags."""
 
 import importlib
 import json

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.making import claim
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER
-from tests.support.workbench import Crowd, ended, until, watched, working
+from tests.support.workbench import Crowd, ended, idle_waits, until, working
 from tests.worker.test_policies import Looks
 from treadle import Context, State, Treadle
 from treadle.testing import FakeClock
@@ -17,22 +17,14 @@ AS_SET = {"lease": None, "poll": None, "concurrency": None}  # by the profile, n
 
 
 @pytest.mark.covers("000-AC-15.a")
-def test_a_runner_of_the_chat_server_with_nothing_to_do_waits_five_seconds(make_app: Callable[..., Treadle]) -> None:
+def test_a_runner_of_the_chat_server_with_nothing_to_do_waits_five_seconds(
+    make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = make_app(profile=CHAT_SERVER)
     app.register("work", lambda: None)
-    engine = watched(app)
-    waits: list[float] = []
-
-    def wait(queues: Any, timeout: float, interrupt: threading.Event) -> bool:
-        waits.append(timeout)
-        interrupt.wait(60)
-        return False
-
-    engine.wait = wait
-    with working(app, **AS_SET):
-        until(lambda: waits, "an idle runner")
-        assert len(engine.turns) <= 2  # it has looked once for its own jobs, and once for those that nobody knows
+    waits, engine = idle_waits(app, monkeypatch, **AS_SET)
     assert 3 < waits[0] <= 5  # from when it looked
+    assert len(engine.turns) <= 2  # it has looked once for its own jobs, and once for those that nobody knows
 
 
 @pytest.mark.covers("000-AC-15.b")
