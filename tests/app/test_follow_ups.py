@@ -255,7 +255,7 @@ def test_only_the_ends_of_a_job_can_be_followed(app: Treadle) -> None:
 # ----------------------------------------------------------------------------------- left off by the chat server
 
 
-@pytest.mark.covers("000-R22.a", "000-R22.b", "000-R22.c")
+@pytest.mark.covers("000-R22.c")
 def test_the_chat_server_does_without_all_of_it_and_a_handler_enqueues_what_follows(
     make_app: Callable[..., Treadle], told: list
 ) -> None:
@@ -270,7 +270,7 @@ def test_the_chat_server_does_without_all_of_it_and_a_handler_enqueues_what_foll
     assert [one.task for one in run_until_idle(app)] == ["first", "after"]
     assert told == [job.id]
     assert (job.on_end, job.schedule, app.pauses(), app.schedules.list(), app.workers()) == (None, None, [], [], [])
-    assert app.audit() == []
+    assert {event.kind for event in app.audit()} == {"enqueued", "claimed", "succeeded"}  # nobody acted
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed"])

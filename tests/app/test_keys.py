@@ -122,7 +122,6 @@ def test_racers_with_one_key_get_one_job(make_app: Callable[..., Treadle], scope
     assert len({job.payload_json for job in jobs}) == 1
 
 
-@pytest.mark.covers("001-R32.c")
 def test_one_batch_with_one_key_makes_one_job(app: Treadle, sync: Task) -> None:
     receipts = sync.using(key="t1", unique="pending").enqueue_many([("a",), ("b",), ("c",)])
     assert [receipt.created for receipt in receipts] == [True, False, False]
@@ -219,7 +218,6 @@ def test_keys_can_be_searched_for(app: Treadle, sync: Task) -> None:
     assert [job.id for job in app.find(key="t1").jobs] == [wanted.id]
 
 
-@pytest.mark.covers("001-R32.b")
 def test_a_job_repeated_after_its_effect_can_guard_on_its_own_record(app: Treadle, clock: FakeClock) -> None:
     record = {"status": "pending", "drafts": 0}
 

@@ -83,7 +83,6 @@ def test_the_decision_for_the_database_is_on_record_with_its_reason_and_cost() -
     assert all(word in text for word in ("RabbitMQ", "Wanted", "Chosen", "Costs"))
 
 
-@pytest.mark.covers("002-D6.c")
 def test_enqueueing_from_the_command_line_can_be_closed(tmp_path: Path) -> None:
     (tmp_path / "closed.py").write_text(
         "from treadle import Treadle\n"
@@ -103,7 +102,6 @@ def test_enqueueing_from_the_command_line_can_be_closed(tmp_path: Path) -> None:
     assert Treadle(f"sqlite:///{tmp_path}/closed.db").count()[State.PENDING] == 0
 
 
-@pytest.mark.covers("001-R26.a")
 def test_a_task_has_three_attempts_if_it_says_so_and_a_job_may_have_its_own_number(store_url: str) -> None:
     app = Treadle(store_url, clock=FakeClock())
     runs = []

@@ -171,7 +171,7 @@ def test_doctor_tells_health_by_its_exit_code(bare):
 # --------------------------------------------------------------------------------------------- jobs
 
 
-@pytest.mark.covers("002-L1.a", "002-L1.b", "002-L1.c", "002-T1.m")
+@pytest.mark.covers("002-L1.b", "002-L1.c", "002-T1.m")
 def test_a_job_is_enqueued_run_listed_retried_and_cancelled(store, work):
     greet = store("enqueue", "greet", '{"name": "Ada"}', "--json")
     assert (greet.code, greet.json["outcome"]) == (0, "created")

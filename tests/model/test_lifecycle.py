@@ -209,6 +209,27 @@ def test_a_crash_is_free_unless_a_suspect_had_started(fields, state, failures):
     assert change.after.reason is {State.FAILED: Reason.CRASHED, State.CANCELLED: Reason.BY_REQUEST}.get(state)
 
 
+@pytest.mark.parametrize("begun", [None, NOW], ids=["claimed", "started"])
+@pytest.mark.parametrize(
+    ("fields", "state", "failures"),
+    [
+        ({}, State.PENDING, 1),
+        ({"crashes": 1}, State.PENDING, 1),
+        ({"failures": 3}, State.PENDING, 4),
+        ({"failures": 4}, State.FAILED, 5),
+        ({"retry": Retry(max_attempts=1)}, State.FAILED, 1),
+        ({"cancel_requested": True, "failures": 4}, State.CANCELLED, 5),
+    ],
+    ids=lambda given: ",".join(given) if isinstance(given, dict) else str(given),
+)
+def test_where_claims_count_every_lost_one_is_an_attempt(begun, fields, state, failures):
+    job = held(**fields, started_at=begun)
+
+    change = lifecycle.crash(job, NOW, actor="reaper", count_claims=True)
+
+    assert (change.after.state, change.after.failures, change.after.crashes) == (state, failures, job.crashes + 1)
+
+
 def test_a_crash_is_the_reapers_write_and_takes_the_token_away():
     job = held()
 

@@ -422,7 +422,7 @@ def passed(app: Treadle, clock: FakeClock, hours: int, minutes: int) -> dict[str
     return {name: sorted(lines) for name, lines in found.items()}
 
 
-@pytest.mark.covers("001-R16.a", "001-R17.a", "001-R18.a")
+@pytest.mark.covers("001-R16.a", "001-R17.a")
 def test_the_mail_assistant_syncs_every_active_user_and_renews_every_watch(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:

@@ -232,7 +232,7 @@ def test_cancelled_ends_the_job_cancelled(app: Treadle) -> None:
     assert app.events(job.id)[-1].note == "no longer wanted"
 
 
-@pytest.mark.covers("001-R25.a", "001-R25.b", "001-R26.a", "001-R26.b", "004-T01.b", "000-AC-31.a")
+@pytest.mark.covers("001-R25.a", "001-R25.b", "001-R26.b", "004-T01.b", "000-AC-31.a")
 @pytest.mark.parametrize("budget", [3, 2])
 def test_without_backoff_a_failed_job_is_pending_at_once_until_its_budget_is_spent(
     app: Treadle, clock: FakeClock, budget: int

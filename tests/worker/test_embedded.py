@@ -18,7 +18,6 @@ def engine_kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.mark.covers("001-R29.a")
 def test_a_worker_lives_beside_the_coroutines_of_an_application(app: Treadle) -> None:
     @app.task
     async def greet(name: str) -> str:

@@ -59,7 +59,6 @@ def test_attempts_last_error_and_last_start_are_read_from_the_job_itself(app: Tr
 
 
 @any_engine
-@pytest.mark.covers("001-R27.a")
 @pytest.mark.parametrize(("kind", "slots"), [("plain", 3), ("async", 4), ("mixed", 4)])
 def test_as_many_jobs_run_at_once_as_there_are_slots_and_no_more(
     make_app: Callable[..., Treadle], kind: str, slots: int
@@ -310,7 +309,7 @@ def refused_turn(*_: Any, **__: Any) -> Any:
 # ------------------------------------------------------------------------------------------- when idle
 
 
-@pytest.mark.covers("000-R07.b", "000-R17.b", "001-R27.b", "002-Q10.a", "004-T05.a")
+@pytest.mark.covers("000-R07.b", "000-R17.b", "002-Q10.a", "004-T05.a")
 @pytest.mark.parametrize(("poll", "looks"), [(0.2, 6), (1.0, 3)])
 def test_an_idle_worker_asks_once_a_poll_and_not_in_a_tight_loop(
     make_app: Callable[..., Treadle], poll: float, looks: int
@@ -326,7 +325,6 @@ def test_an_idle_worker_asks_once_a_poll_and_not_in_a_tight_loop(
 
 
 @any_engine
-@pytest.mark.covers("000-R07.c")
 def test_an_error_of_the_loop_itself_is_logged_with_its_traceback_and_the_loop_goes_on(
     app: Treadle, caplog: pytest.LogCaptureFixture
 ) -> None:

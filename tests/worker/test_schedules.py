@@ -136,7 +136,6 @@ def test_workers_are_listed_while_they_live_and_gone_when_they_have_stopped(make
 
 
 @any_engine
-@pytest.mark.covers("000-AC-15.c")
 def test_a_job_is_failed_as_unknown_only_if_no_live_worker_knows_its_task(make_app: Callable[..., Treadle]) -> None:
     knowing, other = make_app(heartbeat=0.1), make_app(heartbeat=0.1, unknown_tasks="fail")
     ran = threading.Event()

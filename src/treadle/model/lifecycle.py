@@ -105,9 +105,12 @@ def settle(job: Job, outcome: Outcome, now: datetime, *, noise: float = 0.0) -> 
             return _requeue(job, EventKind.RELEASED, now, actor)
 
 
-def crash(job: Job, now: datetime, *, actor: str, message: str = "") -> Change:
-    """The lease ran out. The first crash is free; a started suspect pays, so poison ends and neighbours do not pay."""
-    spent = 1 if job.suspect and job.started_at is not None else 0
+def crash(job: Job, now: datetime, *, actor: str, message: str = "", count_claims: bool = False) -> Change:
+    """The lease ran out. The first crash is free; a started suspect pays, so poison ends and neighbours do not pay.
+
+    With `count_claims` every claim is an attempt: whoever loses it has spent one.
+    """
+    spent = 1 if count_claims or (job.suspect and job.started_at is not None) else 0
     failures = job.failures + spent
     message = message or f"the lease of worker {job.worker} ran out on attempt {job.attempt}"
     error = JobError("Crashed", message, "", job.attempt, now.isoformat())

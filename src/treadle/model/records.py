@@ -72,6 +72,11 @@ class Schedule(NamedTuple):
         return self._replace(**changes)
 
     @property
+    def id(self) -> str:
+        """A UUID for the schedule of this tenant and name, for ever the same; the audit trail knows it by that."""
+        return subject(self)
+
+    @property
     def retry(self) -> Retry:
         return Retry(self.max_attempts, self.retry_base, self.retry_cap, self.retry_jitter)
 

@@ -217,6 +217,15 @@ def test_an_owner_condition_lets_the_owner_see_its_rows_without_a_setting(owner:
         with pytest.raises(psycopg.errors.InsufficientPrivilege), connection.transaction():
             connection.execute("select treadle.enqueue('greet', '{}', tenant => 'u2')")
         assert connection.execute("select tenant from treadle.jobs").fetchall() == [("u1",)]
+        connection.commit()
+    other = owner.enqueue("greet", {"name": "Bob"}, checked=False, tenant="u2")
+    with psycopg.connect(as_role(store_url, APP), autocommit=True) as connection:
+        connection.execute("set shop.owner = 'u1'")
+        assert connection.execute("update treadle.jobs set priority = 7").rowcount == 1
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("update treadle.jobs set tenant = 'u2'")
+        assert connection.execute("delete from treadle.jobs").rowcount == 1
+    assert owner.find().jobs == [other]  # as it was
 
 
 def test_doctor_tells_policies_that_hold_from_policies_with_holes(
