@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import stores
+from tests.support.server import heed_signals
 from treadle import Treadle
 from treadle.engines import connect
 from treadle.engines.contract import Engine
@@ -25,6 +26,10 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in os.environ:
         if name.upper().startswith("TREADLE_") and not name.upper().startswith("TREADLE_TEST_"):
             monkeypatch.delenv(name)
+
+
+def pytest_configure() -> None:
+    heed_signals()  # some tests send SIGINT to processes they start, and these inherit what we ignore
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
