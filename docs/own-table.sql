@@ -3,7 +3,7 @@
 --
 --   psql -v ON_ERROR_STOP=1 -f own-table.sql postgresql://owner@db/shop
 --
--- Run it after `treadle migrate` and, where row-level security is wanted, after `treadle walls`. It may be run again, and
+-- Run it after `treadle migrate` and, where row-level security is wanted, after `treadle rls`. It may be run again, and
 -- should be after each migration. For another schema than treadle replace `treadle.` here.
 
 begin;
@@ -309,8 +309,8 @@ begin
         grant execute on function public.expire_stale_jobs() to service_role;
     end if;
     if not (select relrowsecurity from pg_class where oid = 'treadle.jobs'::regclass) then
-        raise notice 'row-level security is off: whoever may read treadle.jobs sees every job. Raise it with '
-            '`treadle walls`, then run this again';
+        raise notice 'row-level security is off: whoever may read treadle.jobs sees every job. Turn it on with '
+            '`treadle rls`, then run this again';
         return;
     end if;
     if to_regprocedure('public.is_record_owner(uuid)') is null then

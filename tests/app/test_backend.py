@@ -96,7 +96,7 @@ def test_no_schedule_is_finer_than_a_second_and_one_database_is_enough(app: Trea
         app.schedules.create("n", "t", every=0.5)
     app.schedules.create("n", "t", cron="* * * * *")
     assert {tick.at.second for tick in app.schedules.preview("n", 50)} == {0}
-    assert "the least is a second" in (processes.ROOT / "docs/schedules.md").read_text("utf-8")
+    assert "the shortest is a second" in (processes.ROOT / "docs/schedules.md").read_text("utf-8")
     assert app.settings.listen_url is None  # one URL is all there is to say
 
 

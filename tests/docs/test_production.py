@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import provision
+from tests.support import provision
 from treadle import State, Treadle
 from treadle.app.settings import Settings
 
