@@ -89,6 +89,8 @@ class Server:
 
     def _start(self, command: list[str | Path], *, is_ready: Callable[[], bool]) -> None:
         name = Path(command[0]).name
+        if os.environ.get("TREADLE_TEST_SERVERS") == "none":
+            raise ServerTrouble(f"{name} is not started where tests need no server; mark the test: pytest.mark.server")
         if self.is_running:
             raise ServerTrouble(f"{name} is running already")
         guard: list[str | Path] = [sys.executable, "-I", "-S", __file__, str(os.getpid()), self.folder]

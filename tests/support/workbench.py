@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pytest
-
 from tests.support import processes
 from treadle import Job, State, Treadle
 from treadle.engines.contract import Engine
@@ -19,7 +17,6 @@ from treadle.worker.worker import Worker
 
 T = TypeVar("T")
 
-any_engine = pytest.mark.parametrize("engine_kind", ["sqlite"])
 """Marks a test of what a worker does by itself, with handlers, slots and threads: the quickest engine is enough."""
 
 PATIENCE = 30.0  # seconds after which what should happen will not: the machine may be busy, the test is not

@@ -27,6 +27,8 @@ from tests.support.provision import (
 )
 from tests.support.server import Server
 
+pytestmark = [pytest.mark.server, pytest.mark.postgres]
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:

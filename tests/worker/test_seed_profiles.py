@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.making import claim
+from tests.support.marks import any_store
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER
 from tests.support.workbench import Crowd, ended, until, watched, working
 from tests.worker.test_policies import Looks
@@ -15,6 +16,7 @@ from treadle import Context, State, Treadle
 AS_SET = {"lease": None, "poll": None, "concurrency": None}  # by the profile, not by the workbench
 
 
+@any_store
 @pytest.mark.covers("000-AC-15.a")
 def test_a_runner_of_the_chat_server_with_nothing_to_do_waits_five_seconds(make_app: Callable[..., Treadle]) -> None:
     app = make_app(profile=CHAT_SERVER)
@@ -34,6 +36,7 @@ def test_a_runner_of_the_chat_server_with_nothing_to_do_waits_five_seconds(make_
     assert 3 < waits[0] <= 5  # from when it looked
 
 
+@any_store
 @pytest.mark.covers("000-AC-15.b")
 def test_a_job_of_the_chat_server_is_running_with_its_start_when_its_handler_begins(
     make_app: Callable[..., Treadle],
@@ -51,6 +54,7 @@ def test_a_job_of_the_chat_server_is_running_with_its_start_when_its_handler_beg
     assert (seen[0]["status"], seen[0]["started_at"]) == ("running", job.started_at.isoformat())
 
 
+@any_store
 @pytest.mark.covers("000-AC-16.a")
 def test_a_runner_of_the_chat_server_sweeps_stale_jobs_every_five_minutes(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch
@@ -67,6 +71,7 @@ def test_a_runner_of_the_chat_server_sweeps_stale_jobs_every_five_minutes(
     assert (app.get(job.id).state, app.get(job.id).crashes) == (State.PENDING, 1)
 
 
+@any_store
 @pytest.mark.covers("002-Q11.a")
 @pytest.mark.parametrize(("settings", "at_once"), [({}, 4), ({"concurrency": 2}, 2)])
 def test_a_worker_of_the_backend_runs_four_jobs_at_once_or_as_many_as_it_is_told(
