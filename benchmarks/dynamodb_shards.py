@@ -75,7 +75,7 @@ def modelled(shards: int) -> Modelled:
     jobs = max(JOBS, 10 * shards)
     with FaultLayer(dynamo_servers.shared_dynamodb(), seed=1) as layer, table(layer, shards) as engine:
         lives(engine, BATCH)  # what is paid once is paid
-        layer.prune_events()
+        layer.forget()
         lives(engine, jobs)
         spent = layer.spent
     full = {

@@ -1,6 +1,7 @@
 """The audit trail of an application: what is written, how it is sealed, what a look at it finds, how long it lasts."""
 
 import json
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -11,14 +12,14 @@ from tests.support.making import race
 from tests.support.marks import any_store, sql_stores
 from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
-from treadle.engines.contract import Engine
 from treadle.errors import TreadleError
 from treadle.model import Event, EventKind
 from treadle.model.records import Seal
 from treadle.model.seals import AT_ONCE
 from treadle.testing import FakeClock, run_until_idle
 from treadle.worker.config import WorkerConfig
-from treadle.worker.maintenance.housekeeping import RIPE, Housekeeping
+from treadle.worker.maintenance.pruning import Pruning
+from treadle.worker.maintenance.sealing import MAX_WAIT, Sealing
 
 ONCE = Retry(max_attempts=1)
 
@@ -39,9 +40,9 @@ def register(app: Treadle, name: str = "EMAIL_SEND", **options: object) -> Task:
     return app.register(name, send, **{"retry": Retry(max_attempts=2, base=0, jitter=0), **options})
 
 
-def tidy(app: Treadle | Engine, **plan: object) -> Housekeeping:
-    """The chores of a worker, done by hand."""
-    return Housekeeping(getattr(app, "engine", app), WorkerConfig("h1", **plan), (), lambda: 60.0)
+def sealer(app: Treadle) -> Sealing:
+    """What a worker seals with, called by hand."""
+    return Sealing(app.engine)
 
 
 def acted(app: Treadle, times: int = 1, tenant: str = "acme", actor: str = "ada") -> list[Event]:
@@ -150,9 +151,9 @@ def test_the_newest_lines_are_found_whichever_seal_was_made_last(
     acted(app, tenant="globex", actor="early")
     clock.advance(seconds=30)
     register(app).using(tenant="acme").enqueue_many([()] * AT_ONCE)
-    tidy(app)._seal()  # a full seal of acme's, while globex's one line is not ripe
+    sealer(app).seal_due()  # a full seal of acme's, while globex's one line is not ripe
     clock.advance(seconds=30)
-    tidy(app)._seal()
+    sealer(app).seal_due()
     assert {line.tenant for line in app.audit(limit=1)} == {"acme"}
 
 
@@ -162,14 +163,14 @@ def test_the_newest_lines_are_found_whichever_seal_was_made_last(
 @any_store
 def test_lines_are_sealed_when_they_fill_a_seal_or_have_waited(app: Treadle, clock: FakeClock) -> None:
     acted(app, 3)
-    chores = tidy(app)
-    chores._seal()
-    clock.advance(seconds=RIPE - 1)
-    chores._seal()
+    chores = sealer(app)
+    chores.seal_due()
+    clock.advance(seconds=MAX_WAIT - 1)
+    chores.seal_due()
     assert app.verify_audit() == ([], 3)
     clock.advance(seconds=1)
     acted(app, 1)  # too young by itself, but it goes with the others
-    chores._seal()
+    chores.seal_due()
     trail = app.verify_audit()
     [found] = trail.tenants
     assert (found.tenant, found.seals, found.events, found.problems) == ("acme", 1, 4, [])
@@ -179,7 +180,7 @@ def test_lines_are_sealed_when_they_fill_a_seal_or_have_waited(app: Treadle, clo
 def test_a_full_seal_is_made_at_once_and_the_rest_waits(make_app: Callable[..., Treadle]) -> None:
     app = make_app(audit="everything")
     register(app).using(tenant="acme").enqueue_many([()] * (2 * AT_ONCE + 5))
-    tidy(app)._seal()
+    sealer(app).seal_due()
     trail = app.verify_audit()
     assert [(found.seals, found.events) for found in trail.tenants] == [(2, 2 * AT_ONCE)]
     assert trail.unsealed == 5
@@ -208,14 +209,14 @@ def test_each_tenant_has_a_chain_of_its_own(app: Treadle, clock: FakeClock) -> N
 @any_store
 def test_workers_that_seal_at_once_make_one_sound_chain(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
     apps = [make_app() for _ in range(4)]
-    chores = [tidy(app) for app in apps]
+    chores = [sealer(app) for app in apps]
     for round_ in range(4):
         acted(apps[0], 2)
         acted(apps[0], 2, "globex")
         clock.advance(minutes=2)
-        race(4, lambda place: chores[place]._seal())
+        race(4, lambda place: chores[place].seal_due())
         if round_ % 2:
-            chores[0]._seal()
+            chores[0].seal_due()
     apps[0].seal_audit()
     trail = apps[0].verify_audit()
     assert trail.sound, trail
@@ -403,12 +404,12 @@ def test_any_worker_forgets_old_lines_and_never_one_that_is_not_sealed(
     app: Treadle, clock: FakeClock, days: int, left: int
 ) -> None:
     acted(app, 3)
-    chores = tidy(app, keep_events=timedelta(days=90))
+    chores = Pruning(app.engine, WorkerConfig("h1", keep_events=timedelta(days=90)), (), logging.getLogger("test"))
     clock.advance(days=days)
-    chores._forget()
+    chores.forget()
     assert len(app.audit()) == 3
-    chores._seal()
-    chores._forget()
+    sealer(app).seal_due()
+    chores.forget()
     assert len(app.audit()) == left
     assert app.verify_audit().sound
 

@@ -1,5 +1,6 @@
 """What jobs cost: summed per job, task, tenant and day; and a budget that pauses who has spent it."""
 
+import logging
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
@@ -13,8 +14,7 @@ from treadle.engines.values import Lease
 from treadle.model import EventKind
 from treadle.model.records import ANY
 from treadle.testing import FakeClock, run_until_idle
-from treadle.worker.config import WorkerConfig
-from treadle.worker.maintenance.housekeeping import Housekeeping
+from treadle.worker.maintenance.budgets import Budgets
 
 CENT = 10_000
 
@@ -47,7 +47,7 @@ def spent(app: Treadle, *arguments: object, **named: object) -> dict[tuple[str, 
 
 def heed(app: Treadle, **budgets: int) -> None:
     """A worker's look at the budgets."""
-    Housekeeping(app.engine, WorkerConfig("h1", budgets=budgets), (), lambda: 60.0)._heed_budgets()
+    Budgets(app.engine, budgets, logging.getLogger("test")).enforce()
 
 
 # ------------------------------------------------------------------------------------------------ what was spent

@@ -1,5 +1,6 @@
 """What an operator can do: look, count, cancel, retry, prune; every act leaves a line with its actor."""
 
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -11,7 +12,7 @@ from treadle import InvalidJob, Job, JobNotFound, NotPossible, Reason, Retry, St
 from treadle.model import EventKind, JobError, new_id
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.testing import FakeClock, run_until_idle
-from treadle.worker.maintenance.housekeeping import Housekeeping
+from treadle.worker.maintenance.pruning import Pruning
 
 
 @pytest.fixture
@@ -342,13 +343,13 @@ def test_a_job_that_holds_its_key_for_ever_is_kept_and_one_whose_window_is_over_
 def test_a_worker_deletes_old_jobs_of_its_own_tasks_and_the_app_those_of_all(
     app: Treadle, greet: Task, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "treadle.upkeep")
+    caplog.set_level("INFO", "treadle.maintenance")
     other = app.enqueue("other", {}, checked=False)
     mine = greet.enqueue("Ada")
     for held in claim(app.engine, 2):
         settle(app.engine, held, Succeeded("1"))
     clock.advance(days=8)
-    Housekeeping(app.engine, app.worker().config, ["greet"], lambda: 60.0)._prune()
+    Pruning(app.engine, app.worker().config, ["greet"], logging.getLogger("treadle.maintenance")).prune()
     assert [job.id for job in app.find().jobs] == [other.id]
     assert "deleted 1 old job" in caplog.text
     assert app.prune() == 1

@@ -386,7 +386,7 @@ def test_why_tells_a_tenant_nothing_of_others(app: Treadle, greet: Task, acme: T
     acme.pause(actor="ada")
     for _ in range(5):
         acme.using(greet).enqueue()
-    app.worker(name="w1", queues=["acme-only"])._membership.beat()
+    app.worker(name="w1", queues=["acme-only"])._presence.beat()
     assert globex.why(job.id) == alone
     assert [obstacle.kind for obstacle in alone] == ["next"]
 

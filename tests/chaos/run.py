@@ -159,7 +159,7 @@ class Run:
             f"{elapsed:.0f} s"
         )
         for figure in told:
-            print(figure.event)
+            print(figure.line)
             problems += figure.problems
         print(f"violations: {len(problems)}")
         return problems

@@ -55,7 +55,7 @@ class Report:
         told: dict[str, Any] = dict(report.user_properties)
         if "covers" not in told:
             return
-        new = Line(covers=told["tests.support.covers"], outcome="unfinished", engine=told["covers-engine"])
+        new = Line(covers=told["covers"], outcome="unfinished", engine=told["covers-engine"])
         line = self.lines.setdefault(report.nodeid, new)
         if report.failed:
             line["outcome"] = "failed"

@@ -439,7 +439,7 @@ def test_the_log_tells_each_request_and_what_became_of_it(layer, table):
         1,
         1,
     ]
-    layer.prune_events()
+    layer.forget()
     assert (layer.log, layer.spent.writes) == ([], {})
 
 

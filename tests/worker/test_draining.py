@@ -31,7 +31,9 @@ def test_a_claim_in_flight_when_the_worker_is_asked_to_stop_leaves_no_job_runnin
     with working(app, lease=30) as worker:
         assert engine.claiming.wait(30)
         worker.stop()
-        until(lambda: worker._drained, "the end of the drain")  # it waits for the claim's answer alone
+        until(
+            lambda: worker._host.drained_at < float("inf"), "the end of the drain"
+        )  # it waits for the claim's answer alone
         engine.answering.set()
     after = [app.get(job.id) for job in jobs]
     assert {(job.state, job.failures, job.crashes) for job in after} == {(State.PENDING, 0, 0)}
@@ -101,7 +103,7 @@ def test_a_host_that_is_cancelled_while_the_worker_drains_releases_what_runs(
 
     async def main() -> None:
         hosting = asyncio.create_task(host())
-        await until_so(lambda: worker._stopping)  # and so it drains: it says so and waits in one step of the loop
+        await until_so(lambda: worker._host.stopping)  # and so it drains: it says so and waits in one step of the loop
         hosting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await hosting

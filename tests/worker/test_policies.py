@@ -40,7 +40,7 @@ class Looks:
     def after(self, seconds: float) -> int:
         """How often it has looked, by so many seconds later."""
         self.now += seconds
-        self.worker._upkeep.tick()
+        self.worker._maintenance._recovery.run_due()
         return self.count
 
 
@@ -194,7 +194,7 @@ def test_with_start_first_a_worker_that_stops_gives_back_what_has_not_begun(make
     job = work.enqueue()
 
     def answer_once_it_stops(worker: Worker) -> None:
-        until(lambda: worker._stopping, "the stop")
+        until(lambda: worker._host.stopping, "the stop")
         engine.cut.clear()
 
     with working(app, lease=60, grace=5) as worker:
@@ -260,7 +260,7 @@ def test_two_apps_in_one_process_share_neither_tasks_nor_connections_nor_logger(
     with working(shop, queues=["shop"]), working(mail, queues=["mail"]):
         ended(shop, shops, mails)
     assert (records(caplog, shops), records(caplog, mails)) == ({"shop.jobs"}, {"mail.jobs"})
-    assert not [record for record in caplog.records if record.name in ("treadle.worker", "treadle.upkeep")]
+    assert not [record for record in caplog.records if record.name in ("treadle.worker", "treadle.maintenance")]
 
     shop.register("only_in_the_shop", lambda: None)
     assert "only_in_the_shop" not in mail.tasks
@@ -302,4 +302,4 @@ def test_without_a_logger_of_its_own_an_app_speaks_as_treadle(app: Treadle, capl
         ended(app, job)
         in_state(app, lost, crashes=1)
     assert records(caplog, job) == {"treadle.worker", "treadle.task"}
-    assert records(caplog, lost) == {"treadle.upkeep"}
+    assert records(caplog, lost) == {"treadle.maintenance"}

@@ -270,7 +270,7 @@ def test_follow_ups_run_at_once_also_if_the_worker_was_not_waiting_for_a_hint_th
 
     def busy(**named: Any) -> Any:
         """The look at the leases that follows the claim takes until the handler has enqueued and ended."""
-        until(lambda: workers and (workers[0]._outcomes or engine.looked), "the end of the first")
+        until(lambda: workers and (workers[0]._turns._outcomes or engine.looked), "the end of the first")
         engine.looked = True
         return engine._engine.expired(**named)
 

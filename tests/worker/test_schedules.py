@@ -13,7 +13,6 @@ from tests.support.workbench import ended, until, working
 from treadle import Context, Job, State, Treadle
 from treadle.model.records import Misfire, Schedule
 from treadle.schedules.rules import next_tick
-from treadle.worker.maintenance.housekeeping import Housekeeping
 
 PROMPT = 1.0  # seconds after its time, at most, on an idle worker
 
@@ -160,8 +159,7 @@ def test_a_spent_budget_pauses_its_tenant_until_the_day_is_over(make_app: Callab
     first = [ask.using(tenant="acme").enqueue() for _ in range(2)]
     with working(app) as worker:
         ended(app, *first)
-        housekeeping: Housekeeping = worker._upkeep.housekeeping
-        housekeeping._heed_budgets()
+        worker._maintenance._chores["budgets"]()
         [pause] = app.pauses()
         assert (pause.tenant, pause.actor) == ("acme", "budget")
         stopped, free = ask.using(tenant="acme").enqueue(), ask.using(tenant="other").enqueue()

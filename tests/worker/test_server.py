@@ -13,7 +13,7 @@ from tests.support.provision import Cluster
 from tests.support.workbench import all_in, ended, until, working
 from treadle import Context, State, Treadle
 from treadle.engines.postgres import engine
-from treadle.worker import worker as worker_module
+from treadle.worker import loop
 
 LEASE = 10.0  # longer than a server takes to come back: no lease runs out, so each job runs once
 JOBS = 300
@@ -169,7 +169,7 @@ def test_a_job_that_runs_while_its_server_restarts_ends_once_and_is_written(
 def test_a_worker_told_to_stop_while_its_server_is_down_does_not_wait_for_it_for_ever(
     cluster: Cluster, make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "LAST_WORDS", 1.0)
+    monkeypatch.setattr(loop, "EXIT_TIMEOUT", 1.0)
     first, second = make_app(), make_app()
     started, release = threading.Event(), threading.Event()
 

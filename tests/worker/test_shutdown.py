@@ -65,7 +65,7 @@ def test_the_store_is_open_to_jobs_that_finish_while_the_worker_stops(app: Tread
     @app.task
     def work(ctx: Context) -> str:
         started.set()
-        until(lambda: worker._stopping, "the drain")
+        until(lambda: worker._host.stopping, "the drain")
         ctx.progress(0.5)
         return later.enqueue().id
 
@@ -240,7 +240,7 @@ def test_cancelling_the_task_around_a_worker_stops_it_cleanly(app: Treadle, rele
     before = set(threading.enumerate())
     asyncio.run(asyncio.wait_for(main(), 60))
     left = {thread.name for thread in set(threading.enumerate()) - before}
-    assert not left & {"treadle-engine", "treadle-keeper"}
+    assert not left & {"treadle-engine", "treadle-heartbeat"}
 
 
 def test_an_error_inside_the_block_leaves_it_after_the_drain(app: Treadle) -> None:

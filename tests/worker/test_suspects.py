@@ -86,7 +86,10 @@ def test_a_suspect_starts_when_the_end_of_the_one_before_is_written(
     def slow_turn(changes: Sequence[Change], *claim: Any, **options: Any) -> Turn:
         if len(seen) == 1 and not changes and not claiming.is_set():
             claiming.set()  # so that the first ends, and the second is to start, before anything can be written
-            until(lambda: workers and (workers[0]._starting or not workers[0]._slots.crowded), "the second")
+            until(
+                lambda: workers and (workers[0]._turns._requests or not workers[0]._host.slots.has_backlog),
+                "the second",
+            )
         if any(change.after.state.final for change in changes):
             begun.wait(0.5)  # the second's start, should it not wait
         return turn(changes, *claim, **options)

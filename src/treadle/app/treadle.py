@@ -216,7 +216,7 @@ class Treadle(Operations):
 
         How many jobs were deleted.
         """
-        from treadle.worker.maintenance.housekeeping import prune_old_events  # noqa: PLC0415
+        from treadle.worker.maintenance.sealing import prune_old_events  # noqa: PLC0415
 
         total = 0
         while batch := self.engine.prune(self.settings.keep, limit=1000, to_the_end=True):
@@ -226,7 +226,7 @@ class Treadle(Operations):
 
     def seal_audit(self) -> int:
         """Seal every audit line there is, as workers do by themselves within a minute or two; how many lines it was."""
-        from treadle.worker.maintenance.housekeeping import seal_events  # noqa: PLC0415
+        from treadle.worker.maintenance.sealing import seal_events  # noqa: PLC0415
 
         return seal_events(self.engine)
 

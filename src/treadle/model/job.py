@@ -103,7 +103,7 @@ class Job(NamedTuple):
 
     @property
     def payload(self) -> Any:
-        """The payload as data; what another program stored that is no JSON, as text."""
+        """The payload as data; what another program stored and is not JSON, as text."""
         return json_data(self.payload_json)
 
     @property
@@ -156,20 +156,28 @@ def checked(job: Job) -> Job:
     if job.lane != "":
         check_name("lane", job.lane)
     if job.key is not None:
-        check_text("key", job.key, KEY_CAP)
-        if job.key_scope is None:
-            raise InvalidJob("unique", "a key needs a scope: pending, active, window or ever")
-        if (job.key_scope is Scope.WINDOW) != (job.key_until is not None):
-            raise InvalidJob("unique", "the window scope, and only that, needs a window such as '1d'")
+        _check_key(job)
     if not isinstance(job.priority, int) or job.priority not in PRIORITIES:
         raise InvalidJob("priority", f"{job.priority!r} must be a whole number that fits 32 bits")
     check_retry(job.retry)
     if job.timeout is not None and not 0 < job.timeout < math.inf:
         raise InvalidJob("timeout", f"{job.timeout} must be more than 0 seconds, or None for no limit")
+    _check_times(job)
+    if not UUID.fullmatch(job.id):
+        raise InvalidJob("id", f"{job.id!r} is not a valid UUID; leave it out and treadle makes one")
+    return job
+
+
+def _check_key(job: Job) -> None:
+    check_text("key", job.key, KEY_CAP)
+    if job.key_scope is None:
+        raise InvalidJob("unique", "a key needs a scope: pending, active, window or ever")
+    if (job.key_scope is Scope.WINDOW) != (job.key_until is not None):
+        raise InvalidJob("unique", "the window scope, and only that, needs a window such as '1d'")
+
+
+def _check_times(job: Job) -> None:
     for field in ("created_at", "due_at", "expires_at", "key_until"):
         moment = getattr(job, field)
         if moment is not None and moment.tzinfo is None:
             raise InvalidJob(field, f"{moment!r} has no time zone; write datetime(..., tzinfo=UTC)")
-    if not UUID.fullmatch(job.id):
-        raise InvalidJob("id", f"{job.id!r} is no UUID; leave it out and treadle makes one")
-    return job

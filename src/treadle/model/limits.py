@@ -17,7 +17,7 @@ ATTEMPTS = range(1, 10_001)
 def check_retry(retry: Retry) -> None:
     """Refuse a budget or backoff that cannot be meant."""
     if not isinstance(retry, Retry):
-        raise InvalidJob("retry", f"{retry!r} is no policy; write Retry(max_attempts=3)")
+        raise InvalidJob("retry", f"{retry!r} is not a retry policy; write Retry(max_attempts=3)")
     if not isinstance(retry.max_attempts, int) or retry.max_attempts not in ATTEMPTS:
         raise InvalidJob("max_attempts", f"{retry.max_attempts} must be from 1 to {ATTEMPTS[-1]:,}")
     for field in ("base", "cap", "jitter"):
@@ -29,9 +29,9 @@ def check_retry(retry: Retry) -> None:
 def check_name(field: str, value: object) -> None:
     """Refuse a name that is empty, too long, or holds what some engine cannot store."""
     if not isinstance(value, str) or not value.strip():
-        raise InvalidJob(field, f"{value!r} is no name; give it at least one letter")
+        raise InvalidJob(field, f"{value!r} is not a valid name; give it at least one letter")
     if value == "*":
-        raise InvalidJob(field, "'*' is no name: in a pause it stands for all of them")
+        raise InvalidJob(field, "'*' is not a valid name: in a pause it stands for all of them")
     check_text(field, value, NAME_CAP)
 
 

@@ -116,7 +116,7 @@ class Gate(NamedTuple):
         return any(pause.blocks(tenant, queue, task) for pause in self.pauses)
 
 
-def silence(period: float) -> float:
+def missed_after(period: float) -> float:
     """Seconds without a word after which a worker counts as gone: it may miss two of its beats."""
     return 3 * period + 1
 
@@ -139,7 +139,7 @@ class WorkerInfo(NamedTuple):
 
     def alive(self, now: datetime) -> bool:
         """Whether it was heard of lately."""
-        return (now - self.seen_at).total_seconds() < silence(self.period)
+        return (now - self.seen_at).total_seconds() < missed_after(self.period)
 
     def serves(self, queue: str, lane: str) -> bool:
         return not self.stopping and queue in self.queues and (self.lanes is None or lane in self.lanes)

@@ -22,14 +22,14 @@ def why(
     job: Job,
     now: datetime,
     pauses: Sequence[Pause],
-    members: Sequence[WorkerInfo],
+    workers: Sequence[WorkerInfo],
     holder: Job | None = None,
     *,
     outside: bool = False,
 ) -> list[Obstacle]:
     """What keeps the job from running, the firmest first; `holder` is the job that has its key now.
 
-    `outside`: a tenant asks, who is told nothing of the house and of how busy others keep it.
+    `outside`: a tenant asks, and learns nothing about other tenants or how busy they keep the workers.
     """
     if job.state.final:
         return [_ended(job, holder)]
@@ -45,7 +45,7 @@ def why(
         found.append(Obstacle("due", f"it is due at {_clock(job.due_at)}, in {_span(job.due_at, now)}{after}"))
     if outside:
         return found or [Obstacle("next", "nothing that you could change: it waits for its turn")]
-    return found + _workers(job, now, members, blocked=bool(found))
+    return found + _workers(job, now, workers, blocked=bool(found))
 
 
 def _ended(job: Job, holder: Job | None) -> Obstacle:
@@ -76,29 +76,36 @@ def _paused(pause: Pause, *, outside: bool) -> Obstacle:
     return Obstacle("paused", f"{pause.scope} is paused by {pause.actor}{since}{until}{reason}")
 
 
-def _workers(job: Job, now: datetime, members: Sequence[WorkerInfo], *, blocked: bool) -> list[Obstacle]:
-    alive = [member for member in members if member.alive(now)]
+def _workers(job: Job, now: datetime, workers: Sequence[WorkerInfo], *, blocked: bool) -> list[Obstacle]:
+    """What the live workers have to do with it; nothing if they could take it and something else blocks it."""
+    alive = [worker for worker in workers if worker.alive(now)]
     if not alive:
         return [Obstacle("no_worker", "no worker is alive; start one with `treadle worker`")]
-    serving = [member for member in alive if member.serves(job.queue, job.lane)]
+    serving = [worker for worker in alive if worker.serves(job.queue, job.lane)]
     if not serving:
-        if any(member.stopping and job.queue in member.queues for member in alive):
-            return [Obstacle("no_worker", f"the last live worker of queue {job.queue!r} is stopping; start another")]
-        queues = ", ".join(sorted({queue for member in alive if not member.stopping for queue in member.queues}))
-        lane = f", lane {job.lane!r}" if job.lane else ""
-        return [Obstacle("no_queue", f"no live worker serves queue {job.queue!r}{lane}; they serve: {queues}")]
-    knowing = [member for member in serving if member.knows(job.task, job.task_version)]
+        return [_not_served(job, alive)]
+    knowing = [worker for worker in serving if worker.knows(job.task, job.task_version)]
     if not knowing:
-        older = [member for member in serving if job.task in member.tasks]
-        what = f"version {job.task_version} of task {job.task!r}" if older else f"task {job.task!r}"
-        return [Obstacle("unknown_task", f"no live worker of queue {job.queue!r} knows {what}")]
-    if blocked:
-        return []
-    slots, taken = sum(one.concurrency for one in knowing), sum(one.running for one in knowing)
-    who = f"{len(knowing)} live worker{'s' * (len(knowing) > 1)} can take it"
+        older = any(job.task in worker.tasks for worker in serving)
+        unknown = f"version {job.task_version} of task {job.task!r}" if older else f"task {job.task!r}"
+        return [Obstacle("unknown_task", f"no live worker of queue {job.queue!r} knows {unknown}")]
+    return [] if blocked else [_next(knowing)]
+
+
+def _not_served(job: Job, alive: Sequence[WorkerInfo]) -> Obstacle:
+    if any(worker.stopping and job.queue in worker.queues for worker in alive):
+        return Obstacle("no_worker", f"the last live worker of queue {job.queue!r} is stopping; start another")
+    queues = ", ".join(sorted({queue for worker in alive if not worker.stopping for queue in worker.queues}))
+    lane = f", lane {job.lane!r}" if job.lane else ""
+    return Obstacle("no_queue", f"no live worker serves queue {job.queue!r}{lane}; they serve: {queues}")
+
+
+def _next(knowing: Sequence[WorkerInfo]) -> Obstacle:
+    slots, taken = sum(worker.concurrency for worker in knowing), sum(worker.running for worker in knowing)
+    able = f"{len(knowing)} live worker{'s' * (len(knowing) > 1)} can take it"
     if taken >= slots:
-        return [Obstacle("busy", f"{who}, but all {slots} slots were busy when last heard of; others may be before it")]
-    return [Obstacle("next", f"nothing: {who} ({taken} of {slots} slots busy); it should start any moment")]
+        return Obstacle("busy", f"{able}, but all {slots} slots were busy when last heard of; others may be before it")
+    return Obstacle("next", f"nothing: {able} ({taken} of {slots} slots busy); it should start any moment")
 
 
 def _clock(moment: datetime | None) -> str:

@@ -48,6 +48,11 @@ class Scheduler:
         self._made = False
         self._bounded: dict[tuple[str, str], datetime | None] = {}  # what each missed was bounded up to this tick
 
+    @property
+    def due_at(self) -> float:
+        """When there is something to do, on the monotonic clock."""
+        return self._look_at
+
     def wait(self) -> float:
         """Seconds until there is something to do."""
         return max(0.0, self._look_at - time.monotonic())

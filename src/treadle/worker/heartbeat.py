@@ -1,47 +1,47 @@
-"""The lease keeper: a thread that renews what a worker holds, whatever the event loop is doing."""
+"""The heartbeat of a worker: a thread that renews its leases, whatever the event loop is doing."""
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 
-from treadle.engines.contract import Engine
+from treadle.engines.contract import LeaseStore
 from treadle.engines.values import Lease, Renewal
 from treadle.errors import EngineError
 from treadle.tasks.context import StopReason
 from treadle.worker.attempt import Attempt
 
-log = logging.getLogger("treadle.keeper")
+log = logging.getLogger("treadle.heartbeat")
 
 MARGIN = 0.2  # of a lease: an attempt is given up this long before somebody else may take its job
 
 
 class Heartbeat:
-    """Renews every lease / 3; tells attempts that they are cancelled, or lost.
+    """Renews every lease / 3; asks attempts to stop that are cancelled, or lost.
 
-    `held` lists the attempts; `tell` reaches an attempt's handler; `heard` is told how long the store was silent.
+    `held` lists the attempts; `request_stop` reaches an attempt's handler; `note_latency` hears how long a call took.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: LeaseStore,
         lease: float,
         *,
         held: Callable[[], Sequence[Attempt]],
-        tell: Callable[[Attempt, StopReason], None],
-        heard: Callable[[float], None],
+        request_stop: Callable[[Attempt, StopReason], None],
+        note_latency: Callable[[float], None],
         logger: logging.Logger | None = None,
     ) -> None:
         self._engine = engine
         self._lease = lease
         self._held = held
-        self._request_stop = tell
-        self._heard = heard
+        self._request_stop = request_stop
+        self._note_latency = note_latency
         self._log = logger or log
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._keep, name="treadle-keeper", daemon=True),
-            threading.Thread(target=self._watch, name="treadle-keeper-watch", daemon=True),
+            threading.Thread(target=self._renew_always, name="treadle-heartbeat", daemon=True),
+            threading.Thread(target=self._watch, name="treadle-heartbeat-watch", daemon=True),
         ]
 
     def start(self) -> None:
@@ -61,7 +61,7 @@ class Heartbeat:
             except Exception:
                 self._log.exception("leases not watched")
 
-    def _keep(self) -> None:
+    def _renew_always(self) -> None:
         wait = self._lease / 3
         while not self._stop.wait(wait):
             wait = self._lease / 3
@@ -83,10 +83,10 @@ class Heartbeat:
         try:
             answers = self._engine.extend(holds, lease=self._lease)
         finally:
-            self._heard(time.monotonic() - asked)
+            self._note_latency(time.monotonic() - asked)
         busy = [answer.renewal in (Renewal.BUSY, Renewal.MISSED) for answer in answers]
         if all(busy):
-            self._heard(float("inf"))  # nobody could renew: the other holders need time too
+            self._note_latency(float("inf"))  # nobody could renew: the other holders need time too
         for attempt, answer in zip(attempts, answers, strict=True):
             match answer.renewal:
                 case Renewal.RENEWED:

@@ -50,7 +50,7 @@ def ended_by(error: BaseException, attempt: Attempt, now: datetime) -> Outcome |
 
 
 def _unasked(error: BaseException, attempt: Attempt, now: datetime) -> Outcome | None:
-    """The outcome of an exception that is no word of ours: what the handler was told decides how it counts."""
+    """The outcome of an exception that is not one of ours: what the handler was told decides how it counts."""
     match attempt.stop_reason:
         case StopReason.LOST:
             return None
@@ -116,5 +116,5 @@ def _own_frames(trace: TracebackType | None) -> TracebackType | None:
 def _delayed(make: Callable[[], Outcome], attempt: Attempt, now: datetime) -> Outcome:
     try:
         return make()
-    except Exception as error:  # a delay that is no duration: the attempt failed, and the error says why
+    except Exception as error:  # a delay that is not a duration: the attempt failed, and the error says why
         return Failed(error_from(error, attempt, now))

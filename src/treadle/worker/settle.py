@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from treadle.engines.contract import Engine
+from treadle.engines.contract import JobStore
 from treadle.engines.values import Ruling
 from treadle.errors import EngineUnavailable, LeaseLost
 from treadle.model import State, json_text, lifecycle
@@ -12,25 +12,25 @@ from treadle.transactions.joined import Steps
 from treadle.worker.attempt import Attempt
 
 
-def settle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:
+def settle_in(engine: JobStore, attempt: Attempt, tx: Any, result: Any) -> None:
     """ctx.settle: write the attempt's success in the handler's own transaction."""
     run_in(tx, _settling(engine, attempt, result))
     attempt.settled = True
 
 
-async def asettle_in(engine: Engine, attempt: Attempt, tx: Any, result: Any) -> None:
+async def asettle_in(engine: JobStore, attempt: Attempt, tx: Any, result: Any) -> None:
     """ctx.asettle: the same in a transaction of an async library."""
     await arun_in(tx, _settling(engine, attempt, result))
     attempt.settled = True
 
 
-def committed(engine: Engine, attempt: Attempt) -> bool:
+def committed(engine: JobStore, attempt: Attempt) -> bool:
     """Whether what `settle_in` wrote was committed."""
     [job] = engine.get([attempt.job.id])
     return job is None or job.state is not State.RUNNING or job.lease_token != attempt.job.lease_token
 
 
-def _settling(engine: Engine, attempt: Attempt, result: Any) -> Steps[None]:
+def _settling(engine: JobStore, attempt: Attempt, result: Any) -> Steps[None]:
     outcome = lifecycle.Succeeded(None if result is None else json_text(result, "result"))
     now, id_ = engine.now(), attempt.job.id
     for wait in lock_waits():

@@ -1,7 +1,7 @@
 """The slots of a worker: which claimed jobs run, which wait, and how a handler that will not end is dealt with.
 
 Everything here belongs to the event loop's thread, except `_done_in_thread`, and the engine thread's looks at
-`lost` and `crowded`.
+`lost` and `has_backlog`.
 """
 
 import asyncio
@@ -42,8 +42,8 @@ class Slots:
         config: WorkerConfig,
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Attempt, Outcome | None], None],
-        clear: Callable[[Attempt], None],
-        exhausted: Callable[[], None],
+        request_start: Callable[[Attempt], None],
+        stop_exhausted: Callable[[], None],
         logger: logging.Logger | None = None,
     ) -> None:
         self.running: set[Attempt] = set()
@@ -55,14 +55,14 @@ class Slots:
         self._freed = asyncio.Event()
         self._engine, self._tasks, self._loop = engine, tasks, loop
         self._size, self._lease, self._grace = config.concurrency, config.lease, config.grace
-        self._start = clear if config.start_first else self.launch
+        self._start = request_start if config.start_first else self.launch
         self._logger, self._log = logger, logger or log
-        self._report, self._clear, self._exhausted = report, clear, exhausted
+        self._report, self._request_start, self._stop_exhausted = report, request_start, stop_exhausted
         self._on_loop = LoopExecutor(loop, self._done_on_loop, engine.now)
         self._in_threads = ThreadExecutor("treadle", self._done_in_thread, engine.now)
 
     @property
-    def crowded(self) -> bool:
+    def has_backlog(self) -> bool:
         """Whether claimed jobs wait for a slot; read by the engine thread."""
         return bool(self.waiting or self._suspects)
 
@@ -123,13 +123,13 @@ class Slots:
         self.waiting.clear()
         self._suspects.clear()
 
-    async def drain(self, patience: float, hurry: asyncio.Event) -> None:
-        """Let what runs finish for `patience` seconds, then stop it; whoever goes on is released unburnt."""
-        await self._quiet(patience, hurry)
+    async def drain(self, grace: float, hurry: asyncio.Event) -> None:
+        """Let what runs finish for `grace` seconds, then stop it; what still goes on is released and spends nothing."""
+        await self._quiet(grace, hurry)
         for attempt in tuple(self.running):
             attempt.request_stop(StopReason.SHUTDOWN)
             self.interrupt(attempt)
-        await self._quiet(min(1.0, patience), None)  # a moment for coroutines to clean up
+        await self._quiet(min(1.0, grace), None)  # a moment for coroutines to clean up
 
     def abandon_all(self) -> None:
         """Release what still runs: the worker will not be there to see it end."""
@@ -137,8 +137,8 @@ class Slots:
             attempt.request_stop(StopReason.SHUTDOWN)
             self._abandon(attempt, Released())
 
-    async def _quiet(self, patience: float, hurry: asyncio.Event | None) -> None:
-        deadline = time.monotonic() + patience
+    async def _quiet(self, timeout: float, hurry: asyncio.Event | None) -> None:
+        deadline = time.monotonic() + timeout
         while self.running and (left := deadline - time.monotonic()) > 0 and not (hurry and hurry.is_set()):
             self._freed.clear()
             waits = [asyncio.ensure_future(event.wait()) for event in (self._freed, hurry) if event is not None]
@@ -152,7 +152,7 @@ class Slots:
                 # One suspect at a time, its start written first: should it take the process down, it is the one to pay.
                 self._suspect = attempt = self._suspects.popleft()
                 self.running.add(attempt)
-                self._clear(attempt)
+                self._request_start(attempt)
             elif self.waiting:
                 attempt = self.waiting.popleft()
                 self.running.add(attempt)
@@ -181,7 +181,7 @@ class Slots:
         self._report(attempt, outcome)
         if self.lost * 2 > self._size and not self._closed:
             self._log.critical("%d handlers ran past their timeout and never ended: the worker stops", self.lost)
-            self._exhausted()
+            self._stop_exhausted()
 
     def _done_on_loop(self, attempt: Attempt, outcome: Outcome | None) -> None:
         if not attempt.abandoned:

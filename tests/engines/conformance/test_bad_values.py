@@ -345,7 +345,7 @@ def test_a_name_some_engine_could_not_store_is_refused_with_its_field(field, nam
 @pytest.mark.parametrize("field", ["tenant", "queue", "task"])
 @pytest.mark.parametrize("name", ["", None, 7])
 def test_a_name_is_text_and_not_empty(field, name):
-    with pytest.raises(InvalidJob, match="is no name") as caught:
+    with pytest.raises(InvalidJob, match="is not a valid name") as caught:
         checked(A_JOB.evolve(**{field: name}))
 
     assert caught.value.field == field

@@ -153,7 +153,7 @@ class Meter:
         self.last = Units(0, 0, 0)
 
     def __enter__(self) -> None:
-        self.layer.prune_events()
+        self.layer.forget()
 
     def __exit__(self, *_: object) -> None:
         spent = self.layer.spent

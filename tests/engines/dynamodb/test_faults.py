@@ -313,7 +313,7 @@ def test_heartbeats_do_not_wait_behind_settles_that_are_throttled(far, layer, cl
 @pytest.mark.parametrize("times", [1, 4])
 def test_a_transaction_that_conflicts_is_repeated_and_applied_once(audited, layer, times):
     job = running(audited)
-    layer.prune_events()
+    layer.forget()
     layer.conflict("TransactWriteItems", times=times)
 
     verdict = settle(audited, job, Failed(an_error(audited.now())))
@@ -423,16 +423,16 @@ def insisted(call: Callable[[], object]) -> object:
 
 def test_no_call_is_repeated_but_by_us(far, layer, clock):
     job = enqueued(far)
-    layer.prune_events()
+    layer.forget()
 
     far.enqueue([job])  # known already: a condition that fails is an answer
     assert layer.count("TransactWriteItems") == 1
     far.get([job.id])
-    layer.prune_events()
+    layer.forget()
     layer.fail("UpdateItem", times=1)
     [given] = claim(far)
     assert layer.count("UpdateItem") == 2
-    layer.prune_events()
+    layer.forget()
     layer.refuse("ThrottlingException", "TransactWriteItems", times=3)
     settle(far, given, Succeeded("1"))
     assert layer.count("TransactWriteItems") == 4

@@ -245,7 +245,7 @@ def test_a_claim_whose_look_is_too_old_minds_the_gate_although_there_is_none(rea
     old = float("-inf")
     engine._claims._keeper.seen = lambda now: looked(now)._replace(at=old)
     engine._claims._keeper.look = lambda now: looked(now)._replace(at=old)
-    layer.prune_events()
+    layer.forget()
     assert len(claim(engine)) == 3
     assert layer.count("TransactWriteItems") == 3
     assert layer.count("UpdateItem") == 0
@@ -356,7 +356,7 @@ def guarded(open_engine, far_url, clock):
 
 def test_jobs_are_claimed_ten_in_a_transaction(guarded, layer, clock):
     guarded.enqueue([a_job(clock.now()) for _ in range(25)])
-    layer.prune_events()
+    layer.forget()
     assert len(claim(guarded, 25)) == 25
     assert layer.count("TransactWriteItems") == 3
 
@@ -519,6 +519,6 @@ def test_a_paused_queue_is_not_read_at_all(guarded, layer, clock):
     guarded.enqueue([a_job(clock.now()) for _ in range(100)])
     guarded.save(Pause(queue="default"), before=OVERWRITE)
     claim(guarded)
-    layer.prune_events()
+    layer.forget()
     assert claim(guarded) == []
     assert [exchange.operation for exchange in layer.log] == ["Query"]  # of the slots

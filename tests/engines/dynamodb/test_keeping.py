@@ -37,7 +37,7 @@ def production(open_engine, far_url, layer, clock):
     engine = open_engine(far_url)
     engine._clock = clock.now
     engine.open()
-    layer.prune_events()
+    layer.forget()
     return engine
 
 
@@ -69,7 +69,7 @@ def test_a_worker_that_knows_when_the_next_lease_ends_looks_then(production, lay
 
 def test_between_two_looks_nothing_is_asked_for(production, layer, clock):
     production.expired(limit=10)
-    layer.prune_events()
+    layer.forget()
     for _ in range(15):
         clock.advance(seconds=STEP)
         production.expired(limit=10)
@@ -117,7 +117,7 @@ def test_after_a_full_answer_the_next_look_is_at_once(production, clock):
 
 def test_a_clock_that_was_set_back_does_not_keep_it_from_looking(production, layer, clock):
     production.expired(limit=10)
-    layer.prune_events()
+    layer.forget()
     clock.advance(hours=-1)
     production.expired(limit=10)
     assert layer.count("Query") > 0
@@ -181,7 +181,7 @@ def test_the_slow_walk_begins_again_and_finds_what_ran_out_since(engine, clock):
 
 def test_one_look_reads_a_bounded_part_of_a_long_range(production, layer, make_engine, clock):
     a_backlog(make_engine(), clock, 3_000)
-    layer.prune_events()
+    layer.forget()
     production.expired(limit=10)
     assert layer.count("Query") <= 2 + 4 + 2 + DEEP
 
@@ -291,7 +291,7 @@ def real(open_engine, far_url, layer, monkeypatch):
     monkeypatch.setattr(engine_module, "SELDOM", 0.0)
     engine = open_engine(far_url)
     engine.open()
-    layer.prune_events()
+    layer.forget()
     return engine
 
 
@@ -304,7 +304,7 @@ def finished(engine, number):
 
 def test_records_that_are_too_young_are_not_even_read(real, layer):
     finished(real, 200)
-    layer.prune_events()
+    layer.forget()
     assert real.prune(Retention({State.SUCCEEDED: timedelta(days=1)}), limit=100) == 0
     assert (layer.count(), sum(layer.spent.reads.values())) == (4, 4)  # one unit a partition of ids
 

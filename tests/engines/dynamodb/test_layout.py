@@ -171,7 +171,7 @@ def test_a_finished_job_leaves_the_due_range_in_the_transaction_that_ends_it(
     assert settle(far, job, outcome).ruling is Ruling.BUSY
     assert table.items() == before
     layer.calm()
-    layer.prune_events()
+    layer.forget()
     assert settle(far, job, outcome).ruling is Ruling.APPLIED
     assert [exchange.operation for exchange in layer.log] == ["TransactWriteItems"]
     assert table.items("job") == []
@@ -186,7 +186,7 @@ def test_a_retry_moves_the_item_and_its_id_and_key_follow_in_one_transaction(
     engine = open_engine(far_url, clock=clock.now)
     job = running(engine, key="ada", key_scope=Scope.ACTIVE, retry=Retry(base=60, jitter=0))
     old = due_item(table, job)
-    layer.prune_events()
+    layer.forget()
     settle(engine, job, Failed(an_error(clock.now())) if how == "failure" else Snoozed(60.0))
     assert [exchange.operation for exchange in layer.log] == ["TransactWriteItems"]
     new = due_item(table, job)  # one place, and not where it was

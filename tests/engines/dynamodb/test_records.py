@@ -103,7 +103,7 @@ def test_the_name_of_a_tenant_is_no_prefix_of_anothers_however_long(engine, cloc
 def test_a_large_payload_is_written_once_however_often_its_schedule_fires(far, table, layer, clock):
     schedule = saved(far, a_schedule(clock.now(), payload="x" * 900_000))
     assert len(table.places("large#")) == 3
-    layer.prune_events()
+    layer.forget()
     after, fired = fire(far, schedule)
     assert fired.done
     assert sum(layer.spent.writes.values()) <= 10
@@ -147,7 +147,7 @@ def test_a_save_that_meets_others_goes_on_when_they_are_done(far, layer, clock):
 
 def test_a_beat_of_a_worker_is_one_plain_write(far, layer, clock):
     member = WorkerInfo("w1", "here", 7, ["default"], None, {}, 4, 0, False, clock.now(), clock.now(), 10.0)
-    layer.prune_events()
+    layer.forget()
     far.save(member, before=OVERWRITE)
     assert [exchange.operation for exchange in layer.log] == ["PutItem"]
 
@@ -172,7 +172,7 @@ def test_a_job_with_what_follows_is_kept_as_it_was_given(engine, table, clock):
 
 def test_what_follows_is_stored_in_the_transaction_of_the_end(far, layer, clock):
     job = running(far, on_end=ON_END)
-    layer.prune_events()
+    layer.forget()
     settle(far, job, refused(clock.now()))
     writes = [exchange.operation for exchange in layer.log if exchange.operation != "UpdateItem"]
     assert writes == ["TransactWriteItems"]

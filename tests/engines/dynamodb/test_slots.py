@@ -50,7 +50,7 @@ def test_a_slot_is_written_down_before_its_first_job(open_engine, far_url, layer
     assert table.items("job") == []
     assert table.places("slots") == [Place("slots", Slot("mail", "ada", 7).name)]
     layer.calm()
-    layer.prune_events()
+    layer.forget()
     enqueued(engine, queue="fax")
     assert [exchange.operation for exchange in layer.log] == ["UpdateItem", "TransactWriteItems"]
 

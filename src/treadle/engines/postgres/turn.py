@@ -31,7 +31,7 @@ _ASKED = """
 asked as materialized (
     select w.*, @.holding(w.token) as held from p cross join lateral json_to_record(p.claim) as w(
         token text, worker text, lease float8, "limit" int, spare int, queues text[], lanes text[], known json,
-        any_task boolean, places json, again boolean, first bigint, everything boolean)
+        any_task boolean, places json, again boolean, first bigint, audit_all boolean)
 ),
 known as materialized (select k.* from asked, json_to_recordset(known) as k(task text, version bigint)),
 wanted as materialized (select distinct unnest(queues) as queue from asked)"""
@@ -261,7 +261,7 @@ let_go as (
 ),
 told as (
     insert into @.events (job, revision, at, kind, actor, note, tenant)
-    select c.id, c.revision, t.now, 'claimed', w.worker, '', c.tenant from claimed c, t, wish w where w.everything
+    select c.id, c.revision, t.now, 'claimed', w.worker, '', c.tenant from claimed c, t, wish w where w.audit_all
 )"""
 
 _SETTLED_ROWS = "select 's' as kind, id::text, now, null::text from t left join settled on true"

@@ -1,4 +1,4 @@
-"""A worker's place in the list of those that are alive: what it serves, what it knows, and that it is still there."""
+"""A worker's row in the list of live workers: what it serves, which tasks it knows, and that it is still there."""
 
 import os
 import socket
@@ -6,17 +6,21 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from treadle.engines.contract import Engine
+from treadle.engines.contract import RecordStore
 from treadle.engines.values import OVERWRITE
-from treadle.model.records import WorkerInfo, silence
+from treadle.model.records import WorkerInfo, missed_after
 from treadle.worker.config import WorkerConfig
 
 
 class Presence:
-    """What one worker says of itself: the `tasks` it knows with their versions, how many jobs are `running` here."""
+    """What one worker reports of itself: the `tasks` it knows with their versions, how many jobs are `running` here."""
 
     def __init__(
-        self, engine: Engine, config: WorkerConfig, tasks: Callable[[], Mapping[str, int]], running: Callable[[], int]
+        self,
+        engine: RecordStore,
+        config: WorkerConfig,
+        tasks: Callable[[], Mapping[str, int]],
+        running: Callable[[], int],
     ) -> None:
         self._engine = engine
         self._config = config
@@ -31,21 +35,25 @@ class Presence:
         """Say that this worker is alive; in how many seconds it is to say so again."""
         now = self._engine.now()
         self._started_at = self._started_at or now
-        member = self._member(now)
-        self._engine.save(member, before=OVERWRITE)
+        info = self._info(now)
+        self._engine.save(info, before=OVERWRITE)
         if self._config.fail_unknown:
-            self._alone = all(one.name == member.name for one in self._engine.records(WorkerInfo))
+            self._alone = all(one.name == info.name for one in self._engine.records(WorkerInfo))
         if time.monotonic() - self._beaten_at > 2 * self._config.beat:  # the first one, or one that came late
             self._steady_since = time.monotonic()
         self._beaten_at = time.monotonic()
         return self._config.beat
 
     @property
-    def sure(self) -> bool:
+    def is_current(self) -> bool:
         """Whether the list of live workers can be believed: the store has taken beats for long enough."""
         now, beat = time.monotonic(), self._config.beat
-        steady = now - self._beaten_at < 2 * beat and now - self._steady_since > silence(beat)
+        steady = now - self._beaten_at < 2 * beat and now - self._steady_since > missed_after(beat)
         return self._alone or steady
+
+    def stopping_at(self) -> float:
+        """When a worker that stops is to say so, for the first time or again."""
+        return self._beaten_at + self._config.beat if self._stopping else 0.0
 
     def stopping(self) -> None:
         """Say that this worker takes no more jobs, and that it is still there."""
@@ -55,9 +63,9 @@ class Presence:
 
     def leave(self) -> None:
         """Take this worker off the list."""
-        self._engine.drop(self._member(self._started_at or self._engine.now()))
+        self._engine.drop(self._info(self._started_at or self._engine.now()))
 
-    def _member(self, now: datetime) -> WorkerInfo:
+    def _info(self, now: datetime) -> WorkerInfo:
         config = self._config
         return WorkerInfo(
             name=config.name,

@@ -1,6 +1,6 @@
-"""What any worker does between claims: recover leases that ran out, expire jobs, fire schedules, keep the house.
+"""Leases that ran out and jobs that expired: requeued or ended by any worker that finds them.
 
-There is no leader: every act is an ordinary fenced change, so any number of workers may try the same one.
+There is no leader: recovery is an ordinary fenced change, so any number of workers may try the same one.
 """
 
 import logging
@@ -9,127 +9,118 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from treadle.engines.contract import Engine
+from treadle.engines.contract import JobStore
 from treadle.engines.values import Ruling
-from treadle.errors import EngineError, EngineUnavailable
+from treadle.errors import EngineUnavailable
 from treadle.model import Change, Job, State, lifecycle
-from treadle.schedules.firing import Scheduler
 from treadle.worker.config import SWEEP, WorkerConfig
-from treadle.worker.maintenance.housekeeping import Housekeeping
 
-log = logging.getLogger("treadle.upkeep")
+log = logging.getLogger("treadle.maintenance")
 
-BATCH = 200
+RECOVERY_BATCH = 200
+
+LeaseKey = tuple[str, str | None, datetime | None]
+"""A lease as it was read: job id, token, end."""
 
 
-class Upkeep:
-    """The chores of one worker; `tick` is called between its turns and does what is due."""
+class Recovery:
+    """Finds leases that are past; `run_due` is called between the turns of a worker.
+
+    A holder that could not renew because the store was silent gets one renewal period before its lease counts as lost.
+    """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: JobStore,
         config: WorkerConfig,
         *,
         holds: Callable[[Job], bool],
-        scheduler: Scheduler,
-        housekeeping: Housekeeping,
         logger: logging.Logger | None = None,
     ) -> None:
-        self.scheduler = scheduler
-        self.housekeeping = housekeeping
+        """`holds` says whether the worker itself holds a job's lease."""
+        self.due_at = 0.0
         self._engine = engine
         self._config = config
         self._lease = config.lease
         self._logger = logger
-        self._holds = holds  # whether the worker itself holds this lease
-        self._seen: tuple[datetime, float] | None = None  # the time when we last looked, by both clocks
-        self._recover_at = 0.0
+        self._holds = holds
+        self._looked: tuple[datetime, float] | None = None  # when we last looked, by both clocks
         self._silent = False  # the store did not answer lately
         self._slow = False  # or took its time
-        self._past: dict[tuple[str, str | None, datetime | None], float] = {}  # what slow looks found, and since when
+        self._past: dict[LeaseKey, float] = {}  # what slow looks found, and since when
         self._spared: dict[tuple[str, str | None], float] = {}  # leases whose row was locked, and until when
 
-    def heard(self, silence: float) -> None:
-        """The store took `silence` seconds to answer, or did not answer at all (infinity).
-
-        While it was silent nobody could renew: when it is over, the holders get one renewal period before their leases
-        count as lost.
-        """
-        if silence > self._lease / 2:
+    def note_latency(self, seconds: float) -> None:
+        """The store took so long to answer, or did not answer at all (infinity): nobody could renew meanwhile."""
+        if seconds > self._lease / 2:
             self._silent = True
-        elif silence > self._lease / 3:
+        elif seconds > self._lease / 3:
             self._slow = True
 
-    def tick(self) -> bool:
-        """Do the chores that are due; whether there is a new job."""
+    def run_due(self) -> None:
+        """Recover what is past, if it is time to look."""
         now = time.monotonic()
-        if now >= self._recover_at:
-            self._recover_at = now + self._period()
-            while self.recover() == BATCH:
+        if now >= self.due_at:
+            self.due_at = now + self._interval()
+            while self.recover() == RECOVERY_BATCH:
                 pass
-        begun = time.monotonic()
-        made = self.fire()
-        self.housekeeping.tick()
-        self.heard(time.monotonic() - begun)  # a store that kept us waiting kept the holders of leases waiting too
-        return made
-
-    def fire(self) -> bool:
-        """Fire the schedules that are due; whether that made a job. What goes wrong there stays there."""
-        try:
-            return self.scheduler.tick()
-        except EngineError as error:
-            (self._logger or log).warning("schedules were not looked at: %s", error)
-        except Exception:
-            (self._logger or log).exception("schedules were not looked at")
-        return False
 
     def recover(self) -> int:
         """Requeue or end the jobs whose lease or time to live has run out; how many it was."""
         asked = time.monotonic()
         try:
-            found = self._engine.expired(limit=BATCH)
+            found = self._engine.expired(limit=RECOVERY_BATCH)
         except EngineUnavailable:
             self._silent = True
             return 0
-        known, self._past = self._past, {}
-        silent = self._stepped() or self._silent
-        if silent or self._slow or time.monotonic() - asked > self._lease / 6:
-            self._silent = self._slow = False
-            self._recover_at = time.monotonic() + self._lease / 2  # a renewal period, and a margin
-            # A slow store is not a silent one: who did not renew from one slow look to the next had the time to.
-            # Without this nothing is ever recovered from a store that is always slow.
-            leases = [(job.id, job.lease_token, job.lease_until) for job in found]
-            self._past = {lease: asked if silent else known.get(lease, asked) for lease in leases}
-            since = asked - self._lease / 2
-            found = [job for job, lease in zip(found, leases, strict=True) if self._past[lease] <= since]
-        spared = self._spared = {lease: until for lease, until in self._spared.items() if until > asked}
-        found = [job for job in found if not self._holds(job) and (job.id, job.lease_token) not in spared]
-        if not self._config.end_expired:
-            found = [job for job in found if job.state is State.RUNNING]
+        found = [job for job in self._overdue(found, asked) if self._ours_to_recover(job, asked)]
         done, busy = recover(self._engine, found, actor=self._config.name, logger=self._logger)
         for job in busy:  # its holder could not renew either, and needs time when it can
-            spared[job.id, job.lease_token] = time.monotonic() + self._lease / 2
+            self._spared[job.id, job.lease_token] = time.monotonic() + self._lease / 2
         return done
 
-    def _period(self) -> float:
+    def _overdue(self, found: list[Job], asked: float) -> list[Job]:
+        """Of jobs whose lease is past, those whose holders had the time to renew.
+
+        A slow store is not a silent one: whoever did not renew from one slow look to the next had the time to.
+        Without this nothing is ever recovered from a store that is always slow.
+        """
+        known, self._past = self._past, {}
+        silent = self._clock_jumped() or self._silent
+        if not (silent or self._slow or time.monotonic() - asked > self._lease / 6):
+            return found
+        self._silent = self._slow = False
+        self.due_at = time.monotonic() + self._lease / 2  # a renewal period, and a margin
+        leases = [(job.id, job.lease_token, job.lease_until) for job in found]
+        self._past = {lease: asked if silent else known.get(lease, asked) for lease in leases}
+        since = asked - self._lease / 2
+        return [job for job, lease in zip(found, leases, strict=True) if self._past[lease] <= since]
+
+    def _ours_to_recover(self, job: Job, asked: float) -> bool:
+        spared = self._spared = {lease: until for lease, until in self._spared.items() if until > asked}
+        if self._holds(job) or (job.id, job.lease_token) in spared:
+            return False
+        return self._config.end_expired or job.state is State.RUNNING
+
+    def _interval(self) -> float:
         """Seconds until the next look for leases that ran out: spread a little, and often enough for a short lease."""
         if self._config.sweep > SWEEP:
             return self._config.sweep
         return min(self._config.sweep, self._lease / 4) * random.uniform(0.5, 1.0)  # noqa: S311
 
-    def _stepped(self) -> bool:
+    def _clock_jumped(self) -> bool:
         """Whether the clock has jumped ahead since the last look: then leases look past that their holders keep."""
-        last, self._seen = self._seen, (self._engine.now(), time.monotonic())
+        last, self._looked = self._looked, (self._engine.now(), time.monotonic())
         if last is None:
             return False
-        wall, real = (self._seen[0] - last[0]).total_seconds(), self._seen[1] - last[1]
+        wall, real = (self._looked[0] - last[0]).total_seconds(), self._looked[1] - last[1]
         return wall - real > self._lease / 3
 
 
-def recover_leases(engine: Engine, *, actor: str, message: str = "", logger: logging.Logger | None = None) -> int:
+def recover_leases(engine: JobStore, *, actor: str, message: str = "", logger: logging.Logger | None = None) -> int:
     """Requeue or end every job whose lease has run out, but for those that are locked; how many it was."""
     total = 0
-    while found := [job for job in engine.expired(limit=BATCH) if job.state is State.RUNNING]:
+    while found := [job for job in engine.expired(limit=RECOVERY_BATCH) if job.state is State.RUNNING]:
         done, _ = recover(engine, found, actor=actor, message=message, logger=logger)
         if not done:
             break
@@ -138,7 +129,7 @@ def recover_leases(engine: Engine, *, actor: str, message: str = "", logger: log
 
 
 def recover(
-    engine: Engine, found: Sequence[Job], *, actor: str, message: str = "", logger: logging.Logger | None = None
+    engine: JobStore, found: Sequence[Job], *, actor: str, message: str = "", logger: logging.Logger | None = None
 ) -> tuple[int, list[Job]]:
     """Requeue or end these jobs, whose lease or time to live has run out; how many it was, and which ones are locked.
 

@@ -1,0 +1,68 @@
+"""Budgets: a tenant that has spent what it may in a day is paused until that day is over."""
+
+import logging
+import random
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from treadle.edits import Act, put, remove
+from treadle.engines.contract import Engine
+from treadle.model import EventKind
+from treadle.model.records import ANY, Pause
+from treadle.model.why import BUDGET
+
+BUDGET_INTERVAL = 10.0  # seconds
+
+
+class Budgets:
+    """What each tenant may spend in a day (of UTC), in millionths; ANY stands for the tenants that are not named."""
+
+    def __init__(self, engine: Engine, budgets: Mapping[str, int], logger: logging.Logger) -> None:
+        self._engine, self._budgets, self._log = engine, budgets, logger
+
+    def first(self) -> float:
+        """Seconds until the first time: spreads the workers."""
+        return random.uniform(0, BUDGET_INTERVAL)  # noqa: S311
+
+    def enforce(self) -> float:
+        """Pause the tenants that have spent their budget, and resume those whose budget was raised."""
+        now = self._engine.now()
+        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        spent = self._spent(today)
+        paused = {pause.tenant: pause for pause in self._engine.records(Pause) if pause[1:3] == (ANY, ANY)}
+        for tenant in self._budgets.keys() - {ANY} | spent.keys():
+            budget = self._budgets.get(tenant, self._budgets.get(ANY))
+            self._weigh(tenant, budget, spent.get(tenant, 0), paused.get(tenant), now)
+        return BUDGET_INTERVAL
+
+    def _spent(self, today: datetime) -> dict[str, int]:
+        spent: dict[str, int] = {}
+        for (tenant, _), micros in self._engine.costs(since=today, until=today + timedelta(days=1)).items():
+            spent[tenant] = spent.get(tenant, 0) + micros
+        return spent
+
+    def _weigh(self, tenant: str, budget: int | None, spent: int, there: Pause | None, now: datetime) -> None:
+        holds = there is not None and (there.until is None or there.until > now)
+        within = budget is not None and spent < budget
+        # Lifted only when the budget was raised: what was spent may seem less since a job was run again.
+        if there is not None and holds and within and there.actor == BUDGET and _spent_by(there) < (budget or 0):
+            self._resume(there, now)
+        if budget is not None and not within and not holds:
+            self._pause(tenant, budget, spent, there, now)
+
+    def _pause(self, tenant: str, budget: int, spent: int, there: Pause | None, now: datetime) -> None:
+        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        why = f"{spent:,} of {budget:,} micros were spent on {today:%Y-%m-%d}"
+        pause = Pause(tenant, actor=BUDGET, reason=why, at=now, until=today + timedelta(days=1))
+        if put(self._engine, pause, there, Act(EventKind.PAUSED, now, BUDGET, why)) is not None:
+            self._log.warning("tenant %s is paused until %s: %s", tenant, pause.until, why)
+
+    def _resume(self, pause: Pause, now: datetime) -> None:
+        if remove(self._engine, pause, Act(EventKind.RESUMED, now, BUDGET, "within its budget")):
+            self._log.info("tenant %s is within its budget again", pause.tenant)
+
+
+def _spent_by(pause: Pause) -> float:
+    """What a budget's pause says was spent."""
+    spent = pause.reason.partition(" ")[0].replace(",", "")
+    return int(spent) if spent.isdigit() else float("inf")

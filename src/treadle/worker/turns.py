@@ -1,0 +1,336 @@
+"""The engine thread of a worker: looks, asks loop.py what to do, does it, and applies what follows.
+
+This is the only place of the worker that writes jobs. Decisions are in loop.py; here are the store, the clock and what
+the other threads hand over: outcomes, and attempts whose start must be written before it happens.
+"""
+
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from treadle.engines.contract import JobStore
+from treadle.engines.values import Claim, Lease
+from treadle.errors import EngineError
+from treadle.model import Change, Job, Reason, State, lifecycle, new_id
+from treadle.model.lifecycle import Outcome, Refused, Released
+from treadle.tasks.context import StopReason
+from treadle.tasks.task import Task
+from treadle.worker.attempt import Attempt
+from treadle.worker.config import WorkerConfig
+from treadle.worker.holdings import Holdings
+from treadle.worker.host import Host
+from treadle.worker.loop import MAX_BATCH, Loop, Seen, after, claiming, next_step, sort_starts
+from treadle.worker.maintenance import Maintenance
+from treadle.worker.orphans import Orphans
+from treadle.worker.outcomes import error_from, uncommitted
+from treadle.worker.settle import committed
+from treadle.worker.steps import (
+    Answer,
+    BackOff,
+    Begin,
+    Chores,
+    ChoresDone,
+    Decide,
+    DecideAgain,
+    Effect,
+    Exit,
+    Launch,
+    LeaveToLease,
+    LoseStart,
+    OutcomeLost,
+    RefuseResult,
+    Renewed,
+    ReportFailure,
+    Rest,
+    Rested,
+    Settled,
+    SettleInstead,
+    SettleLater,
+    Settling,
+    Step,
+    StopRefused,
+    StopWhenEmpty,
+    StoreFailed,
+    TakeTurn,
+    TurnDone,
+    WriteStarts,
+)  # fmt: skip
+
+log = logging.getLogger("treadle.worker")
+
+
+class Turns:
+    """Takes turns with the store until the worker is drained; `run` is the thread's main."""
+
+    def __init__(
+        self,
+        engine: JobStore,
+        config: WorkerConfig,
+        tasks: Mapping[str, Task[Any, Any]],
+        host: Host,
+        *,
+        holdings: Holdings,
+        maintenance: Maintenance,
+        orphans: Orphans,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self._engine, self._config, self._tasks, self._host = engine, config, tasks, host
+        self._holdings, self._maintenance, self._orphans = holdings, maintenance, orphans
+        self._log = logger or log
+        self._outcomes: deque[tuple[Attempt, Outcome]] = deque()  # handed over by other threads
+        self._requests: deque[Attempt] = deque()  # likewise: whose start must be written first
+        self._starting: list[Attempt] = []
+        self._settling: list[Settling] = []
+        self._put_off: list[tuple[float, Attempt, Outcome]] = []  # until when: their rows are locked
+
+    # ----------------------------------------------------------------------- called by the other threads
+
+    def report(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        """How an attempt ended. None, or a lost lease: there is nothing to write."""
+        if outcome is None or attempt.stop_reason is StopReason.LOST:
+            self._holdings.forget(attempt)
+        else:
+            attempt.ended = True
+            self._outcomes.append((attempt, outcome))
+        self._host.wake.set()
+
+    def request_start(self, attempt: Attempt) -> None:
+        """Write that this attempt starts, then launch it."""
+        self._requests.append(attempt)
+        self._host.wake.set()
+
+    # ------------------------------------------------------------------------------------- the thread
+
+    def run(self) -> None:
+        """Step after step until there is nothing left to do."""
+        # A worker that runs until it is idle does what is due by a schedule too: it looks at the schedules first.
+        loop = Loop(turned_at=time.monotonic(), chores_next=self._host.until_idle)
+        while True:
+            self._host.wake.clear()  # before the look: what comes later wakes the rest that may follow
+            seen = self._look()
+            step = next_step(loop, seen, self._config)
+            if isinstance(step, Exit):
+                if step.problem:
+                    self._log.error("%s: %d jobs are left to their leases", step.problem, step.left)
+                return
+            try:
+                if isinstance(step, TakeTurn) and step.room:
+                    loop = claiming(loop, self._new_claim(step), time.monotonic())
+                answer = self._perform(step, loop.claim)
+            except Exception as error:
+                answer = StoreFailed(error, random.random())  # noqa: S311 - jitter
+            loop, effects = after(loop, seen, step, answer, time.monotonic(), self._config)
+            for effect in effects:
+                try:
+                    self._apply(effect)
+                except Exception:  # a bug of ours: the other outcomes must not be lost with it
+                    self._log.exception("%s was not done", type(effect).__name__)
+
+    def _look(self) -> Seen:
+        """What there is to do; no call to the store."""
+        host, config, now = self._host, self._config, time.monotonic()
+        while self._requests:
+            self._starting.append(self._requests.popleft())
+        return Seen(
+            now,
+            held=len(self._holdings),
+            undecided=len(self._outcomes) + sum(at <= now for at, _, _ in self._put_off),
+            settling=len(self._settling),
+            starting=self._startable() if self._starting else (),
+            lost_slots=host.slots.lost,
+            stopping=host.stopping,
+            drained_at=host.drained_at,
+            until_idle=host.until_idle,
+            loop_closed=host.loop_closed(),
+            chores_at=self._maintenance.due_at(stopping=host.stopping),
+            presence_is_current=config.fail_unknown and self._maintenance.presence.is_current,
+        )
+
+    def _startable(self) -> list[Attempt]:
+        suspects = any(attempt.job.suspect for attempt in self._starting)
+        unwritten = suspects and self._holdings.has_unwritten_suspect()
+        starts = sort_starts(self._starting, suspect_unwritten=unwritten)
+        self._starting = [*starts.ready, *starts.waiting]
+        for attempt in starts.given_up:
+            self._host.on_loop(self._host.slots.launch, attempt)  # which frees its slot
+        return starts.ready
+
+    def _new_claim(self, step: TakeTurn) -> Claim:
+        config = self._config
+        versions = {task.name: task.options.version for task in self._tasks.values()}
+        tasks = tuple(self._tasks)
+        claim = Claim(new_id(), config.name, step.room, config.lease, config.queues, config.lanes, tasks, versions)
+        if step.orphans:
+            return claim._replace(tasks=None, versions={}, unless=self._orphans.known())
+        return claim
+
+    # -------------------------------------------------------------------------------------- the steps
+
+    def _perform(self, step: Step, claim: Claim | None) -> Answer:
+        match step:
+            case TakeTurn():
+                return self._take_turn(claim)
+            case Decide():
+                self._decide()
+            case WriteStarts(attempts):
+                return self._write_starts(attempts)
+            case Chores():
+                return ChoresDone(self._maintenance.run_due(stopping=self._host.stopping))
+            case Rest(seconds, for_jobs):
+                return self._rest(seconds, for_jobs)
+            case BackOff(seconds):
+                time.sleep(seconds)
+            case Exit():
+                pass
+        return None
+
+    def _take_turn(self, claim: Claim | None) -> TurnDone:
+        sent = time.monotonic()
+        turn = self._engine.turn([settling.change for settling in self._settling], claim)
+        self._maintenance.note_latency(time.monotonic() - sent)
+        settled, self._settling = self._settling, []
+        self._release_late()
+        return TurnDone(turn, settled)
+
+    def _decide(self) -> None:
+        moment = time.monotonic()
+        self._outcomes.extend((attempt, outcome) for at, attempt, outcome in self._put_off if at <= moment)
+        self._put_off = [entry for entry in self._put_off if entry[0] > moment]
+        now = self._engine.now()
+        decided = {settling.attempt for settling in self._settling}
+        while self._outcomes and len(self._settling) < MAX_BATCH:
+            attempt, outcome = self._outcomes[0]  # taken away when it is decided: to verify one may fail
+            ours = attempt in self._holdings and attempt not in decided
+            if ours and attempt.settled:
+                outcome = self._verified(attempt, outcome)
+                if attempt.settled:
+                    self._holdings.forget(attempt)
+                    ours = False
+            self._outcomes.popleft()
+            if not ours:
+                continue
+            decided.add(attempt)
+            noise = random.random()  # noqa: S311 - jitter
+            change = lifecycle.settle(attempt.job_so_far(), outcome, now, noise=noise)
+            self._settling.append(Settling(attempt, outcome, change))
+
+    def _verified(self, attempt: Attempt, outcome: Outcome) -> Outcome:
+        """What the handler wrote with ctx.settle stands if its transaction was committed; else the attempt failed."""
+        if committed(self._engine, attempt):
+            return outcome
+        attempt.settled = False
+        return uncommitted(attempt, outcome, self._engine.now())
+
+    def _write_starts(self, attempts: Sequence[Attempt]) -> Renewed:
+        started_at, sent = self._engine.now(), time.monotonic()
+        leases = [Lease(attempt.job.id, attempt.job.lease_token or "", started_at) for attempt in attempts]
+        return Renewed(self._engine.extend(leases, lease=self._config.lease), started_at, sent)
+
+    def _rest(self, seconds: float, for_jobs: bool) -> Rested:
+        if for_jobs:
+            hinted = self._engine.wait(self._config.queues, seconds, self._host.wake)
+        else:
+            hinted = self._host.wake.wait(seconds)
+        self._release_late()
+        return Rested(hinted, self._host.slots.has_backlog)
+
+    def _release_late(self) -> None:
+        if self._host.slots.has_backlog:
+            self._host.on_loop(self._host.slots.release_late)
+
+    # ------------------------------------------------------------------------------------- the effects
+
+    def _apply(self, effect: Effect) -> None:
+        match effect:
+            case Settled(settled):
+                for settling in settled:
+                    self._holdings.forget(settling.attempt)
+                    self._log_end(settling.change)
+            case Begin():
+                self._begin(effect)
+            case Launch(attempt, started_at, lease_ends):
+                attempt.started_at, attempt.lease_ends = started_at, lease_ends
+                self._launch(attempt)
+            case LoseStart(attempt):
+                self._host.request_stop(attempt, StopReason.LOST)
+                self._launch(attempt)  # which frees its slot
+            case StopWhenEmpty():
+                if not self._holdings:
+                    self._host.stop()
+            case StopRefused(error):
+                self._host.stop(error)
+            case ReportFailure(error, wait):
+                self._report_failure(error, wait)
+            case _:
+                self._unsettle(effect)
+
+    def _begin(self, claimed: Begin) -> None:
+        """Hand claimed jobs to the slots; an orphan that somebody knows by now goes back."""
+        now = time.monotonic()
+        attempts = [Attempt(job, lease_ends=claimed.lease_ends, queued_at=now) for job in claimed.jobs]
+        for old in self._holdings.add(attempts):
+            self._host.request_stop(old, StopReason.LOST)
+        if claimed.orphans:
+            known = self._orphans.known_again(claimed.jobs)
+            for attempt in attempts:
+                if attempt.job.task in known:
+                    self.report(attempt, Released())
+            attempts = [attempt for attempt in attempts if attempt.job.task not in known]
+        self._host.on_loop(self._host.slots.add, attempts)
+
+    def _launch(self, attempt: Attempt) -> None:
+        self._starting.remove(attempt)
+        self._host.on_loop(self._host.slots.launch, attempt)
+
+    def _unsettle(self, effect: Effect) -> None:
+        """An outcome that was not written."""
+        match effect:
+            case OutcomeLost(settling):
+                self._log.warning("job %s: its lease was lost, its outcome was refused", settling.attempt.job.id)
+                self._holdings.forget(settling.attempt)
+            case DecideAgain(settling, job):
+                settling.attempt.job = job or settling.attempt.job
+                self._outcomes.append((settling.attempt, settling.outcome))
+            case SettleLater(settling, at, pause):
+                settling.attempt.pause = pause
+                self._put_off.append((at, settling.attempt, settling.outcome))
+            case SettleInstead(settling):
+                self._settling.append(settling)
+            case RefuseResult(settling, why, at):
+                error = error_from(ValueError(f"the store refused the outcome: {why}"), settling.attempt, at)
+                self._outcomes.append((settling.attempt, Refused(Reason.INVALID_RESULT, error)))
+            case LeaveToLease(settling, why):
+                self._log.error(
+                    "job %s: even its refusal is refused (%s): left to its lease", settling.attempt.job.id, why
+                )
+                self._holdings.forget(settling.attempt)
+            case _:
+                raise TypeError(f"{effect!r} is not an effect of the loop")
+
+    def _report_failure(self, error: Exception, wait: float) -> None:
+        if isinstance(error, EngineError):
+            self._log.warning("the store did not take the turn, next try in %.1f s: %s", wait, error)
+        else:
+            self._log.exception("a turn failed, next try in %.1f s", wait, exc_info=error)
+        self._maintenance.note_latency(float("inf"))
+
+    def _log_end(self, change: Change) -> None:
+        """Log how an attempt ended: a warning if it failed."""
+        job, error = change.after, change.after.error
+        if not change.kind.noteworthy:
+            self._log.debug("job %s (%s) %s on attempt %d", job.id, job.task, change.kind, job.attempt)
+            return
+        why = f"{error.type}: {error.message}" if error is not None else change.note
+        if job.reason is Reason.PERMANENT:
+            self._log.warning("job %s (%s) gave up on attempt %d: %s", job.id, job.task, job.attempt, _message(job))
+            return
+        again = f"; due again at {job.due_at:%H:%M:%S} UTC" if job.state is State.PENDING else ""
+        spent = f"{job.failures} of {job.max_attempts} attempts spent"
+        self._log.warning("job %s (%s) %s, %s: %s%s", job.id, job.task, change.kind, spent, why, again)
+
+
+def _message(job: Job) -> str:
+    return job.error.message if job.error is not None else ""
