@@ -17,7 +17,7 @@ import pytest
 
 from tests.support import processes
 from tests.support.making import claim, start
-from tests.support.scheduling import postgres_only, sqlite_only
+from tests.support.marks import any_store, postgres_only
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import ConfigError, Job, Reason, Retry, State, Treadle
 from treadle.testing import FakeClock, run_until_idle
@@ -88,7 +88,6 @@ def test_the_documentation_promises_handlers_at_least_once_and_asks_for_idempote
     assert "idempoten" in (processes.ROOT / "docs/promises.md").read_text("utf-8")
 
 
-@sqlite_only
 @pytest.mark.covers("002-D3.f")
 def test_no_schedule_is_finer_than_a_second_and_one_database_is_enough(app: Treadle) -> None:
     app.register("t", lambda: None)
@@ -121,6 +120,7 @@ def test_the_backend_closes_enqueueing_to_the_users_of_the_command_line(tmp_path
 # ------------------------------------------------------------------------------------ a worker in the same process
 
 
+@any_store
 @pytest.mark.covers("002-D3.b")
 def test_worker_and_scheduler_live_in_the_servers_process(server: Treadle) -> None:
     ran: list[int] = []
@@ -170,6 +170,7 @@ def test_on_shutdown_schedules_stop_then_claiming_then_jobs_are_drained_and_then
     assert server.workers() == []
 
 
+@any_store
 @pytest.mark.covers("004-T11.a", "004-T11.b", "004-T05.b")
 def test_a_worker_that_is_offline_goes_on_asking_and_processes_nothing(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch
