@@ -5,7 +5,7 @@ import pytest
 from tests.support import dynamo_servers, dynamo_tables
 from treadle import Treadle
 from treadle.engines.dynamodb.client import Client
-from treadle.engines.dynamodb.items import Place
+from treadle.engines.dynamodb.items import ItemKey
 from treadle.engines.dynamodb.schema import META
 
 pytestmark = pytest.mark.server
@@ -39,7 +39,7 @@ def newer(client: Client) -> None:
 
 def crowded(client: Client) -> None:
     for n in range(5):
-        puts = [{"PutRequest": {"Item": Place("crowd", f"{n}-{each}").key}} for each in range(25)]
+        puts = [{"PutRequest": {"Item": ItemKey("crowd", f"{n}-{each}").key}} for each in range(25)]
         client.call("BatchWriteItem", {"RequestItems": {client.table: puts}})
 
 
