@@ -17,7 +17,7 @@ import pytest
 
 from tests.support import processes
 from tests.support.making import claim, start
-from tests.support.scheduling import postgres_only, sqlite_only
+from tests.support.scheduling import postgres_only
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import ConfigError, Job, Reason, Retry, State, Treadle
 from treadle.testing import FakeClock, run_until_idle
@@ -88,7 +88,7 @@ def test_the_documentation_promises_handlers_at_least_once_and_asks_for_idempote
     assert "idempoten" in (processes.ROOT / "docs/promises.md").read_text("utf-8")
 
 
-@sqlite_only
+@postgres_only
 @pytest.mark.covers("002-D3.f")
 def test_no_schedule_is_finer_than_a_second_and_one_database_is_enough(app: Treadle) -> None:
     app.register("t", lambda: None)

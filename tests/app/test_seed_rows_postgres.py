@@ -368,7 +368,7 @@ def test_the_same_key_twice_is_an_error_the_second_time(app: Treadle) -> None:
 # ----------------------------------------------------------------------------------- 004: the tenant system
 
 
-@pytest.mark.covers("004-T06.a", "004-T06.b", "000-AC-29.a")
+@pytest.mark.covers("004-T06.a", "000-AC-29.a")
 def test_a_claim_takes_only_what_is_still_pending_and_the_loser_goes_on_to_the_next(make_engine, clock) -> None:
     engines = several(make_engine, 2)
     first, second = enqueued(engines[0], priority=1), enqueued(engines[0])

@@ -34,7 +34,7 @@ def greet(app: Treadle) -> Task:
     return register(app)
 
 
-@pytest.mark.covers("002-C1.a", "002-D5.a", "002-M1.c", "002-T1.h", "002-O2.d")
+@pytest.mark.covers("002-C1.a", "002-D5.a", "002-M1.c", "002-T1.h", "002-O2.d", "004-T13.b")
 def test_a_schedule_whose_time_has_come_makes_its_job_and_goes_on(app: Treadle, greet: Task, clock: FakeClock) -> None:
     hourly(app, payload={"name": "Bob"})
     hourly(app, "off", enabled=False)
@@ -66,7 +66,6 @@ def test_a_job_whose_schedule_has_jitter_is_due_a_little_later(app: Treadle, gre
     assert len(run_until_idle(app)) == 1
 
 
-@pytest.mark.covers("002-C1.b")
 def test_how_often_schedules_are_looked_at_is_a_setting_and_15_seconds_for_the_backend(
     make_app: Callable[..., Treadle],
 ) -> None:

@@ -170,7 +170,7 @@ def test_lanes_take_turns_so_that_a_full_one_starves_no_other(app: Treadle) -> N
     assert order.index("quiet") < 20
 
 
-@pytest.mark.covers("000-R07.a", "000-AC-15.e", "004-T05.a")
+@pytest.mark.covers("000-R07.a", "000-AC-15.e")
 def test_jobs_of_tasks_it_does_not_know_are_left_to_others(make_app: Callable[..., Treadle]) -> None:
     here, there = make_app(), make_app()
     known = here.register("known", lambda: "here")
@@ -309,7 +309,7 @@ def refused_turn(*_: Any, **__: Any) -> Any:
 # ------------------------------------------------------------------------------------------- when idle
 
 
-@pytest.mark.covers("000-R07.b", "000-R17.b", "002-Q10.a", "004-T05.a")
+@pytest.mark.covers("000-R07.b", "000-R17.b", "002-Q10.a")
 @pytest.mark.parametrize(("poll", "looks"), [(0.2, 6), (1.0, 3)])
 def test_an_idle_worker_asks_once_a_poll_and_not_in_a_tight_loop(
     make_app: Callable[..., Treadle], poll: float, looks: int
