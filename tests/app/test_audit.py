@@ -55,7 +55,7 @@ def acted(app: Treadle, times: int = 1, tenant: str = "acme", actor: str = "ada"
 
 
 @pytest.mark.covers("004-T12.a")
-def test_every_success_and_every_final_failure_of_the_tenant_system_is_in_the_trail(
+def test_every_success_and_final_failure_of_the_tenant_system_is_in_the_trail(
     make_app: Callable[..., Treadle],
 ) -> None:
     app = make_app(profile=TENANT_SYSTEM)

@@ -316,7 +316,7 @@ def test_a_lease_that_ran_out_is_recovered_and_one_renewed_meanwhile_is_left_alo
     assert (current(engine, kept).state, current(engine, kept).lease_token) == (State.RUNNING, kept.lease_token)
 
 
-@pytest.mark.covers("002-Q9.a", "002-T1.g", "002-Q5.a")
+@pytest.mark.covers("002-Q9.a", "002-T1.g", "002-Q5.a", "002-O2.c")
 @pytest.mark.parametrize("noise", [0.0, 0.5, 0.999])
 def test_failure_k_is_due_after_5_seconds_doubled_up_to_300_plus_jitter(
     engine: Engine, clock: FakeClock, noise: float

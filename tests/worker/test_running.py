@@ -360,7 +360,7 @@ def test_an_outcome_is_not_lost_when_the_store_does_not_answer_for_a_while(app: 
     assert ran == [1]
 
 
-@pytest.mark.covers("000-R17.a", "002-Q11.b", "003-S09.a", "000-AC-29.a")
+@pytest.mark.covers("000-R17.a", "002-Q11.b", "003-S09.a", "000-AC-29.a", "002-O2.b")
 def test_two_workers_share_the_jobs_without_an_error_and_run_none_twice(
     make_app: Callable[..., Treadle], caplog: pytest.LogCaptureFixture
 ) -> None:
