@@ -1,6 +1,7 @@
 """treadle: one job queue and scheduler for Python, in the database you already have."""
 
-from treadle.app.operations import AuditReport, Cost
+from treadle.app.audit import AuditReport
+from treadle.app.operations import Cost
 from treadle.app.profile import Profile
 from treadle.app.treadle import Treadle
 from treadle.engines.values import Finding, Page, Receipt
@@ -28,7 +29,8 @@ from treadle.model.records import Misfire, Overlap, Pause, Schedule, WorkerInfo
 from treadle.model.retry import Retry
 from treadle.model.why import Obstacle
 from treadle.tasks.context import Context
-from treadle.tasks.task import Task, Unique
+from treadle.tasks.options import Unique
+from treadle.tasks.task import Task
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""For your own tests: a clock that moves when told, and a worker that runs what is due, here and now.
+"""For your own tests: a clock that you move, and a worker that runs what is due, here and now.
 
 clock = FakeClock()
 app = Treadle("sqlite:///:memory:", clock=clock)
@@ -62,7 +62,7 @@ def run_until_idle(app: Treadle, *, queues: Sequence[str] | None = None, limit: 
     own = (task.options.queue for task in app.tasks.values())
     taken = tuple(dict.fromkeys([*own, *app.settings.queues])) if queues is None else tuple(queues)
     declared = app.declared()
-    while Scheduler(app.engine, "testing", declared, enabled=app.settings.schedules).tick():
+    while Scheduler(app.engine, "testing", declared, enabled=app.settings.schedules).run_due():
         declared = []
     recover(app.engine, [job for job in app.engine.expired(limit=limit) if job.state is State.PENDING], actor="testing")
     while True:

@@ -53,7 +53,7 @@ def working(app: Treadle, **options: object) -> Iterator[Worker]:
 @pytest.fixture
 def server(make_app: Callable[..., Treadle]) -> Treadle:
     """An app of the backend by the store's own clock."""
-    return make_app(clock=None, profile=BACKEND, schedule_tick=1)
+    return make_app(clock=None, profile=BACKEND, schedule_interval=1)
 
 
 # ------------------------------------------------------------------------------------------------ decided

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from pydantic import BaseModel
 
-from tests.support.making import claim, start
+from tests.support.making import claim, start, unstored
 from tests.support.seed_profiles import CHAT_SERVER
 from treadle import Cancelled, Context, GiveUp, InvalidJob, Job, Reason, Retry, Snooze, State, Task, Treadle
 from treadle.engines.values import Ruling
@@ -81,7 +81,7 @@ def test_a_final_failure_is_followed_by_a_job_that_is_told_why_and_a_retry_by_no
 @pytest.mark.parametrize(("how", "reason"), [("hopeless", Reason.PERMANENT), ("missing", Reason.INVALID_PAYLOAD)])
 def test_whatever_ends_a_job_failed_is_followed(house: Treadle, told: list[dict], how: str, reason: Reason) -> None:
     if how == "missing":
-        [receipt] = house.engine.enqueue([house.tasks["work"].job("fine").evolve(payload_json='{"what": 1}')])
+        [receipt] = house.engine.enqueue([unstored(house.tasks["work"], "fine").evolve(payload_json='{"what": 1}')])
         job = receipt.job
     else:
         job = work(house, how)
@@ -277,7 +277,7 @@ def test_the_chat_server_does_without_all_of_it_and_a_handler_enqueues_what_foll
 def test_what_follows_must_be_a_task_or_the_name_of_one(app: Treadle, state: str) -> None:
     def later() -> None: ...
 
-    with pytest.raises(InvalidJob, match=rf"^on_{state}: <function .*later.*> is no task; give one made by @app.task"):
+    with pytest.raises(InvalidJob, match=rf"^on_{state}: <function .*later.*> is not a valid task; give one"):
         app.register("work", lambda: None, **{f"on_{state}": later})
-    with pytest.raises(InvalidJob, match=r"^task: <function .*later.*> is no task"):
+    with pytest.raises(InvalidJob, match=r"^task: <function .*later.*> is not a valid task"):
         app.schedules.create("nightly", later, cron="@daily")

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.making import claim, settle
+from tests.support.making import claim, settle, unstored
 from treadle import InvalidJob, Job, JobNotFound, NotPossible, Reason, Retry, State, Task, Treadle
 from treadle.model import EventKind, JobError, new_id
 from treadle.model.lifecycle import Failed, Succeeded
@@ -350,7 +350,7 @@ def test_pruning_leaves_the_audit_lines(app: Treadle, fail: Task, clock: FakeClo
 
 
 def test_more_than_one_batch_is_pruned(app: Treadle, greet: Task, clock: FakeClock) -> None:
-    jobs = [greet.job().evolve(id=new_id()) for _ in range(1200)]
+    jobs = [unstored(greet).evolve(id=new_id()) for _ in range(1200)]
     app.engine.enqueue(jobs)
     while held := claim(app.engine, 500):
         settled = [settle_change(job, app) for job in held]
@@ -368,3 +368,20 @@ def settle_change(job: Job, app: Treadle) -> object:
 def test_retention_is_read_from_the_settings(make_app: Callable[..., Treadle]) -> None:
     app = make_app(keep_succeeded="1h", keep_failed=60, keep_cancelled="forever")
     assert app.settings.keep.states == {State.SUCCEEDED: timedelta(hours=1), State.FAILED: timedelta(minutes=1)}
+
+
+@pytest.mark.parametrize("engine_kind", ["sqlite"])
+@pytest.mark.parametrize("act", ["retry", "cancel"])
+def test_an_act_reads_the_job_once_and_once_more_for_its_answer(
+    app: Treadle, greet: Task, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for handle in (app, app.tenant("default")):
+        job = greet.enqueue()
+        if act == "retry":
+            app.cancel(job.id)
+        reads: list[str] = []
+        read = app.engine.get
+        monkeypatch.setattr(app.engine, "get", lambda ids, read=read, reads=reads: reads.extend(ids) or read(ids))
+        getattr(handle, act)(job.id)
+        assert reads == [job.id, job.id]
+        monkeypatch.setattr(app.engine, "get", read)

@@ -121,7 +121,7 @@ def test_where_only_pending_jobs_can_be_cancelled_a_running_one_is_left_alone(ma
 def test_where_tenants_are_required_no_way_to_enqueue_does_without_one(make_app: Callable[..., Treadle]) -> None:
     app = make_app(tenant_required=True)
     greet = app.register("greet", lambda: "hello")
-    for enqueue in (greet.enqueue, lambda: greet.enqueue_many([(), ()]), lambda: app.enqueue("greet"), greet.job):
+    for enqueue in (greet.enqueue, lambda: greet.enqueue_many([(), ()]), lambda: app.enqueue("greet")):
         with pytest.raises(InvalidJob, match=r"tenant.*tenant_required.*using\(tenant=") as refused:
             enqueue()
         assert refused.value.field.endswith("tenant")

@@ -140,11 +140,11 @@ def test_a_result_or_error_that_is_not_there_is_printed_as_empty_and_one_that_is
 @pytest.mark.parametrize(
     ("profile", "said"),
     [
-        (Profile(states={"pendign": "queued"}), r"states: 'pendign' is no label, did you mean 'pending'\?"),
-        (Profile(states={"xyzzy": "queued"}), r"'xyzzy' is no label; known: pending, scheduled"),
-        (Profile(fields={"x": "due"}), r"fields: 'due' is no field, did you mean 'due_at'\?"),
-        (Profile(fields={"x": {"y": "lease_token"}}), r"'lease_token' is no field"),
-        (Profile(fields={"x": 7}), r"7 is no field"),
+        (Profile(states={"pendign": "queued"}), r"states: 'pendign' is not a label, did you mean 'pending'\?"),
+        (Profile(states={"xyzzy": "queued"}), r"'xyzzy' is not a label; known: pending, scheduled"),
+        (Profile(fields={"x": "due"}), r"fields: 'due' is not a field, did you mean 'due_at'\?"),
+        (Profile(fields={"x": {"y": "lease_token"}}), r"'lease_token' is not a field"),
+        (Profile(fields={"x": 7}), r"7 is not a field"),
     ],
 )
 def test_a_profile_that_names_what_there_is_not_is_refused_when_the_app_is_made(profile: Profile, said: str):

@@ -25,8 +25,7 @@ def test_every_state_change_is_decided_in_lifecycle_and_nowhere_else() -> None:
                 moves = name in ("evolve", "_replace") and any(word.arg == "state" for word in node.keywords)
                 if name == "Change" or moves:
                     deciders.add(path.relative_to(SOURCE).as_posix())
-    undoing = {"engines/dynamodb/settling.py"}  # a claim that a pause has overtaken, put back as it was
-    assert deciders - undoing == {"model/lifecycle.py"}
+    assert deciders == {"model/lifecycle.py"}
 
 
 def test_a_job_runs_with_the_database_and_nothing_else(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_what_is_wrong_is_said_of_the_source_that_counts(
     for source in SOURCES[first:]:
         given |= said(source, "lease", "soon", tmp_path, monkeypatch)
     named = ("an argument", "TREADLE_LEASE", "treadle.toml", "[tool.treadle] in pyproject.toml")[first]
-    with pytest.raises(ConfigError, match=rf"lease: 'soon' is no duration.* \({re.escape(named)}\)$"):
+    with pytest.raises(ConfigError, match=rf"lease: 'soon' is not a valid duration.* \({re.escape(named)}\)$"):
         load(poll="2s", **given)
 
 
@@ -186,7 +186,7 @@ def test_a_variable_that_should_be_json_is_named_with_an_example(
     monkeypatch.setenv(f"TREADLE_{name}", "{bad")
     with pytest.raises(ConfigError) as told:
         load()
-    assert str(told.value) == f"settings: TREADLE_{name} is no JSON; write it like TREADLE_{name}='{example}'"
+    assert str(told.value) == f"settings: TREADLE_{name} is not valid JSON; write it like TREADLE_{name}='{example}'"
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -206,7 +206,7 @@ def test_an_unknown_setting_that_resembles_none_is_refused_with_all_there_are(mo
 
 def test_a_variable_that_should_hold_a_list_says_how_to_write_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_QUEUES", "mail")
-    with pytest.raises(ConfigError, match=r"TREADLE_QUEUES is no JSON.*TREADLE_QUEUES='\[\"mail\"\]'"):
+    with pytest.raises(ConfigError, match=r"TREADLE_QUEUES is not valid JSON.*TREADLE_QUEUES='\[\"mail\"\]'"):
         load()
     monkeypatch.setenv("TREADLE_QUEUES", '["mail", "default"]')
     assert load().queues == ["mail", "default"]

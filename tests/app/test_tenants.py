@@ -27,7 +27,7 @@ from treadle.engines.values import Ruling
 from treadle.errors import ScheduleNotFound, TreadleError
 from treadle.model import EventKind, lifecycle, new_id
 from treadle.model.records import Pause, Schedule, derived_id, subject
-from treadle.tasks.task import OnConflict
+from treadle.tasks.options import OnConflict
 from treadle.testing import FakeClock, run_until_idle
 
 
@@ -92,7 +92,7 @@ def test_async_callers_are_bound_as_well(app: Treadle, greet: Task, acme: Tenant
         lambda acme, greet: acme.using(greet).using(tenant="globex").enqueue(),
         lambda acme, greet: acme.using(greet.using(tenant="globex")).enqueue(),
         lambda acme, greet: acme.using(greet, tenant="globex").enqueue_many([()]),
-        lambda acme, greet: acme.using(greet).using(tenant="globex").job(),
+        lambda acme, greet: acme.using(greet).using(tenant="globex").enqueue_payload({}),
         lambda acme, greet: acme.enqueue("greet", tenant="globex"),
         lambda acme, greet: acme.enqueue("elsewhere", checked=False, tenant="globex"),
     ],
@@ -200,17 +200,17 @@ def both(app: Treadle, greet: Task, acme: Tenant, globex: Tenant, clock: FakeClo
     made: dict[str, list[Job]] = {}
     for handle in (acme, globex):
         handle.schedules.create(
-            "nightly", "greet", {"name": handle.only_tenant}, every="1h", overlap="skip", actor=handle.only_tenant
+            "nightly", "greet", {"name": handle.name}, every="1h", overlap="skip", actor=handle.name
         )
-        handle.pause(queue="mail", actor=handle.only_tenant, reason=f"{handle.only_tenant} moves")
-        made[handle.only_tenant] = [handle.using(greet, key="k", unique="ever").enqueue(handle.only_tenant)]
+        handle.pause(queue="mail", actor=handle.name, reason=f"{handle.name} moves")
+        made[handle.name] = [handle.using(greet, key="k", unique="ever").enqueue(handle.name)]
     made["acme"] += [acme.using(greet).enqueue() for _ in range(2)]
     clock.advance(hours=1)
     run_until_idle(app)
     for handle in (acme, globex):
         failing = handle.using(greet).enqueue("nobody")
         run_until_idle(app)
-        handle.cancel(failing.id, actor=handle.only_tenant)
+        handle.cancel(failing.id, actor=handle.name)
     return made
 
 
@@ -334,7 +334,7 @@ def test_schedules_of_another_tenant_cannot_be_asked_for(acme: Tenant, tenant: s
 def test_a_pause_of_one_stops_nobody_else(app: Treadle, greet: Task, acme: Tenant, globex: Tenant) -> None:
     acme.pause(actor="ada", reason="we move")
     for handle in (acme, globex):
-        handle.using(greet).enqueue(handle.only_tenant)
+        handle.using(greet).enqueue(handle.name)
     assert [job.tenant for job in run_until_idle(app)] == ["globex"]
     assert [pause.tenant for pause in acme.pauses()] == ["acme"]
     assert globex.pauses() == []
@@ -455,8 +455,7 @@ REACHED = {
     "pauses", "audit", "verify_audit", "using", "enqueue",
 }  # fmt: skip
 HARMLESS = {
-    "bound", "engine", "profile", "settings",  # the house itself, which no tenant is handed
-    "store_now", "tenant_of", "submit", "asubmit", "follow_up",  # as the tasks' enqueuer
+    "name", "engine", "profile", "settings",  # the app's own parts, which no tenant is handed
 }  # fmt: skip
 
 

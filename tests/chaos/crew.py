@@ -24,11 +24,11 @@ from random import Random
 from typing import Any, NamedTuple
 
 from tests.chaos.notes import Notebook
+from tests.support.making import unstored
 from treadle import Context, EngineUnavailable, GiveUp, NotPossible, Retry, Snooze, Treadle
 from treadle.engines.contract import Engine
 from treadle.engines.values import Lease, RenewalResult, Turn
 from treadle.model import Job, new_id
-from treadle.tasks.task import OnConflict
 
 PATIENT = Retry(max_attempts=1000, base=0.05, cap=0.2, jitter=0.05)  # no run is so unlucky as to spend it
 SLOTS = 3
@@ -74,7 +74,7 @@ class Crew(NamedTuple):
         log.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
         logging.basicConfig(level=logging.WARNING, handlers=[log])
         app = make_app(self.url(name), note)
-        app.engine = Recorder(app.engine, note)  # type: ignore[misc, assignment]
+        app._store.engine = Recorder(app.engine, note)  # type: ignore[misc, assignment]
         app.run_worker(name=name, concurrency=SLOTS, lease=self.lease, grace=0.5, poll=0.05)
 
     def produce(self, name: str) -> None:
@@ -279,7 +279,7 @@ class Producer:
     def _job(self, task: str, **options: Any) -> Job:
         if task == "keyed":
             options["key"] = f"key {self._random.randrange(6)}"
-        return self._app.tasks[task].using(id=new_id(), **options).job(round(self._random.uniform(0.05, 0.4), 3))
+        return unstored(self._app.tasks[task].using(id=new_id(), **options), round(self._random.uniform(0.05, 0.4), 3))
 
     def _poison(self, max_attempts: int) -> Job:
         task = self._random.choice(("poison", "poison_coroutine"))
@@ -288,7 +288,7 @@ class Producer:
     def _submit(self, batch: list[Job]) -> None:
         for job in batch:
             self._note("intend", time.time(), job.id, job.task)
-        receipts = self._patiently(lambda: self._app.submit(batch, OnConflict.FIRST))
+        receipts = self._patiently(lambda: self._app.engine.enqueue(batch))
         for job, receipt in zip(batch, receipts, strict=True):
             self._note("ack", time.time(), job.id, receipt.job.id, receipt.created, receipt.refused)
             if receipt.created:

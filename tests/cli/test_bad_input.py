@@ -39,14 +39,14 @@ CASES = [
     (("enqueue", "greet", '{"nam": 1}'), 2, "does not fit task greet(name: str)"),
     ((*GREET, "--priority", "high"), 2, "--priority"),
     ((*GREET, "--priority", "99999999999"), 2, "fits 32 bits"),
-    ((*GREET, "--run-after", "soon"), 2, "'soon' is no duration"),
+    ((*GREET, "--run-after", "soon"), 2, "'soon' is not a valid duration"),
     ((*GREET, "--run-after", "-5m"), 2, "run_after"),
     ((*GREET, "--run-after", "2099-01-31T12:00"), 2, "no time zone"),
-    ((*GREET, "--expires", "never"), 2, "'never' is no duration"),
+    ((*GREET, "--expires", "never"), 2, "'never' is not a valid duration"),
     ((*GREET, "--unique", "ever"), 2, "give --key"),
     ((*GREET, "--key", "k", "--unique", "always"), 2, "'always' must be"),
     ((*GREET, "--key", "k", "--unique", "window"), 2, "window=1d"),
-    ((*GREET, "--key", "k", "--unique", "window=wide"), 2, "'wide' is no duration"),
+    ((*GREET, "--key", "k", "--unique", "window=wide"), 2, "'wide' is not a valid duration"),
     ((*GREET, "--key", "k", "--on-conflict", "panic"), 2, "'panic' is not one of"),
     ((*GREET, "--key", "k" * 1001), 2, "the limit is 1,000"),
     ((*GREET, "--max-attempts", "0"), 2, "must be from 1 to 10,000"),
@@ -64,7 +64,7 @@ CASES = [
     ("worker --concurrency 0", 2, "must be from 1 to 1,000"),
     ("worker --concurrency some", 2, "--concurrency"),
     ("worker --lease 10ms", 2, "too short"),
-    ("worker --grace never", 2, "'never' is no duration"),
+    ("worker --grace never", 2, "'never' is not a valid duration"),
     ("worker --poll 0", 2, "too short"),
     (("worker", "--queue", ""), 2, "queues: '' is not a valid name"),
     (("worker", "--name", "a\x1b"), 2, "control character"),
@@ -75,9 +75,9 @@ CASES = [
     ("schedules create a --every 1m", 2, "--task: which one?"),
     ("schedules create a --task greet", 2, "when? Give --cron"),
     ("schedules create a --task greet --cron @daily --every 1m", 2, "--cron and --every cannot be given together"),
-    ("schedules create a --task greet --every soon", 2, "--every: 'soon' is no duration"),
+    ("schedules create a --task greet --every soon", 2, "--every: 'soon' is not a valid duration"),
     ("schedules create a --task greet --every 0.5s", 2, "every: 0.5 is too short"),
-    ("schedules create a --task greet --cron @dayly", 2, "'@dayly' is no nickname"),
+    ("schedules create a --task greet --cron @dayly", 2, "'@dayly' is not a valid nickname"),
     (("schedules", "create", "a", "--task", "greet", "--cron", "0 0 31 2 *"), 2, "never comes in month"),
     ("schedules create a --task greet --cron @daily --tz Europe/Berln", 2, "did you mean 'Europe/Berlin'?"),
     ("schedules create a --task gret --every 1m", 2, "did you mean 'greet'?"),
@@ -85,11 +85,11 @@ CASES = [
     ((*EVERY, "--priority", "high"), 2, "--priority"),
     ((*EVERY, "--priority", "99999999999"), 2, "fits 32 bits"),
     ((*EVERY, "--max-attempts", "0"), 2, "must be from 1 to 10,000"),
-    ((*EVERY, "--timeout", "never"), 2, "--timeout: 'never' is no duration"),
+    ((*EVERY, "--timeout", "never"), 2, "--timeout: 'never' is not a valid duration"),
     ((*EVERY, "--jitter", "-1s"), 2, "--jitter"),
     ((*EVERY, "--misfire", "later"), 2, "'later' is not one of"),
     ((*EVERY, "--misfire-limit", "0"), 2, "misfire_limit: 0 must be from 1 to 10,000"),
-    ((*EVERY, "--misfire-age", "old"), 2, "--misfire-age: 'old' is no duration"),
+    ((*EVERY, "--misfire-age", "old"), 2, "--misfire-age: 'old' is not a valid duration"),
     ((*EVERY, "--misfire-age", "60d"), 2, "misfire_age"),
     ((*EVERY, "--overlap", "maybe"), 2, "'maybe' is not one of"),
     ((*EVERY, "--for-each", "usrs"), 2, "for_each: no rows are registered as 'usrs'"),
@@ -117,7 +117,7 @@ CASES = [
     ("pause --queue mail --until 2099-01-31T12:00", 2, "write 2099-01-31T12:00:00Z for UTC"),
     ("pause --queue mail --until 2020-01-31T12:00Z", 2, "is past"),
     ("pause --queue mail --until 0s", 2, "is past"),
-    ("pause --queue mail --wait --timeout long", 2, "--timeout: 'long' is no duration"),
+    ("pause --queue mail --wait --timeout long", 2, "--timeout: 'long' is not a valid duration"),
     (("pause", "--queue", ""), 2, "queue: '' is not a valid name"),
     ("resume --queue mail", 1, "queue mail is not paused by itself; paused: nothing"),
     ("why", 2, "Missing argument"),
@@ -163,14 +163,14 @@ def test_a_setting_that_is_none_is_named(call, monkeypatch):
     monkeypatch.setenv("TREADLE_QUEUE", "mail")
     answer = call("jobs", "list")
     assert (answer.code, answer.out) == (2, "")
-    assert "TREADLE_QUEUE is no setting, did you mean queues?" in answer.err
+    assert "TREADLE_QUEUE is not a setting, did you mean queues?" in answer.err
 
 
 def test_a_broken_settings_file_is_named(call, project):
     (project / "treadle.toml").write_text("app = [")
     answer = call("jobs", "list")
     assert (answer.code, answer.out) == (2, "")
-    assert "no valid TOML" in answer.err
+    assert "not valid TOML" in answer.err
 
 
 def test_an_unexpected_error_is_one_line_and_debug_shows_its_traceback(ready, monkeypatch):

@@ -35,7 +35,9 @@ def test_the_console_script_finds_modules_of_the_current_directory(spawn):
 
 
 def test_the_url_option_wins_over_the_apps_own(call, project):
-    (project / "own.py").write_text("from tasks import *\napp._given['url'] = 'sqlite:///own.db'\n")
+    (project / "own.py").write_text(
+        "from tasks import *\napp.settings = app.settings.model_copy(update={'url': 'sqlite:///own.db'})\n"
+    )
     assert call(*GREET, "--app", "own:app", "--url", "sqlite:///given.db").code == 0
     assert call("jobs", "count", "--url", "sqlite:///given.db", "--json").json["total"] == 1
     assert not (project / "own.db").exists()

@@ -21,7 +21,7 @@ GREET = ("enqueue", "greet", '{"name": "Ada"}', "--json")
 def alive(**fields: object) -> WorkerInfo:
     """A worker that has just said that it is alive, in the store."""
     app = Treadle(STORE)
-    now = app.store_now()
+    now = app.engine.now()
     given = {
         "name": "w1", "host": "box", "pid": 1, "queues": ["default"], "lanes": None, "tasks": {"greet": 1},
         "concurrency": 10, "running": 3, "stopping": False, "started_at": now - timedelta(hours=3), "seen_at": now,

@@ -39,7 +39,7 @@ def fired(name: str, tenant: str = "default", **ago: float) -> str:
     """Let a schedule have made a job so long ago; the job's id."""
     app, job = Treadle(STORE), new_id()
     schedule = app.schedules.get(name, tenant=tenant)
-    last = app.store_now() - timedelta(**ago)
+    last = app.engine.now() - timedelta(**ago)
     app.engine.save(schedule.evolve(last_at=last, last_job=job, revision=schedule.revision + 1), before=schedule)
     app.close()
     return job
@@ -133,7 +133,7 @@ def sealed_off(call, project, monkeypatch):
     (project / "broken.py").write_text("raise SystemExit('imported')")
     monkeypatch.setenv("TREADLE_APP", "broken:app")
     monkeypatch.setenv("TREADLE_URL", "sqlite:////nowhere/at/all.db")
-    monkeypatch.setattr("treadle.app.treadle.connect", lambda *_, **__: pytest.fail("a store was opened"))
+    monkeypatch.setattr("treadle.app.store.connect", lambda *_, **__: pytest.fail("a store was opened"))
     return call
 
 
@@ -239,7 +239,7 @@ def test_in_a_terminal_every_line_of_the_list_fits_and_ids_are_whole(nightly, mo
 
 def test_nothing_in_a_schedule_reaches_the_terminal_raw(ready):
     app = Treadle(STORE)
-    moment = app.store_now()
+    moment = app.engine.now()
     evil = Schedule("a\x1b[31m", "b\u202e", moment, "c\x07", cron="d\x9b", timezone="e\x7f", next_at=moment)
     app.engine.save(evil.evolve(last_job="f\x1b"), before=None)
     app.close()
@@ -311,7 +311,7 @@ def test_delete_removes_a_schedule_and_keeps_its_jobs(nightly):
 
 def test_who_deletes_what_code_declares_is_told_that_it_comes_back(ready, project):
     app = Treadle(STORE)
-    app.engine.save(Schedule("coded", "greet", app.store_now(), every=60.0, declared="abc"), before=None)
+    app.engine.save(Schedule("coded", "greet", app.engine.now(), every=60.0, declared="abc"), before=None)
     app.close()
     assert only(ready)["declared"] is True
     assert "the next worker brings it back: disable it instead" in ready("schedules", "delete", "coded").out

@@ -48,7 +48,7 @@ def test_a_duration_is_read_as_it_is_meant(written, meant):
     ids=repr,
 )  # fmt: skip
 def test_what_is_no_duration_is_refused_with_examples(written):
-    with pytest.raises(ConfigError, match="is no duration; write seconds, ") as caught:
+    with pytest.raises(ConfigError, match="is not a valid duration; write seconds, ") as caught:
         seconds(written, "lease")
 
     assert str(caught.value).startswith("lease: ")

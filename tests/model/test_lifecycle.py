@@ -106,6 +106,14 @@ def test_a_success_takes_its_result_and_forgets_earlier_errors():
     assert change.after.finished_at == NOW
 
 
+def test_an_end_is_never_before_its_start():
+    ahead = NOW + timedelta(seconds=5)
+    late, early = held(started_at=ahead), held(started_at=BEFORE)
+
+    assert lifecycle.settle(late, Succeeded(), NOW).after.finished_at == ahead
+    assert lifecycle.settle(early, Succeeded(), NOW).after.finished_at == NOW
+
+
 def test_a_failure_is_due_after_the_backoff_of_its_row():
     retry = Retry(max_attempts=9, base=10, cap=None, jitter=4)
 

@@ -1,11 +1,14 @@
 """When a failed job runs again: the five backoffs that treadle replaces are settings of one function."""
 
 import math
+from copy import copy
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treadle.errors import ConfigError
 from treadle.model import ATTEMPTS
 from treadle.model.retry import Retry
 
@@ -50,6 +53,34 @@ def test_the_tenant_system_waits_10_20_40_80_without_a_cap():
 
 def test_the_default_is_five_attempts_from_5_to_300_seconds():
     assert Retry() == (5, 5.0, 300.0, 1.0)
+
+
+@pytest.mark.parametrize("given", ["100ms", 0.1, "0.1", timedelta(milliseconds=100)])
+@pytest.mark.parametrize("field", ["base", "cap", "jitter"])
+def test_a_policy_takes_durations_as_settings_do(field, given):
+    assert getattr(Retry(**{field: given}), field) == 0.1
+    assert getattr(Retry()._replace(**{field: given}), field) == 0.1
+
+
+@pytest.mark.parametrize("wrong", ["soon", "", "5 years", True, [], object(), "nan", "-1s", "9000w"])
+@pytest.mark.parametrize("field", ["base", "cap", "jitter"])
+def test_what_is_not_a_duration_is_refused_by_its_field(field, wrong):
+    for write in (Retry, Retry()._replace):
+        with pytest.raises(ConfigError, match=rf"^{field}: "):
+            write(**{field: wrong})
+
+
+def test_a_policy_from_a_row_is_never_refused():
+    """Another program may have written anything; only what we are given is checked, by check_retry."""
+    assert Retry(0, -1.0, math.inf, math.nan)[:3] == (0, -1.0, math.inf)
+    assert Retry(3, -1, None, -1) == (3, -1, None, -1)
+
+
+def test_a_policy_stays_the_plain_tuple_that_it_is():
+    policy = Retry(3, base="1m")
+    assert repr(policy) == "Retry(max_attempts=3, base=60.0, cap=300.0, jitter=1.0)"
+    assert copy(policy) == policy == (3, 60.0, 300.0, 1.0)
+    assert type(Retry._make(policy)) is type(policy._replace(cap=None)) is Retry
 
 
 def test_jitter_is_added_after_the_cap():

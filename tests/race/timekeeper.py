@@ -15,7 +15,7 @@ def main(url: str, name: str) -> None:
     print("ready", flush=True)
     while True:
         try:
-            scheduler.tick()
+            scheduler.run_due()
         except EngineUnavailable:
             continue
         time.sleep(scheduler.wait())

@@ -168,10 +168,10 @@ def test_who_acts_has_a_name_and_says_what_can_be_stored(app: Treadle, greet: Ta
 BAD: list[tuple[str, object, str]] = [
     ("cron", "61 * * * *", "minute"), ("cron", "* * * * * *", "5: minute hour"), ("cron", "0 0 31 2 *", "never comes"),
     ("cron", "@fortnightly", "nickname"), ("cron", "", "0 fields"), ("cron", 5, "cron"),
-    ("every", "0s", "too short"), ("every", "soon", "no duration"), ("every", -1, "out of range"),
-    ("every", True, "no duration"), ("every", math.inf, "out of range"),
-    ("tz", "Europe/Berlim", "did you mean 'Europe/Berlin'"), ("tz", "", "no time zone"),
-    ("tz", 7, "no time zone"),
+    ("every", "0s", "too short"), ("every", "soon", "not a valid duration"), ("every", -1, "out of range"),
+    ("every", True, "not a valid duration"), ("every", math.inf, "out of range"),
+    ("tz", "Europe/Berlim", "did you mean 'Europe/Berlin'"), ("tz", "", "not a known time zone"),
+    ("tz", 7, "not a known time zone"),
     ("enabled", "yes", "true or false"), ("enabled", 1, "true or false"),
     ("queue", "", "queue"), ("queue", "x" * 201, "queue"), ("queue", 7, "queue"), ("queue", "*", "queue"),
     ("lane", "\t", "lane"), ("lane", 0, "lane"), ("priority", "high", "priority"), ("priority", 2**31, "priority"),
@@ -267,7 +267,7 @@ def test_a_schedule_that_is_not_there_is_said_to_be_missing_with_the_nearest_nam
 def test_an_update_that_says_nothing_is_refused(app: Treadle, greet: Task, said: dict) -> None:
     hourly(app)
     before = traces(app)
-    with pytest.raises(ConfigError, match="nothing to change; say one of task, payload"):
+    with pytest.raises(ConfigError, match="nothing to change; give one of task, payload"):
         app.schedules.update("hourly", **said)
     assert traces(app) == before
 

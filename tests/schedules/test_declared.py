@@ -15,7 +15,7 @@ from treadle import (
 from treadle.errors import TreadleError
 from treadle.model import EventKind
 from treadle.model.records import Misfire, Overlap
-from treadle.schedules.api import reconcile
+from treadle.schedules.declared import reconcile
 from treadle.schedules.firing import Scheduler
 from treadle.testing import FakeClock
 
@@ -64,9 +64,9 @@ def test_a_scheduler_brings_what_is_declared_into_the_store_and_fires_it(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
     app = declaring(make_app(), cron=None, every="1h")
-    Scheduler(app.engine, "w1", app.declared()).tick()
+    Scheduler(app.engine, "w1", app.declared()).run_due()
     clock.advance(hours=1)
-    Scheduler(app.engine, "w1", app.declared()).tick()
+    Scheduler(app.engine, "w1", app.declared()).run_due()
     assert made(app) == ["01 13:00"]
 
 

@@ -71,7 +71,7 @@ def test_how_often_schedules_are_looked_at_is_a_setting_and_15_seconds_for_the_b
 ) -> None:
     assert make_app().worker().config.tick == 1.0
     assert make_app(profile=BACKEND).worker().config.tick == 15.0
-    assert make_app(profile=BACKEND, schedule_tick="1m").worker().config.tick == 60.0
+    assert make_app(profile=BACKEND, schedule_interval="1m").worker().config.tick == 60.0
 
 
 @pytest.mark.covers("000-R22.d")
@@ -84,7 +84,7 @@ def test_an_application_that_keeps_its_own_loops_leaves_schedules_off(
     app.declare("declared", "greet", tenant="ada", cron="@hourly")
     clock.advance(hours=1)
     plan = app.worker().config
-    Scheduler(app.engine, plan.name, app.declared(), enabled=plan.schedules).tick()
+    Scheduler(app.engine, plan.name, app.declared(), enabled=plan.schedules).run_due()
     assert not plan.schedules
     assert made(app) == []
     assert [schedule.name for schedule in app.schedules.list()] == ["hourly"]
@@ -252,7 +252,7 @@ def test_all_is_bounded_and_comes_in_portions_that_let_the_jobs_come_first(
     clock.advance(days=9, seconds=30)
     scheduler = Scheduler(app.engine, "s1")
     portions = []
-    while scheduler.tick():
+    while scheduler.run_due():
         portions.append(sum(app.count().values()))
     assert portions[-1] == 450
     assert max(later - earlier for earlier, later in pairwise([0, *portions])) <= 200
@@ -444,7 +444,7 @@ def test_more_schedules_than_fit_one_look_all_fire(app: Treadle, clock: FakeCloc
         app.engine.save(row, before=None)
     clock.advance(hours=1)
     scheduler = Scheduler(app.engine, "s1")
-    while scheduler.tick():
+    while scheduler.run_due():
         pass
     assert sum(app.count().values()) == 205
 
@@ -452,13 +452,13 @@ def test_more_schedules_than_fit_one_look_all_fire(app: Treadle, clock: FakeCloc
 def test_a_store_that_takes_its_time_has_its_schedules_fired_all_the_same(
     app: Treadle, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.schedules.firing.LONGEST", -1.0)  # every look takes too long
+    monkeypatch.setattr("treadle.schedules.firing.LONGEST_RUN", -1.0)  # every look takes too long
     for number in range(3):
         row = Schedule(f"n{number}", "greet", clock.now(), cron="0 * * * *", next_at=clock.now() + HOUR)
         app.engine.save(row, before=None)
     clock.advance(hours=1)
     scheduler = Scheduler(app.engine, "s1")
-    assert [scheduler.tick() for _ in range(4)] == [True, True, True, False]
+    assert [scheduler.run_due() for _ in range(4)] == [True, True, True, False]
     assert sum(app.count().values()) == 3
 
 

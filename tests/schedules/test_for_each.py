@@ -29,7 +29,7 @@ def sync(app: Treadle) -> Task:
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three jobs are stored in one go, so that a few rows make several batches."""
-    monkeypatch.setattr("treadle.schedules.for_each.AT_ONCE", 3)
+    monkeypatch.setattr("treadle.schedules.for_each.ROW_BATCH", 3)
 
 
 def hourly(app: Treadle, rows: Callable[..., object] | None = None, name: str = "syncs", **said: object) -> None:
@@ -125,7 +125,7 @@ def test_rows_that_are_the_same_make_one_job(app: Treadle, sync: Task, clock: Fa
 def test_a_row_of_hundreds_comes_in_portions(
     app: Treadle, sync: Task, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.schedules.for_each.AT_ONCE", 50)
+    monkeypatch.setattr("treadle.schedules.for_each.ROW_BATCH", 50)
     hourly(app, lambda: [{"user": str(number)} for number in range(120)])
     clock.advance(hours=1)
     assert len(run_until_idle(app, queues=["mail"], limit=300)) == 121

@@ -14,15 +14,15 @@ from treadle.errors import ConfigError, InvalidJob, TreadleError
 from treadle.model import FollowUp, OnEnd, Scope, State, checked
 from treadle.model.records import Misfire, Overlap, Schedule
 from treadle.model.retry import Retry
-from treadle.schedules.api import declaration
 from treadle.schedules.cron import MOVED, ONCE
-from treadle.schedules.firing import CATCHING_UP
+from treadle.schedules.declared import declaration
+from treadle.schedules.firing import CATCH_UP_LIMIT
 from treadle.schedules.rules import (
     EXPANSION,
-    LATE,
-    MOST,
-    OLDEST,
-    WRONG,
+    LATE_AFTER,
+    MOST_MISFIRES,
+    OLDEST_MISFIRE,
+    WRONG_CLOCK,
     Firing,
     check,
     firing,
@@ -165,7 +165,7 @@ class Store:
         """One scheduler at work: on what it read earlier, or on what is there; how many ticks it made into jobs."""
         seen, before = view or self.schedule, len(self.made)
         for place in count():
-            due = firing(seen, now, counted=place % CATCHING_UP > 0) if len(self.made) - before < most else None
+            due = firing(seen, now, counted=place % CATCH_UP_LIMIT > 0) if len(self.made) - before < most else None
             if due is None:
                 break
             after = seen.evolve(next_at=due.next_at, revision=seen.revision + 1)
@@ -207,7 +207,10 @@ def schedules(draw):
 
 
 spans = st.one_of(
-    st.floats(0, 2 * LATE), st.floats(0, 86_400), st.floats(0, 400 * 86_400), st.sampled_from([0, 1, 59.9, 60, 3600])
+    st.floats(0, 2 * LATE_AFTER),
+    st.floats(0, 86_400),
+    st.floats(0, 400 * 86_400),
+    st.sampled_from([0, 1, 59.9, 60, 3600]),
 )
 steps = st.lists(
     st.tuples(st.sampled_from(["on", "on", "on", "back", "read", "stale", "off and on"]), st.integers(0, 2), spans),
@@ -235,7 +238,9 @@ def test_schedulers_make_each_tick_at_most_once_whatever_clocks_and_crashes_do(s
                 store.fire(now, views[place])
             case "off and on":
                 was = store.schedule
-                if was.last_at is None or was.last_at - now < WRONG:  # beyond, it counts from now again: see below
+                if (
+                    was.last_at is None or was.last_at - now < WRONG_CLOCK
+                ):  # beyond, it counts from now again: see below
                     store.schedule = restarted(was.evolve(revision=was.revision + 1), now)
     assert all(one < other for one, other in pairwise(store.made))
     assert len(store.jobs) == len(store.made)
@@ -253,7 +258,7 @@ def test_a_scheduler_that_is_there_in_time_leaves_out_no_tick_and_one_that_was_a
         made = store.made[-1:]
         if due > now:
             continue
-        in_time = due > now - timedelta(seconds=LATE)
+        in_time = due > now - timedelta(seconds=LATE_AFTER)
         match schedule.misfire:
             case _ if in_time:
                 assert due in store.made
@@ -265,7 +270,7 @@ def test_a_scheduler_that_is_there_in_time_leaves_out_no_tick_and_one_that_was_a
 
 
 @settings(max_examples=200, deadline=None)
-@given(schedules(), st.floats(LATE, 40 * 86_400))
+@given(schedules(), st.floats(LATE_AFTER, 40 * 86_400))
 def test_once_makes_exactly_one_job_of_a_downtime_and_it_is_that_of_the_latest_tick(schedule, away):
     store = Store(schedule.evolve(misfire=Misfire.ONCE))
     now = schedule.next_at + timedelta(seconds=away)
@@ -275,7 +280,7 @@ def test_once_makes_exactly_one_job_of_a_downtime_and_it_is_that_of_the_latest_t
 
 
 @settings(max_examples=200, deadline=None)
-@given(schedules(), st.floats(LATE, 40 * 86_400))
+@given(schedules(), st.floats(LATE_AFTER, 40 * 86_400))
 def test_all_makes_the_newest_within_count_and_age_and_in_order(schedule, away):
     schedule = schedule.evolve(misfire=Misfire.ALL)
     now = schedule.next_at + timedelta(seconds=away)
@@ -285,11 +290,11 @@ def test_all_makes_the_newest_within_count_and_age_and_in_order(schedule, away):
 
 
 @settings(max_examples=200, deadline=None)
-@given(schedules(), st.floats(LATE, 40 * 86_400))
+@given(schedules(), st.floats(LATE_AFTER, 40 * 86_400))
 def test_skip_makes_nothing_of_what_is_older_than_a_minute(schedule, away):
     schedule = schedule.evolve(misfire=Misfire.SKIP)
     now = schedule.next_at + timedelta(seconds=away)
-    recent = ticks(schedule, now - timedelta(seconds=LATE) + timedelta(microseconds=1), now)
+    recent = ticks(schedule, now - timedelta(seconds=LATE_AFTER) + timedelta(microseconds=1), now)
     assert caught_up(schedule, now) == recent
 
 
@@ -306,7 +311,7 @@ def latest(schedule, now):
 def test_restarted_never_comes_back_to_a_tick_that_was_made(schedule, last_at, now):
     again = restarted(schedule.evolve(last_at=last_at), now)
     assert again.next_at > now
-    if last_at - now < WRONG:
+    if last_at - now < WRONG_CLOCK:
         assert again.next_at == next_tick(schedule, max(last_at, now))
     else:  # made by a clock that was wrong: it does not stop the schedule for years
         assert again.next_at == next_tick(schedule, now)
@@ -336,7 +341,7 @@ def cost(act):
     ids=["minutely", "in a zone", "every second", "every minute"],
 )
 def test_a_schedule_that_nobody_looked_at_for_ten_years_is_decided_at_once(misfire, when):
-    most = {"misfire_limit": MOST, "misfire_age": OLDEST}
+    most = {"misfire_limit": MOST_MISFIRES, "misfire_age": OLDEST_MISFIRE}
     schedule = a_schedule(misfire=misfire, created_at=NOON - 3660 * DAY, next_at=NOON - 3650 * DAY, **when, **most)
     assert cost(lambda: firing(schedule, NOON)) < QUICK
 
@@ -346,7 +351,7 @@ def test_a_schedule_that_nobody_looked_at_for_ten_years_is_decided_at_once(misfi
     [{"cron": "* * * * *"}, {"cron": "*/5 * * * *"}, {"cron": "*/5 8-18 * * *"}, {"every": 1.0}, {"every": 300.0}],
     ids=lambda when: str(next(iter(when.values()))),
 )
-@pytest.mark.parametrize("limit", [1000, 2000, MOST])
+@pytest.mark.parametrize("limit", [1000, 2000, MOST_MISFIRES])
 def test_making_up_for_a_thousand_runs_costs_no_more_than_they_are(when, limit):
     schedule = a_schedule(misfire=ALL, misfire_limit=limit, misfire_age=7 * DAY.total_seconds(), **when)
     made = []
@@ -543,7 +548,8 @@ def test_a_schedule_that_can_be_kept_is_answered_as_it_is():
         ("max_attempts", "3"), ("retry_base", -1.0), ("retry_base", math.inf), ("retry_cap", -1.0),
         ("retry_jitter", math.nan), ("timeout", 0.0), ("timeout", -1.0), ("timeout", math.inf),
         ("jitter", -0.1), ("jitter", math.inf), ("jitter", math.nan), ("misfire_age", -1.0),
-        ("misfire_age", OLDEST + 1), ("misfire_age", math.nan), ("misfire_limit", 0), ("misfire_limit", MOST + 1),
+        ("misfire_age", OLDEST_MISFIRE + 1), ("misfire_age", math.nan), ("misfire_limit", 0),
+        ("misfire_limit", MOST_MISFIRES + 1),
         ("misfire_limit", -5), ("misfire_limit", 2.5), ("misfire_limit", "5"), ("misfire", "sometimes"),
         ("overlap", "never"), ("payload", {"x": math.nan}), ("payload", {"x": "\0"}), ("payload", b"x"),
         ("payload", {"x": "y" * 2**20}), ("payload", object()),

@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from treadle.engines.contract import Engine
 from treadle.engines.values import Claim, JobFilter, Lease, Ruling, Turn, Verdict
 from treadle.model import Change, Event, Job, JobError, Reason, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Outcome, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
+from treadle.tasks.task import Task
 from treadle.testing import FakeClock
 
 T = TypeVar("T")
@@ -20,6 +21,12 @@ def a_job(now: datetime, **fields: object) -> Job:
     """A new job of task `greet`, due now, with any field of Job set by name."""
     given = {"id": new_id(), "task": "greet", "payload_json": "{}", "created_at": now, "due_at": now}
     return Job(**{**given, **fields})
+
+
+def unstored(task: Task[..., Any], *args: object) -> Job:
+    """The job that `task.enqueue(*args)` would store."""
+    [job] = task._enqueuer._jobs(task, [task.payload.encode(args, {})])  # type: ignore[attr-defined]
+    return job
 
 
 def an_error(now: datetime, message: str = "boom", attempt: int = 1) -> JobError:

@@ -26,7 +26,7 @@ def hourly(app: Treadle, name: str = "hourly", **said: object) -> Schedule:
 
 def fire(app: Treadle | Engine, name: str = "s1", **options: object) -> None:
     """One look of a scheduler at what is due."""
-    Scheduler(getattr(app, "engine", app), name, **options).tick()
+    Scheduler(getattr(app, "engine", app), name, **options).run_due()
 
 
 def made(app: Treadle, schedule: str | None = None) -> list[str]:

@@ -14,7 +14,7 @@ import psycopg
 
 from tests.support import dynamo_servers, provision
 from treadle.engines import connect
-from treadle.engines.dynamodb import table
+from treadle.engines.dynamodb import schema
 from treadle.engines.dynamodb.client import Client
 
 KINDS = ("sqlite", "postgres", "dynamodb")
@@ -40,7 +40,7 @@ def _fresh_table(server: str) -> Iterator[str]:
         _tables[endpoint] = Client("", region="us-east-1", endpoint=endpoint)
     client, name = _tables[endpoint], f"t{uuid4().hex[:20]}"
     client.table = name
-    table.create(client, SPREAD)
+    schema.create(client, SPREAD)
     try:
         yield f"dynamodb://{name}?endpoint={endpoint}&region=us-east-1&spread={SPREAD}&skew=0"
     finally:

@@ -173,7 +173,7 @@ class Watched:
 
 def watched(app: Treadle) -> Watched:
     """The app's engine, watched from now on."""
-    app.engine = engine = Watched(app.engine)  # type: ignore[misc, assignment]
+    app._store.engine = engine = Watched(app.engine)  # type: ignore[misc, assignment]
     return engine
 
 
@@ -233,5 +233,5 @@ class Noted:
 
 def noted(app: Treadle) -> Noted:
     """The app's engine, noted from now on."""
-    app.engine = engine = Noted(app.engine)  # type: ignore[misc, assignment]
+    app._store.engine = engine = Noted(app.engine)  # type: ignore[misc, assignment]
     return engine

@@ -58,7 +58,7 @@ def postgres_engine(postgres_shop: Shop) -> Iterator[Engine]:
 def app(shop: Shop, request: pytest.FixtureRequest) -> Iterator[Treadle]:
     app = Treadle(shop.url)
     if shop.kind == "postgres":
-        app.engine = request.getfixturevalue("postgres_engine")  # type: ignore[misc]
+        app._store.engine = request.getfixturevalue("postgres_engine")  # type: ignore[misc]
         yield app
     else:
         yield app

@@ -85,7 +85,7 @@ def test_a_host_that_is_cancelled_while_the_worker_drains_releases_what_runs(
         await asyncio.sleep(1000)
 
     job = slow.enqueue()
-    app.engine = Slow(app.engine)  # type: ignore[misc, assignment]
+    app._store.engine = Slow(app.engine)  # type: ignore[misc, assignment]
     worker = app.worker(lease=5.0, grace=30, poll=60)
 
     async def until_so(condition: Callable[[], Any]) -> None:

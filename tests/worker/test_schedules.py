@@ -120,7 +120,7 @@ def test_a_worker_without_schedules_makes_no_jobs_of_them(make_app: Callable[...
 
 
 def test_workers_are_listed_while_they_live_and_gone_when_they_have_stopped(make_app: Callable[..., Treadle]) -> None:
-    app = make_app(beat=0.1)
+    app = make_app(heartbeat=0.1)
 
     @app.task(version=3)
     def greet() -> None: ...
@@ -137,7 +137,7 @@ def test_workers_are_listed_while_they_live_and_gone_when_they_have_stopped(make
 
 @any_engine
 def test_a_job_is_failed_as_unknown_only_if_no_live_worker_knows_its_task(make_app: Callable[..., Treadle]) -> None:
-    knowing, other = make_app(beat=0.1), make_app(beat=0.1, unknown_tasks="fail")
+    knowing, other = make_app(heartbeat=0.1), make_app(heartbeat=0.1, unknown_tasks="fail")
     ran = threading.Event()
     knowing.register("known", ran.set)
     other.register("own", lambda: None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.making import unstored
 from tests.support.workbench import any_engine, ended, until, working
 from treadle import Cancelled, Context, Job, Reason, Retry, State, Treadle
 from treadle.model.lifecycle import Stopped
@@ -160,7 +161,7 @@ def test_a_coroutine_that_is_stopped_before_its_first_step_is_told_of_once(
 
     async def main() -> Attempt:
         executor = on_loop.LoopExecutor(asyncio.get_running_loop(), lambda *words: done.append(words), app.engine.now)
-        attempt = Attempt(work.job(), lease_ends=time.monotonic() + 60, queued_at=time.monotonic())
+        attempt = Attempt(unstored(work), lease_ends=time.monotonic() + 60, queued_at=time.monotonic())
         executor.start(Call(attempt, work, HandlerContext(attempt, lambda *_: None)))
         attempt.request_stop(StopReason.CANCEL)
         assert attempt.stop is not None

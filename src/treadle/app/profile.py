@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from treadle.errors import ConfigError, InvalidJob
-from treadle.model import FollowUp, Job, State
+from treadle.model import FollowUp, Job, JobError, State
 
 LABELS: Mapping[State, tuple[str, ...]] = {
     State.PENDING: ("pending", "scheduled", "retrying"),
@@ -95,10 +95,10 @@ def checked(profile: Profile) -> Profile:
     """The profile itself, if it names only labels and fields that there are; settings and options are checked later."""
     for label in profile.states:
         if label not in _STATE_OF:
-            raise ConfigError(f"profile: states: {label!r} is no label{_meant(label, list(_STATE_OF))}")
+            raise ConfigError(f"profile: states: {label!r} is not a label{_meant(label, list(_STATE_OF))}")
     for source in _sources(profile.fields or {}):
         if source not in (*OURS, *DERIVED):
-            raise ConfigError(f"profile: fields: {source!r} is no field{_meant(source, [*OURS, *DERIVED])}")
+            raise ConfigError(f"profile: fields: {source!r} is not a field{_meant(source, [*OURS, *DERIVED])}")
     return profile
 
 
@@ -121,8 +121,7 @@ def _spelt(word: str) -> str:
 
 def _facts(job: Job, now: datetime) -> dict[str, Any]:
     """Everything that may be printed of a job, by our names."""
-    error, retries = job.error, job.max_attempts - 1
-    waits = job.state is State.PENDING and job.failures > 0
+    error, progress = job.error, job.progress
     facts = {
         **job._asdict(),
         "label": job.label(now),
@@ -131,20 +130,36 @@ def _facts(job: Job, now: datetime) -> dict[str, Any]:
         "result": job.result,
         "retry": job.retry._asdict(),
         "error": error and error._asdict(),
-        "progress": job.progress and job.progress._asdict(),
+        "progress": progress and progress._asdict(),
         "on_end": job.on_end and {name: _follow_up(follow) for name, follow in job.on_end._asdict().items()},
+        **_derived(job),
+        **_of_error(error),
+    }
+    return {name: _plain(value) for name, value in facts.items()}
+
+
+def _derived(job: Job) -> dict[str, Any]:
+    retries = job.max_attempts - 1
+    waits = job.state is State.PENDING and job.failures > 0
+    return {
         "max_retries": retries,
         "retries": min(job.failures, retries),
         "retry_at": job.due_at if waits else None,
         "cancelled_at": job.finished_at if job.state is State.CANCELLED else None,
         "cost_cents": -(-job.cost_micros // 10_000),
-        "error_type": error and error.type,
-        "error_text": error and error.message,
-        "error_traceback": error and (error.traceback or error.message),
-        "error_at": error and error.at,
         "updated_at": max(moment for moment in _moments(job) if moment is not None),
     }
-    return {name: _plain(value) for name, value in facts.items()}
+
+
+def _of_error(error: JobError | None) -> dict[str, Any]:
+    if error is None:
+        return dict.fromkeys(("error_type", "error_text", "error_traceback", "error_at"))
+    return {
+        "error_type": error.type,
+        "error_text": error.message,
+        "error_traceback": error.traceback or error.message,
+        "error_at": error.at,
+    }
 
 
 def _follow_up(follow: FollowUp | None) -> dict[str, Any] | None:

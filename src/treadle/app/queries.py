@@ -3,14 +3,14 @@
 from datetime import datetime
 
 from treadle.app.profile import LABELS, Meaning
-from treadle.engines.contract import Engine
+from treadle.engines.contract import JobStore
 from treadle.engines.values import JobFilter, Page
 from treadle.model import State
 
-PAGE = 500
+LARGEST_PAGE = 500
 
 
-def find(engine: Engine, where: JobFilter, meaning: Meaning, *, limit: int, cursor: str | None) -> Page:
+def find(engine: JobStore, where: JobFilter, meaning: Meaning, *, limit: int, cursor: str | None) -> Page:
     """The next jobs of one of these states, in the order of `meaning`; no page is empty but the last.
 
     Of a word that is narrower than a state a page may be short: the rest of what the engine gave was something else.
@@ -30,7 +30,7 @@ def find(engine: Engine, where: JobFilter, meaning: Meaning, *, limit: int, curs
             return Page(jobs, f"{states[place]}/{at or ''}")
 
 
-def count(engine: Engine, where: JobFilter, meaning: Meaning) -> dict[State, int]:
+def count(engine: JobStore, where: JobFilter, meaning: Meaning) -> dict[State, int]:
     """How many jobs there are of each of these states; one that a word means only a part of is read job by job."""
     stored, now = engine.count(where), engine.now()
     return {
@@ -39,10 +39,10 @@ def count(engine: Engine, where: JobFilter, meaning: Meaning) -> dict[State, int
     }
 
 
-def _walked(engine: Engine, where: JobFilter, state: State, labels: tuple[str, ...], now: datetime) -> int:
+def _walked(engine: JobStore, where: JobFilter, state: State, labels: tuple[str, ...], now: datetime) -> int:
     number, cursor = 0, None
     while True:
-        page = engine.find(_only(where, state), limit=PAGE, cursor=cursor)
+        page = engine.find(_only(where, state), limit=LARGEST_PAGE, cursor=cursor)
         number += sum(job.label(now) in labels for job in page.jobs)
         if (cursor := page.cursor) is None:
             return number

@@ -4,6 +4,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
@@ -22,20 +23,21 @@ from pydantic_settings import (
 from treadle.engines.values import Retention
 from treadle.errors import ConfigError
 from treadle.model import MESSAGE_CAP, State, clean
-from treadle.model.clock import seconds
+from treadle.model.clock import Duration, seconds
 
 TOML = Path("treadle.toml")
+DAY = 86_400.0  # seconds
 
 
-def _duration(value: float | str, info: ValidationInfo) -> float:
+def _duration(value: Duration, info: ValidationInfo) -> float:
     try:
         return seconds(value, info.field_name or "duration")
     except ConfigError as error:
         raise ValueError(str(error).partition(": ")[2]) from None
 
 
-def _age(value: float | str, info: ValidationInfo) -> float | None:
-    if isinstance(value, str) and value.strip().lower() == "forever":
+def _age(value: Duration | None, info: ValidationInfo) -> float | None:
+    if value is None or (isinstance(value, str) and value.strip().lower() == "forever"):
         return None
     try:
         return _duration(value, info)
@@ -49,24 +51,18 @@ def _message(value: str) -> str:
     return value
 
 
-def _no_boolean(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError(f"{value} is no duration; write seconds, '90s', '5m', '1h30m' or '7d'")
-    return value
-
-
-Seconds = Annotated[float | str, BeforeValidator(_no_boolean), AfterValidator(_duration)]
-Age = Annotated[float | str | None, BeforeValidator(_no_boolean), AfterValidator(_age)]
+Seconds = Annotated[float, BeforeValidator(_duration)]
+Age = Annotated[float | None, BeforeValidator(_age)]
 Message = Annotated[str, AfterValidator(_message)]
 Ended = Literal[State.SUCCEEDED, State.FAILED, State.CANCELLED]
 
 
-def _span(age: float | str | None) -> timedelta | None:
-    return None if age is None else timedelta(seconds=float(age))
+def _span(age: float | None) -> timedelta | None:
+    return None if age is None else timedelta(seconds=age)
 
 
 class Settings(BaseSettings):
-    """Every setting, with its default; durations are seconds or text such as "5m"."""
+    """Every setting, with its default; durations are seconds, text such as "5m", or a timedelta."""
 
     model_config = SettingsConfigDict(
         env_prefix="TREADLE_",
@@ -88,9 +84,9 @@ class Settings(BaseSettings):
     grace: Seconds = 30.0
     poll: Seconds = 1.0
     sweep: Seconds = 1.0
-    beat: Seconds = 10.0
+    heartbeat: Seconds = 10.0
     schedules: bool = True
-    schedule_tick: Seconds = 1.0
+    schedule_interval: Seconds = 1.0
     budgets: dict[str, Annotated[int, Field(ge=0)]] = {}
     start: Literal["with_next_write", "first"] = "with_next_write"
     unknown_tasks: Literal["leave", "fail"] = "leave"
@@ -101,10 +97,10 @@ class Settings(BaseSettings):
     tenant_required: bool = False
     enqueue_allow: list[Literal["cli"]] = ["cli"]
     audit: Literal["failures", "everything"] = "failures"
-    keep_succeeded: Age = "7d"
-    keep_cancelled: Age = "7d"
-    keep_failed: Age = "30d"
-    keep_audit: Age = "90d"
+    keep_succeeded: Age = 7 * DAY
+    keep_cancelled: Age = 7 * DAY
+    keep_failed: Age = 30 * DAY
+    keep_audit: Age = 90 * DAY
     keep_tasks: dict[str, dict[Ended, Age]] = {}
 
     @property
@@ -116,8 +112,8 @@ class Settings(BaseSettings):
             State.FAILED: self.keep_failed,
         }
         return Retention(
-            {state: timedelta(seconds=float(age)) for state, age in ages.items() if age is not None},
-            {task: {state: _span(age) for state, age in said.items()} for task, said in self.keep_tasks.items()},
+            {state: span for state, age in ages.items() if (span := _span(age)) is not None},
+            {task: {state: _span(age) for state, age in kept.items()} for task, kept in self.keep_tasks.items()},
         )
 
     @property
@@ -143,40 +139,47 @@ class Settings(BaseSettings):
 
 
 def load(defaults: Mapping[str, Any] | None = None, /, **given: Any) -> Settings:
-    """The settings in force; `given` wins over everything, all over `defaults`. ConfigError says what is wrong."""
-    said = {name: value for name, value in given.items() if value is not None}
-    try:
-        settings = Settings(**said)
+    """The settings in force; `given` wins over everything, all over `defaults`. ConfigError names what is wrong."""
+    named = {name: value for name, value in given.items() if value is not None}
+    with _explained(named):
+        settings = Settings(**named)
         if left := {name: value for name, value in (defaults or {}).items() if name not in settings.model_fields_set}:
-            settings = Settings(**said, **left)
+            settings = Settings(**named, **left)
+    unknown = [name for name in os.environ if name.startswith("TREADLE_") and _unknown(name)]
+    if unknown:
+        raise ConfigError(f"settings: {unknown[0]} is not a setting{_meant(unknown[0][8:].lower())}")
+    return settings
+
+
+@contextmanager
+def _explained(given: Mapping[str, Any]) -> Iterator[None]:
+    """Turn Pydantic's errors into ours: which setting, what is wrong with it, and where it comes from."""
+    try:
+        yield
     except ValidationError as error:
         problems = (
-            f"{_problem(item['loc'], item['msg'], item['type'])} ({_source(item['loc'], said)})"
+            f"{_problem(item['loc'], item['msg'], item['type'])} ({_source(item['loc'], given)})"
             for item in error.errors()
         )
         raise ConfigError(f"settings: {'; '.join(problems)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"settings: treadle.toml or pyproject.toml is no valid TOML: {error}") from None
+        raise ConfigError(f"settings: treadle.toml or pyproject.toml is not valid TOML: {error}") from None
     except SettingsError as error:  # pydantic-settings' own error for a variable that should hold JSON
-        raise ConfigError(f"settings: {'; '.join(_no_json()) or error}") from None
-    strangers = [name for name in os.environ if name.startswith("TREADLE_") and _unknown(name)]
-    if strangers:
-        raise ConfigError(f"settings: {strangers[0]} is no setting{_meant(strangers[0][8:].lower())}")
-    return settings
+        raise ConfigError(f"settings: {'; '.join(_not_json()) or error}") from None
 
 
-def _problem(place: tuple[int | str, ...], said: str, kind: str) -> str:
+def _problem(place: tuple[int | str, ...], message: str, kind: str) -> str:
     if place[-1] == "[key]":
-        place, said = place[:-1], "must be succeeded, failed or cancelled"
+        place, message = place[:-1], "must be succeeded, failed or cancelled"
     if kind == "extra_forbidden":
-        said = f"is no setting{_meant(place[0])}"
-    return f"{'.'.join(str(part) for part in place)}: {said.removeprefix('Value error, ')}"
+        message = f"is not a setting{_meant(place[0])}"
+    return f"{'.'.join(str(part) for part in place)}: {message.removeprefix('Value error, ')}"
 
 
-def _source(place: tuple[int | str, ...], said: Mapping[str, Any]) -> str:
-    """Where a setting comes from that cannot be used: the first that names it, for that one counts."""
+def _source(place: tuple[int | str, ...], given: Mapping[str, Any]) -> str:
+    """Where a setting comes from that cannot be used: the first that names it, because that one counts."""
     sources: dict[str, Mapping[str, Any]] = {
-        "an argument": said,
+        "an argument": given,
         f"TREADLE_{str(place[0]).upper()}": EnvSettingsSource(Settings)(),
         str(TOML): TomlConfigSettingsSource(Settings)(),
         "[tool.treadle] in pyproject.toml": PyprojectTomlConfigSettingsSource(Settings)(),
@@ -195,7 +198,7 @@ def _names(settings: object, place: tuple[int | str, ...]) -> bool:
     return True
 
 
-def _no_json() -> Iterator[str]:
+def _not_json() -> Iterator[str]:
     """The variables that should hold a list or an object as JSON and do not."""
     given = {name.upper(): value for name, value in os.environ.items()}
     examples: dict[object, str] = {list: '["mail"]', dict: '{"acme": 1000}'}
@@ -206,7 +209,7 @@ def _no_json() -> Iterator[str]:
             if example is not None:
                 json.loads(given.get(variable, "0"))
         except ValueError:
-            yield f"{variable} is no JSON; write it like {variable}='{example}'"
+            yield f"{variable} is not valid JSON; write it like {variable}='{example}'"
 
 
 def _unknown(variable: str) -> bool:

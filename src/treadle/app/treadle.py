@@ -2,30 +2,38 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
 
-from treadle.app.enqueue import submission, told
+from treadle.app.enqueue import Enqueuer
 from treadle.app.operations import Operations, note
 from treadle.app.profile import Profile, checked
+from treadle.app.store import Store
 from treadle.app.tenant import Tenant
-from treadle.engines import connect
-from treadle.engines.contract import Engine, StagedSchema, TenantIsolation
-from treadle.engines.values import Finding, Half, Receipt, RowSecurity
-from treadle.errors import InvalidJob, NotPossible
-from treadle.model import FollowUp, Job, check_name
+from treadle.engines.contract import StagedSchema, TenantIsolation
+from treadle.engines.values import Finding, Half, RowSecurity
+from treadle.errors import ConfigError, NotPossible
+from treadle.model import Job, check_name
 from treadle.model.clock import Clock, Duration
 from treadle.model.records import Schedule, WorkerInfo
 from treadle.model.retry import Retry
 from treadle.tasks.context import Context
-from treadle.tasks.registry import TaskRegistry
-from treadle.tasks.task import OnConflict, Task, Unique
-from treadle.transactions import arun_in, run, run_in
+from treadle.tasks.definition import Definition
+from treadle.tasks.options import Unique
+from treadle.tasks.registry import OPTIONS, TaskRegistry
+from treadle.tasks.task import Task
 
 if TYPE_CHECKING:
     from treadle.app.settings import Settings
+    from treadle.schedules.api import Schedules
+    from treadle.schedules.declared import Declarations
     from treadle.worker.worker import Worker
+
+SCHEDULING = (
+    "cron", "every", "tz", "payload", "misfire", "misfire_limit", "misfire_age", "overlap", "jitter", "for_each",
+)  # fmt: skip
+"""What `@app.task(...)` takes beside a task's OPTIONS, for a task that runs on a schedule."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,30 +72,31 @@ class Treadle(Operations):
 
         Workers log to `logger` instead of to our own, `treadle.*`. Nothing is opened yet.
         """
-        self.profile = checked(profile or Profile())
-        self.tasks = self._tasks = TaskRegistry(self, self.profile.task)
+        profile = checked(profile or Profile())
+        super().__init__(Store(profile.settings, {"url": url, **settings}, clock), profile)
+        known: dict[str, Definition] = {}
+        self._enqueuer = Enqueuer(self._store, known)
+        self.tasks = TaskRegistry(self._enqueuer, known, profile.task)
         self.logger = logger
-        self._clock = clock
-        self._given = {"url": url, **settings}
 
-    @cached_property
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
     def settings(self) -> "Settings":
-        """The settings in force, read once, on first use."""
-        from treadle.app.settings import load  # noqa: PLC0415 - Pydantic is loaded on first use, not on import
+        """The settings in force, read once, on first use. Others may be put in their place until the store is open."""
+        return self._store.settings
 
-        return load(self.profile.settings, **self._given)
-
-    @cached_property
-    def engine(self) -> Engine:  # type: ignore[override] # opened on first use
-        """The store; opened on first use."""
-        settings = self.settings
-        return connect(
-            settings.url,
-            clock=self._clock.now if self._clock is not None else None,
-            audit_all=settings.audit == "everything",
-            auto_migrate=settings.auto_migrate,
-            listen_url=settings.listen_url,
-        )
+    @settings.setter
+    def settings(self, settings: "Settings") -> None:
+        if self._store.opened and settings.url != self._store.settings.url:
+            raise NotPossible("settings: the store is open already; give the app its settings before it is used")
+        self._store.settings = settings
 
     # ---------------------------------------------------------------------------------------- tasks
 
@@ -132,7 +141,15 @@ class Treadle(Operations):
 
     def register(self, name: str, handler: Callable[..., Any], **options: Any) -> Task[..., Any]:
         """Register a handler under a name: a function, a class with `handle`, or any `f(job: dict)`."""
-        return self.tasks.register(name, handler, options)
+        if unknown := options.keys() - {*OPTIONS, *SCHEDULING}:
+            known = ", ".join((*OPTIONS, *SCHEDULING))
+            raise ConfigError(f"task {name!r}: unknown option {', '.join(sorted(unknown))}; known: {known}")
+        scheduling = {option: options.pop(option) for option in SCHEDULING if option in options}
+        task = self.tasks.make(name, handler, options)
+        if scheduling:
+            self._declarations.declare_task(name, scheduling)
+        self.tasks.add(task)
+        return task
 
     # -------------------------------------------------------------------------------------- enqueue
 
@@ -143,59 +160,45 @@ class Treadle(Operations):
         """
         return self.tasks.named(name, checked=checked).using(**using).enqueue_payload(payload)
 
-    def store_now(self) -> datetime:
-        """The store's time."""
-        return self.engine.now()
-
-    def follow_up(self, wanted: FollowUp | None) -> FollowUp | None:
-        return self.tasks.follow_up(wanted)
-
-    def tenant_of(self, named: str | None) -> str:
-        """The tenant of a new job; InvalidJob if it must be named and is not."""
-        if named is None and self.settings.tenant_required:
-            raise InvalidJob(
-                "tenant", "is required (the setting tenant_required); say whose job it is: using(tenant=…)"
-            )
-        return "default" if named is None else named
-
-    def submit(
-        self, jobs: list[Job], conflict: OnConflict, tx: Any = None, *, engine: Engine | None = None
-    ) -> list[Receipt]:
-        """Store jobs; a receipt each. What `conflict` says is done about keys that are taken."""
-        engine = engine or self.engine
-        if tx is None:
-            return told(jobs, run(submission(engine, jobs, conflict, own=True)), conflict)
-        return told(jobs, run_in(tx, submission(engine, jobs, conflict, own=False)), conflict)
-
-    async def asubmit(
-        self, jobs: list[Job], conflict: OnConflict, tx: Any, *, engine: Engine | None = None
-    ) -> list[Receipt]:
-        """The same in a transaction of an async library."""
-        return told(jobs, await arun_in(tx, submission(engine or self.engine, jobs, conflict, own=False)), conflict)
-
     # ------------------------------------------------------------------------------ tenants and schedules
 
     def tenant(self, name: str) -> Tenant:
         """A view of one tenant, which can neither see, change nor infer what is another's."""
         return Tenant(self, name)
 
-    def declare(self, name: str, task: str | Task[..., Any], payload: Any = None, **said: Any) -> None:
+    @property
+    def schedules(self) -> "Schedules":
+        """The schedules: make, list, change, enable, disable, delete, preview, run."""
+        return self._schedules_in(self._store)
+
+    def declare(self, name: str, task: str | Task[..., Any], payload: Any = None, **options: Any) -> None:
         """Declare a schedule in code, as `@app.task(cron=…)` does: a worker brings it into the store when it starts.
 
-        It says what `app.schedules.create` says. What an operator disables stays disabled.
+        It takes the options of `app.schedules.create`. What an operator disables stays disabled.
         """
-        self.tasks.declare(name, task, payload, said)
+        self._declarations.declare(name, task, payload, options)
 
     def declared(self) -> list[Schedule]:
         """The schedules that this code declares."""
-        return self.tasks.declared()
+        return self._declarations.declared()
 
     def for_each(self, rows: Callable[..., Any], name: str | None = None) -> str:
         """Register a function that yields rows, for schedules that make a job of each (`for_each=`); its name."""
-        return self.tasks.for_each(rows, name)
+        return self._declarations.for_each(rows, name)
+
+    @cached_property
+    def _declarations(self) -> "Declarations":
+        from treadle.schedules.declared import Declarations  # noqa: PLC0415 - calendars are loaded where they are used
+
+        return Declarations(self.tasks, self._enqueuer)
+
+    def _schedules_in(self, store: Store) -> "Schedules":
+        from treadle.schedules.api import Schedules  # noqa: PLC0415 - calendars are loaded where they are used
+
+        return Schedules(store.engine, self._declarations, store.tenant)
 
     def workers(self) -> list[WorkerInfo]:
-        """The workers that are alive, as they last said."""
+        """The workers that are alive, as they last reported."""
         now = self.engine.now()
         return [member for member in self.engine.records(WorkerInfo) if member.alive(now)]
 
@@ -230,7 +233,7 @@ class Treadle(Operations):
         return total
 
     def seal_audit(self) -> int:
-        """Seal every audit line there is, as workers do by themselves within a minute or two; how many lines it was."""
+        """Seal every audit event there is, as workers do by themselves within a minute or two; how many it was."""
         from treadle.worker.maintenance.sealing import seal_events  # noqa: PLC0415
 
         return seal_events(self.engine)
@@ -280,9 +283,12 @@ class Treadle(Operations):
         return self.engine.doctor()
 
     def close(self) -> None:
-        """Close the store's connections."""
-        if "engine" in self.__dict__:
-            self.engine.close()
+        """Close the store's connections; the next call opens them again.
+
+        `with Treadle(...) as app:` closes them at the end of the block. An app that nobody closes is closed when
+        nothing refers to it, its tasks or its tenants any more.
+        """
+        self._store.close()
 
     # ---------------------------------------------------------------------------------------- workers
 

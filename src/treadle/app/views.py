@@ -1,18 +1,23 @@
-"""Events and records as plain data for --json, whose keys are stable, and a job's state in words."""
+"""Events and records as plain data, whose keys are stable, for --json and other surfaces; a job's state in words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from treadle.app.audit import AuditReport
 from treadle.app.profile import Profile
-from treadle.model import Event, Job
+from treadle.model import Event, Job, State
 from treadle.model.records import ANY, Pause, Schedule
+
+if TYPE_CHECKING:
+    from treadle.app.settings import Settings
+    from treadle.schedules.cron import Tick
 
 
 def standing(job: Job, now: datetime, profile: Profile) -> str:
     """Where a job stands, for people, with the reason of a final state: the profile's word, else ours.
 
-    Of ours a final state is the word that --state knows, any other is said more precisely.
+    Of ours a final state is the word that --state knows, any other is named more precisely.
     """
     return f"{short_standing(job, now, profile)} ({job.reason})" if job.reason else short_standing(job, now, profile)
 
@@ -23,7 +28,8 @@ def short_standing(job: Job, now: datetime, profile: Profile) -> str:
     return profile.word(label) if profile.states or job.state.final else label
 
 
-def event_as_dict(event: Event) -> dict[str, Any]:
+def event_view(event: Event) -> dict[str, Any]:
+    """An event of a job that the reader knows."""
     return {
         "revision": event.revision,
         "at": event.at.isoformat(),
@@ -33,16 +39,41 @@ def event_as_dict(event: Event) -> dict[str, Any]:
     }
 
 
-def schedule_as_dict(schedule: Schedule) -> dict[str, Any]:
-    return {"id": schedule.id, **as_dict(schedule), "declared": schedule.declared is not None}
+def trail_view(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Events of many jobs, each with its job and tenant."""
+    return [{"job": event.job_id, "tenant": event.tenant, **event_view(event)} for event in events]
 
 
-def pause_as_dict(pause: Pause) -> dict[str, Any]:
+def report_view(report: AuditReport) -> dict[str, Any]:
+    return {"sound": report.sound, **record_view(report), "tenants": [record_view(found) for found in report.tenants]}
+
+
+def schedule_view(schedule: Schedule) -> dict[str, Any]:
+    return {"id": schedule.id, **record_view(schedule), "declared": schedule.declared is not None}
+
+
+def tick_view(tick: "Tick") -> dict[str, str]:
+    """One run of a schedule to come."""
+    return {"at": tick.at.isoformat(), "local": tick.local.isoformat(), "note": tick.note}
+
+
+def pause_view(pause: Pause) -> dict[str, Any]:
     scope = {field: None if name == ANY else name for field, name in zip(Pause._fields[:3], pause[:3], strict=True)}
-    return {**as_dict(pause), **scope, "scope": pause.scope}
+    return {**record_view(pause), **scope, "scope": pause.scope}
 
 
-def as_dict(record: NamedTuple) -> dict[str, Any]:
+def kept_view(settings: "Settings") -> dict[str, float | None]:
+    """For how many seconds finished jobs and audit events are kept, by what they are; None: for ever."""
+    keep = settings.keep
+    ages = {
+        **{state.value: keep.states.get(state) for state in (State.SUCCEEDED, State.CANCELLED, State.FAILED)},
+        **{f"{task} {state}": age for task, kept in keep.tasks.items() for state, age in kept.items()},
+        "audit events": settings.keep_events,
+    }
+    return {what: None if age is None else age.total_seconds() for what, age in ages.items()}
+
+
+def record_view(record: NamedTuple) -> dict[str, Any]:
     """A record under its own names; plain data, times are ISO 8601 in UTC."""
     return {name: _plain(value) for name, value in record._asdict().items()}
 
@@ -51,7 +82,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if hasattr(value, "_asdict"):
-        return as_dict(value)
+        return record_view(value)
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple | list) else value

@@ -1,4 +1,4 @@
-"""How a worker works: the settings, and what its caller says instead."""
+"""How a worker works: the settings, and what its caller asks for instead."""
 
 import os
 import secrets
@@ -20,18 +20,18 @@ DAY = timedelta(days=1)
 
 
 def worker_config(settings: "Settings", given: Mapping[str, Any]) -> WorkerConfig:
-    """The plan of these settings, except for what is `given` and not None; ConfigError for one that cannot work."""
-    said = {name: value for name, value in given.items() if value is not None}
-    lanes = said.get("lanes", settings.lanes)
+    """What these settings ask for, except where `given` has a value; ConfigError for what cannot work."""
+    options = {name: value for name, value in given.items() if value is not None}
+    lanes = options.get("lanes", settings.lanes)
     config = WorkerConfig(
-        name=_name("name", said.get("name") or _own_name()),
-        queues=_names("queues", said.get("queues", settings.queues)),
+        name=_name("name", options.get("name") or _own_name()),
+        queues=_names("queues", options.get("queues", settings.queues)),
         lanes=None if lanes is None else _names("lanes", lanes, empty_allowed=True),
-        concurrency=said.get("concurrency", settings.concurrency),
+        concurrency=options.get("concurrency", settings.concurrency),
         batch=settings.batch,
-        lease=_span("lease", said.get("lease", settings.lease), least=0.5),
-        grace=_span("grace", said.get("grace", settings.grace)),
-        poll=_span("poll", said.get("poll", settings.poll), least=0.01),
+        lease=_span("lease", options.get("lease", settings.lease), least=0.5),
+        grace=_span("grace", options.get("grace", settings.grace)),
+        poll=_span("poll", options.get("poll", settings.poll), least=0.01),
         sweep=_span("sweep", settings.sweep, least=0.05),
         fail_unknown=settings.unknown_tasks == "fail",
         end_expired=settings.expired_jobs == "cancel",
@@ -40,14 +40,14 @@ def worker_config(settings: "Settings", given: Mapping[str, Any]) -> WorkerConfi
         start_first=settings.start == "first",
         keep=settings.keep,
         keep_events=settings.keep_events,
-        beat=_span("beat", settings.beat, least=0.1),
+        beat=_span("heartbeat", settings.heartbeat, least=0.1),
         schedules=settings.schedules,
-        tick=_span("schedule_tick", settings.schedule_tick, least=0.05),
+        tick=_span("schedule_interval", settings.schedule_interval, least=0.05),
         budgets=settings.budgets,
     )
     ages = [config.keep.states, *config.keep.tasks.values()] if config.budgets else []
     if any(age is not None and age < DAY for kept in ages for age in kept.values()):
-        raise ConfigError("budgets: what was spent is read from finished jobs; each keep_… must be '1d' or more")
+        raise ConfigError("budgets: costs are read from finished jobs; each keep_… must be '1d' or more")
     if not 1 <= config.concurrency <= 1000:
         raise ConfigError(f"concurrency: {config.concurrency} must be from 1 to 1,000")
     return config

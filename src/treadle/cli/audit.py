@@ -1,13 +1,13 @@
 """`treadle audit`: what was done to jobs, schedules and pauses, and whether the record of it is as it was."""
 
 from contextlib import closing
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from treadle.app.operations import AuditReport
-from treadle.app.views import as_dict, event_as_dict
+from treadle.app.audit import AuditReport
+from treadle.app.views import report_view, trail_view
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW
@@ -47,7 +47,7 @@ def audit(
     with closing(find_ready_store(app, url)) as store:
         events = store.audit(limit=n, tenant=tenant)
     if as_json:
-        document({"events": [_as_dict(event) for event in events]})
+        document({"events": trail_view(events)})
     elif not events:
         say("no audit events")
     elif (room := width()) is not None and room < NARROW:
@@ -79,7 +79,7 @@ def verify(
     if tenant is not None and not trail.tenants and not trail.unsealed:  # a name mistyped, or a trail wiped out
         raise NotPossible(f"tenant {tenant!r} has no audit events, sealed or not: there is nothing to verify")
     if as_json:
-        document({"sound": trail.sound, **as_dict(trail), "tenants": [as_dict(found) for found in trail.tenants]})
+        document(report_view(trail))
     else:
         _report(trail)
     if not trail.sound:
@@ -93,10 +93,6 @@ def _check_order(ctx: typer.Context) -> None:
         if source is not None and source.name == "COMMANDLINE":
             sub = ctx.invoked_subcommand
             raise ConfigError(f"{param.opts[0]} must stand after {sub}: treadle audit {sub} {param.opts[0]} …")
-
-
-def _as_dict(event: Event) -> dict[str, Any]:
-    return {"job": event.job_id, "tenant": event.tenant, **event_as_dict(event)}
 
 
 def _row(event: Event) -> tuple[str, ...]:

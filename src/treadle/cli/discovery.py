@@ -111,8 +111,11 @@ def _machinery(filename: str) -> bool:
 
 def _moved(app: Treadle, url: str, spec: str) -> Treadle:
     """The app on another store; too late if it has opened its own."""
-    if "engine" in vars(app) and app.settings.url != url:
-        own = masked(app.settings.url)
-        raise ConfigError(f"url: {spec} opened {own} while it was imported, so --url comes too late; set TREADLE_URL")
-    app.settings = app.settings.model_copy(update={"url": url})
+    own = app.settings.url
+    try:
+        app.settings = app.settings.model_copy(update={"url": url})
+    except NotPossible:
+        raise ConfigError(
+            f"url: {spec} opened {masked(own)} while it was imported, so --url comes too late; set TREADLE_URL"
+        ) from None
     return app

@@ -15,7 +15,7 @@ from treadle.cli.reading import moment_from, payload_from
 from treadle.cli.terminal import age, document, safe, say
 from treadle.errors import InvalidJob, UnknownTask
 from treadle.model import Job, Scope, State, new_id
-from treadle.tasks.task import OnConflict
+from treadle.tasks.options import OnConflict
 
 
 def enqueue(
@@ -65,7 +65,7 @@ def enqueue(
             using["retry"] = (own.retry if own else Retry())._replace(max_attempts=max_attempts)
         if unique is not None or on_conflict is not None:
             using["unique"] = _unique(own.unique if own else Unique(), unique, on_conflict)
-        before = used.store_now()
+        before = used.engine.now()
         job = used.enqueue(task, value, checked=not unchecked, **using)
         policy = using.get("unique") or (own.unique if own else Unique())
         outcome = _outcome(job, using["id"], before, policy.on_conflict)
@@ -92,7 +92,7 @@ def _outcome(job: Job, id: str, before: datetime, on_conflict: str) -> str:
 
 
 def _say(app: Treadle, job: Job, outcome: str) -> None:
-    now = app.store_now()
+    now = app.engine.now()
     words = {"created": "created", "existed": "existed already", "replaced": "replaced what was waiting"}[outcome]
     due = f", due {age(job.due_at, now)}" if job.due_at > now else ""
     label = "" if outcome == "created" else f", {standing(job, now, app.profile)}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from treadle.app.views import pause_as_dict
+from treadle.app.views import pause_view
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, actor
@@ -57,7 +57,7 @@ def pause(
                 print("not waited for what still runs; `treadle pauses` shows what is paused", file=sys.stderr)
             raise
     if as_json:
-        document({"pause": pause_as_dict(made)})
+        document({"pause": pause_view(made)})
         return
     ends = "" if made.until is None else f" until {clock(made.until)}"
     drained = "; nothing of it runs" if wait else ""
@@ -80,7 +80,7 @@ def resume(
         lifted = store.resume(**scope, reason=reason, actor=actor())
         left = store.pauses()
     if as_json:
-        document({"resumed": pause_as_dict(lifted), "pauses": [pause_as_dict(pause) for pause in left]})
+        document({"resumed": pause_view(lifted), "pauses": [pause_view(pause) for pause in left]})
         return
     still = f"; still paused: {safe('; '.join(pause.scope for pause in left))}" if left else ""
     say(f"resumed: {safe(lifted.scope)}{still}")
@@ -89,9 +89,9 @@ def resume(
 def pauses(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """List what is paused: by whom, since when, until when and why."""
     with closing(find_ready_store(app, url)) as store:
-        found, now = store.pauses(), store.store_now()
+        found, now = store.pauses(), store.engine.now()
     if as_json:
-        document({"pauses": [pause_as_dict(pause) for pause in found]})
+        document({"pauses": [pause_view(pause) for pause in found]})
     elif not found:
         say("nothing is paused")
     elif (room := width()) is not None and room < NARROW:

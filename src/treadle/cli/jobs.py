@@ -14,7 +14,7 @@ from rich.text import Text
 
 from treadle.app.profile import Profile
 from treadle.app.treadle import Treadle
-from treadle.app.views import event_as_dict, short_standing, standing
+from treadle.app.views import event_view, short_standing, standing
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, table, width
@@ -54,7 +54,7 @@ def list_jobs(
     """
     with closing(find_ready_store(app, url)) as store:
         page = store.find(state=state, task=task, queue=queue, tenant=tenant, limit=limit, cursor=cursor)
-        views, profile, now = [store.view(job) for job in page.jobs], store.profile, store.store_now()
+        views, profile, now = [store.view(job) for job in page.jobs], store.profile, store.engine.now()
     if as_json:
         document({"jobs": views, "cursor": page.cursor})
         return
@@ -75,9 +75,9 @@ def show(id: Id, app: options.App = None, url: options.Url = None, as_json: opti
     known = job_id(id)
     with closing(find_ready_store(app, url)) as store:
         job, events = store.get(known), store.events(known)
-        view, profile, now = store.view(job), store.profile, store.store_now()
+        view, profile, now = store.view(job), store.profile, store.engine.now()
     if as_json:
-        document({"job": view, "events": [event_as_dict(event) for event in events]})
+        document({"job": view, "events": [event_view(event) for event in events]})
         return
     for line in _account(job, events, now, profile):
         say(line)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from treadle.app.views import as_dict, standing
+from treadle.app.views import record_view, standing
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, Id, job_id
@@ -28,7 +28,7 @@ def why(id: Id, app: options.App = None, url: options.Url = None, as_json: optio
     known = job_id(id)
     with closing(find_ready_store(app, url)) as store:
         job, obstacles = store.get(known), store.why(known)
-        view, profile, now = store.view(job), store.profile, store.store_now()
+        view, profile, now = store.view(job), store.profile, store.engine.now()
     if as_json:
         document({"job": view, "obstacles": [obstacle._asdict() for obstacle in obstacles]})
         return
@@ -44,9 +44,9 @@ def workers(app: options.App = None, url: options.Url = None, as_json: options.J
     "slots" has how many are busy and how many there are, "tasks" how many tasks a worker knows (--json names them).
     """
     with closing(find_ready_store(app, url)) as store:
-        members, now = store.workers(), store.store_now()
+        members, now = store.workers(), store.engine.now()
     if as_json:
-        document({"workers": [as_dict(member) for member in members]})
+        document({"workers": [record_view(member) for member in members]})
         return
     if not members:
         say("no worker is alive; `treadle worker` starts one")
@@ -75,7 +75,7 @@ def costs(
     if not 1 <= days <= MOST_DAYS:
         raise InvalidJob("--days", f"{days} must be from 1 to {MOST_DAYS:,}")
     with closing(find_ready_store(app, url)) as store:
-        last = last or store.store_now().date()
+        last = last or store.engine.now().date()
         spent = store.costs(last, days=days, tenant=tenant)
     first, total = last - timedelta(days=days - 1), sum(cost.micros for cost in spent)
     places = _places([cost.micros for cost in spent])

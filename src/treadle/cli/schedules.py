@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from treadle.app.treadle import Treadle
-from treadle.app.views import schedule_as_dict
+from treadle.app.views import schedule_view
 from treadle.cli import options
 from treadle.cli.discovery import check_open, find_app, find_ready_store, find_store
 from treadle.cli.jobs import NARROW, actor
@@ -63,9 +63,9 @@ def list_schedules(
     "last" is the time of the last job that a schedule made by itself, "next" that of the next one.
     """
     with closing(find_ready_store(app, url)) as store:
-        schedules, now = store.schedules.list(tenant=tenant), store.store_now()
+        schedules, now = store.schedules.list(tenant=tenant), store.engine.now()
     if as_json:
-        document({"schedules": [schedule_as_dict(schedule) for schedule in schedules]})
+        document({"schedules": [schedule_view(schedule) for schedule in schedules]})
         return
     if not schedules:
         whose = "" if tenant is None else f" of tenant {safe(tenant)}"
@@ -219,7 +219,7 @@ def delete(
         store.schedules.delete(**which, actor=actor(), reason=reason)
     back = "; but code declares it, so the next worker brings it back: disable it instead" if schedule.declared else ""
     if as_json:
-        document({"schedule": schedule_as_dict(schedule)})
+        document({"schedule": schedule_view(schedule)})
     else:
         say(f"{safe(name)}  deleted; the jobs it has made stay{back}")
 
@@ -297,11 +297,11 @@ def _said(**given: Any) -> dict[str, Any]:
 
 def _tell(store: Treadle, schedule: Schedule, words: str, as_json: bool) -> None:
     if as_json:
-        document({"schedule": schedule_as_dict(schedule)})
+        document({"schedule": schedule_view(schedule)})
         return
     due = ""
     if schedule.enabled and schedule.next_at is not None:
-        due = f"; next {clock(schedule.next_at)}, {age(schedule.next_at, store.store_now())}"
+        due = f"; next {clock(schedule.next_at)}, {age(schedule.next_at, store.engine.now())}"
     say(f"{safe(schedule.name)}  {words}{due}")
 
 

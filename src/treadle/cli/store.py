@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from treadle.app.settings import Settings
+from treadle.app.views import kept_view
 from treadle.cli import options
 from treadle.cli.discovery import find_app, find_ready_store, find_store, ready
 from treadle.cli.terminal import coloured, document, masked, safe, say, span
@@ -110,22 +110,10 @@ def prune(app: options.App = None, url: options.Url = None, as_json: options.Jso
     keep_audit. Unlike a worker it deletes the jobs of tasks that the app does not know, too.
     """
     with closing(ready(find_app(app, url))) as store:  # what its settings keep must be kept
-        kept = _kept(store.settings)
+        kept = kept_view(store.settings)
         deleted = store.prune()
     if as_json:
         document({"deleted": deleted, "keep": kept})
         return
     ages = ", ".join(f"{what} {'for ever' if age is None else span(age)}" for what, age in kept.items())
     say(f"deleted {deleted:,} job{'s' * (deleted != 1)}; kept are: {safe(ages)}")
-
-
-def _kept(settings: Settings) -> dict[str, float | None]:
-    """For how many seconds what is kept; None: for ever."""
-    ages = {
-        "succeeded": settings.keep_succeeded,
-        "cancelled": settings.keep_cancelled,
-        "failed": settings.keep_failed,
-        **{f"{task} {state}": age for task, said in settings.keep_tasks.items() for state, age in said.items()},
-        "audit events": settings.keep_audit,
-    }
-    return {what: None if age is None else float(age) for what, age in ages.items()}

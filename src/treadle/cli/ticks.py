@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from treadle.app.views import tick_view
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.schedules import opened
@@ -87,7 +88,7 @@ def _law(cron: str | None) -> str:
 
 def _show(what: dict[str, Any], law: str, ticks: Sequence[Tick], as_json: bool) -> None:
     if as_json:
-        document({**what, "law": law, "runs": [_as_dict(tick) for tick in ticks]})
+        document({**what, "law": law, "runs": [tick_view(tick) for tick in ticks]})
         return
     to_the_second = any(tick.local.second for tick in ticks)
     table(COLUMNS, [(clock(tick.at), _local(tick.local, to_the_second), tick.note) for tick in ticks])
@@ -104,10 +105,6 @@ def _moment(text: str | None) -> datetime | None:
     if moment.tzinfo is None:
         raise ConfigError(f"--after: {text!r} has no time zone; write {moment.isoformat()}Z for UTC, or +01:00")
     return moment
-
-
-def _as_dict(tick: Tick) -> dict[str, str]:
-    return {"at": tick.at.isoformat(), "local": tick.local.isoformat(), "note": tick.note}
 
 
 def _local(moment: datetime, to_the_second: bool) -> str:

@@ -12,7 +12,7 @@ Duration = float | int | str | timedelta
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-LONGEST = 100 * 365 * 86400.0
+LONGEST_DURATION = 100 * 365 * 86400.0
 
 
 class Clock(Protocol):
@@ -52,12 +52,12 @@ def seconds(value: Duration, what: str) -> float:
     if isinstance(value, timedelta):
         result = value.total_seconds()
     elif isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ConfigError(f"{what}: {value!r} is no duration; write seconds, '5m', '1h30m' or a timedelta")
+        raise ConfigError(f"{what}: {value!r} is not a valid duration; write seconds, '5m', '1h30m' or a timedelta")
     elif isinstance(value, str):
         result = _parse(value, what)
     else:
-        result = float(min(value, 2 * LONGEST))
-    if not math.isfinite(result) or not 0 <= result <= LONGEST:
+        result = float(min(value, 2 * LONGEST_DURATION))
+    if not math.isfinite(result) or not 0 <= result <= LONGEST_DURATION:
         raise ConfigError(f"{what}: {value!r} is out of range; it must be between 0 and 100 years")
     return result
 
@@ -70,5 +70,5 @@ def _parse(text: str, what: str) -> float:
         pass
     parts = _PART.findall(compact)
     if not parts or "".join(_PART.sub("", compact).split()):
-        raise ConfigError(f"{what}: {text!r} is no duration; write seconds, '90s', '5m', '1h30m' or '7d'")
+        raise ConfigError(f"{what}: {text!r} is not a valid duration; write seconds, '90s', '5m', '1h30m' or '7d'")
     return sum(float(number) * _UNIT[unit] for number, unit in parts)

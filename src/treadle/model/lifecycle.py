@@ -242,7 +242,8 @@ def _finish(
     **fields: Any,
 ) -> Change:
     revision = job.revision + 1
-    after = job.evolve(state=state, reason=reason, finished_at=now, lease_until=None, revision=revision, **fields)
+    end = max(now, job.started_at or now)  # a worker's clock may be ahead of the store's: no end is before its start
+    after = job.evolve(state=state, reason=reason, finished_at=end, lease_until=None, revision=revision, **fields)
     return _followed(Change(job, after, kind, Fence.HOLDER, now, actor, note))
 
 
@@ -265,18 +266,18 @@ def _unfollowed(change: Change, why: str) -> Change:
 
 def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
     """The job that tells another task how this one ended; made from it, so that a repeated write is the same one."""
-    told = {
+    facts = {
         "job_id": job.id,
         "task": job.task,
         "state": job.state.value,
         "reason": job.reason and job.reason.value,
         "error": job.error and job.error.message,
     }
-    wants = told if wanted.wants is None else wanted.wants
+    wants = facts if wanted.wants is None else wanted.wants
     return Job(
         derived_id(f"follow-up\x1f{job.id}\x1f{job.revision}", now),
         wanted.task,
-        json.dumps({name: told[name] for name in wants if name in told}, ensure_ascii=False),
+        json.dumps({name: facts[name] for name in wants if name in facts}, ensure_ascii=False),
         now,
         now,
         tenant=job.tenant,

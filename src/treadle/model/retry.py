@@ -1,26 +1,44 @@
 """When a failed job runs again: one function, and the policy that feeds it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
+
+from treadle.model.clock import Duration, seconds
 
 LARGEST_EXPONENT = 62  # so that 2**k cannot overflow
 LONGEST_DELAY = 10 * 365 * 86400.0  # so that a backoff without a cap stays within the calendar
 
 
-class Retry(NamedTuple):
+class _Fields(NamedTuple):
+    max_attempts: int
+    base: float
+    cap: float | None
+    jitter: float
+
+
+class Retry(_Fields):
     """A retry budget and its backoff, kept in the job's row so that any worker can settle it.
 
-    `max_attempts` runs in all; `base`, `cap` and `jitter` are seconds, `cap=None` is no cap.
+    `max_attempts` counts all runs. `base`, `cap` and `jitter` are durations ("100ms", 5, "1h"), kept as seconds; with
+    `cap=None` the backoff grows without a cap.
     """
 
-    max_attempts: int = 5
-    base: float = 5.0
-    cap: float | None = 300.0
-    jitter: float = 1.0
+    __slots__ = ()
+
+    def __new__(
+        cls, max_attempts: int = 5, base: Duration = 5.0, cap: Duration | None = 300.0, jitter: Duration = 1.0
+    ) -> Self:
+        if not base.__class__ is cap.__class__ is jitter.__class__ is float:  # as rows have them, in every job read
+            base, jitter = _seconds(base, "base"), _seconds(jitter, "jitter")
+            cap = None if cap is None else _seconds(cap, "cap")
+        return tuple.__new__(cls, (max_attempts, base, cap, jitter))
+
+    def _replace(self, **changes: Any) -> Self:
+        return type(self)(**{**self._asdict(), **changes})
 
     def delay(self, failures: int, noise: float) -> float:
         """Seconds to wait after the `failures`-th failure; `noise` in [0, 1) places it inside the jitter.
 
-        >>> [Retry(base=30, cap=900, jitter=0).delay(k, 0) for k in (1, 2, 3, 6)]
+        >>> [Retry(base=30, cap="15m", jitter=0).delay(k, 0) for k in (1, 2, 3, 6)]
         [30.0, 60.0, 120.0, 900.0]
         """
         exponent = min(max(failures, 1) - 1, LARGEST_EXPONENT)
@@ -28,3 +46,9 @@ class Retry(NamedTuple):
         if self.cap is not None:
             wait = min(wait, self.cap)
         return min(wait + self.jitter * noise, LONGEST_DELAY)
+
+
+def _seconds(value: Duration, field: str) -> float:
+    """A duration in seconds. A number stays as it is, because a row may hold any: `check_retry` refuses bad ones."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if number else seconds(value, field)  # type: ignore[return-value] # a number, as just seen

@@ -75,7 +75,7 @@ class Cron(NamedTuple):
         True
         """
         if not isinstance(text, str):
-            raise ConfigError(f"cron: {text!r} is no text; write an expression such as '30 2 * * *'")
+            raise ConfigError(f"cron: {text!r} is not text; write an expression such as '30 2 * * *'")
         return _parse(text)
 
     def next_after(self, zone: ZoneInfo, after: datetime) -> datetime:
@@ -187,7 +187,7 @@ def time_zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     near = get_close_matches(str(name)[:100], _zone_names(), 1)
     hint = f"did you mean {near[0]!r}?" if near else "write an IANA name such as 'Europe/Berlin' or 'UTC'"
-    raise ConfigError(f"timezone: {_cut(name)} is no time zone; {hint}")
+    raise ConfigError(f"timezone: {_cut(name)} is not a known time zone; {hint}")
 
 
 # ------------------------------------------------------------------------------------------ clocks
@@ -268,7 +268,7 @@ class _Field(NamedTuple):
         if word.upper() in self.names:
             return self.names.index(word.upper()) + self.low
         if not word.isdecimal():
-            raise self._refused(part, "is no number or name" if self.names else "is no number")
+            raise self._refused(part, "is not a number or a name" if self.names else "is not a number")
         if len(word) > 4 or not self.low <= int(word) <= self.high:
             raise self._refused(part, "is out of range")
         return int(word)
@@ -334,7 +334,7 @@ def _expression(text: str) -> str:
         )
     word = text.strip().lower()
     if word.startswith("@") and word not in NICKNAMES:
-        raise ConfigError(f"cron: {_cut(text)} is no nickname; write {', '.join(NICKNAMES)} or five fields")
+        raise ConfigError(f"cron: {_cut(text)} is not a valid nickname; write {', '.join(NICKNAMES)} or five fields")
     return NICKNAMES.get(word, text)
 
 

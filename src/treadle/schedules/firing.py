@@ -1,6 +1,6 @@
 """Makes jobs of schedules, in any number of workers at once: a tick and its job are one compare-and-set.
 
-There is no leader. Every worker looks for schedules that are due and tries to fire them; whoever is first, is.
+There is no leader. Every worker looks for schedules that are due and tries to fire them; the first one does.
 """
 
 import logging
@@ -8,28 +8,27 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 
-from treadle.edits import Act, put
-from treadle.engines.contract import Engine
+from treadle.edits import Act, AuditedRecords, put
 from treadle.engines.values import Receipt
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import EventKind, Job, checked, new_id
 from treadle.model.records import Schedule
-from treadle.schedules.api import reconcile
-from treadle.schedules.rules import LATE, firing, job_of
+from treadle.schedules.declared import reconcile
+from treadle.schedules.rules import LATE_AFTER, firing, job_of
 
 log = logging.getLogger("treadle.scheduler")
 
-BATCH = 200
-CATCHING_UP = 200  # ticks of one schedule that are made up for before its neighbours come
-LONGEST = 0.2  # seconds that one look may take before the jobs come first again
+DUE_BATCH = 200
+CATCH_UP_LIMIT = 200  # ticks of one schedule that are made up for before its neighbours come
+LONGEST_RUN = 0.2  # seconds after which the jobs come first again
 
 
 class Scheduler:
-    """The schedules' part of one worker; `tick` is called between its turns."""
+    """The schedules' part of one worker; `run_due` is called between its turns."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: AuditedRecords,
         actor: str,
         declared: Sequence[Schedule] = (),
         *,
@@ -43,7 +42,7 @@ class Scheduler:
         self._interval = interval
         self._declared = declared
         self._log = logger or log
-        self._late = max(LATE, 2 * interval)
+        self._late = max(LATE_AFTER, 2 * interval)
         self._look_at = 0.0 if enabled else float("inf")
         self._made = False
         self._bounded: dict[tuple[str, str], datetime | None] = {}  # what each missed was bounded up to this tick
@@ -57,7 +56,7 @@ class Scheduler:
         """Seconds until there is something to do."""
         return max(0.0, self._look_at - time.monotonic())
 
-    def tick(self) -> bool:
+    def run_due(self) -> bool:
         """Fire what is due; whether that made a job."""
         if time.monotonic() < self._look_at:
             return False
@@ -65,9 +64,9 @@ class Scheduler:
         self._look_at = time.monotonic() + self._interval  # if it fails, not again at once
         self._declared = [wanted for wanted in self._declared if not self._brought(wanted)]
         asked = time.monotonic()
-        found = self._engine.due(limit=BATCH, ahead=self._interval)
-        self._look_at = asked + (0.0 if len(found) == BATCH else self._interval)
-        until = time.monotonic() + LONGEST
+        found = self._engine.due(limit=DUE_BATCH, ahead=self._interval)
+        self._look_at = asked + (0.0 if len(found) == DUE_BATCH else self._interval)
+        until = time.monotonic() + LONGEST_RUN
         for place, schedule in enumerate(found):
             if place and time.monotonic() > until:  # the jobs come first; go on after a turn, but not before the first
                 self._look_at = 0.0
@@ -100,7 +99,7 @@ class Scheduler:
         `until` is when to stop, on the monotonic clock: there may be many.
         """
         try:
-            for _ in range(CATCHING_UP):
+            for _ in range(CATCH_UP_LIMIT):
                 now = self._engine.now()
                 counted = self._bounded.get((schedule.tenant, schedule.name)) == schedule.next_at
                 due = firing(schedule, now, late=self._late, counted=counted)
@@ -122,7 +121,7 @@ class Scheduler:
                     break
         except EngineError:
             raise
-        except Exception as error:  # written into the table by somebody else, for we would not have taken it
+        except Exception as error:  # another program wrote it into the table: we would have refused it
             self._disable(schedule, error)
             return None
         return schedule.next_at
@@ -142,12 +141,12 @@ class Scheduler:
     def _skipped(self, before: Schedule, after: Schedule, why: str) -> Schedule:
         """The tick is over, but it made no job: say so, and let the last job be the one before."""
         self._log.info("schedule %s: its run for %s was skipped: %s", after.name, after.last_at, why)
-        told = after.evolve(last_at=before.last_at, last_job=before.last_job, revision=after.revision + 1)
-        return told if self._engine.save(told, before=after).done else after
+        skipped = after.evolve(last_at=before.last_at, last_job=before.last_job, revision=after.revision + 1)
+        return skipped if self._engine.save(skipped, before=after).done else after
 
     def _disable(self, schedule: Schedule, error: Exception) -> None:
         now = self._engine.now()
-        why = f"disabled, for it cannot be read: {error}"
+        why = f"disabled, because it cannot be read: {error}"
         after = schedule.evolve(enabled=False, updated_at=now)
         if put(self._engine, after, schedule, Act(EventKind.DISABLED, now, self._actor, why)) is not None:
             self._log.error("schedule %s: %s", schedule.name, why)

@@ -7,22 +7,30 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
+from treadle.engines.values import Receipt
 from treadle.errors import ConfigError, GiveUp, InvalidJob, LeaseLost
 from treadle.model import Job, OnEnd
 from treadle.schedules.rules import job_of_row, payload_of_row
 from treadle.tasks.context import Context
-from treadle.tasks.task import Enqueuer, OnConflict
 
-AT_ONCE = 500  # jobs stored in one go
+ROW_BATCH = 500  # jobs stored in one go
 
 
 Encode = Callable[[str, object], tuple[str, OnEnd | None]]
 """From a task's name and a payload to its JSON, and what follows such jobs."""
 
 
-def expansion(rows: Callable[..., Any], encode: Encode, enqueuer: Enqueuer) -> Callable[..., Any]:
+class RowStore(Protocol):
+    """Where the jobs of rows go."""
+
+    def now(self) -> datetime: ...
+
+    def store(self, jobs: list[Job]) -> list[Receipt]: ...
+
+
+def row_handler(rows: Callable[..., Any], encode: Encode, enqueuer: RowStore) -> Callable[..., Any]:
     """The handler that stores a job for each row that `rows` yields; it may take the Context."""
     arguments = len(inspect.signature(rows).parameters)
     if arguments > 1:
@@ -37,10 +45,12 @@ def expansion(rows: Callable[..., Any], encode: Encode, enqueuer: Enqueuer) -> C
 
     def store(ctx: Context, batch: Iterable[object]) -> int:
         if ctx.cancelled:
-            raise LeaseLost(f"job {ctx.job.id} was told to stop; what it has stored stays, the rest comes with a retry")
-        now = enqueuer.store_now()
+            raise LeaseLost(
+                f"job {ctx.job.id} was asked to stop; what it has stored stays, the rest comes with a retry"
+            )
+        now = enqueuer.now()
         jobs = [job(ctx.job, row, now) for row in batch]
-        refused = [receipt.refused for receipt in enqueuer.submit(jobs, OnConflict.FIRST, None) if receipt.refused]
+        refused = [receipt.refused for receipt in enqueuer.store(jobs) if receipt.refused]
         if refused:
             raise GiveUp(f"{len(refused)} of the rows cannot be stored: {refused[0]}")
         return len(jobs)
@@ -50,7 +60,7 @@ def expansion(rows: Callable[..., Any], encode: Encode, enqueuer: Enqueuer) -> C
 
     def expand(ctx: Context, tick: str, schedule: dict[str, Any]) -> int:  # noqa: ARG001 - job_of_row reads them
         found, total = iter(call(ctx)), 0
-        while batch := list(islice(found, AT_ONCE)):
+        while batch := list(islice(found, ROW_BATCH)):
             total += store(ctx, batch)
         return total
 
@@ -71,13 +81,13 @@ def expansion(rows: Callable[..., Any], encode: Encode, enqueuer: Enqueuer) -> C
 async def _batches(found: Any) -> AsyncIterator[list[Any]]:
     if inspect.isawaitable(found):
         whole: Iterator[Any] = iter(await found)
-        while batch := list(islice(whole, AT_ONCE)):
+        while batch := list(islice(whole, ROW_BATCH)):
             yield batch
         return
     batch = []
     async for row in found:
         batch.append(row)
-        if len(batch) == AT_ONCE:
+        if len(batch) == ROW_BATCH:
             yield batch
             batch = []
     if batch:

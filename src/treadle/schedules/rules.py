@@ -6,21 +6,23 @@ tick has an id made from the schedule's name and the tick: no crash, no clock an
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from treadle.errors import ConfigError, InvalidJob
 from treadle.model import Job, OnEnd, Scope, check_name, checked, json_text
+from treadle.model.clock import seconds
 from treadle.model.records import Misfire, Overlap, Schedule, derived_id
 from treadle.model.retry import Retry
 from treadle.schedules.cron import Cron, Every, Tick, next_after, time_zone
+from treadle.tasks.task import name_of
 
-LATE = 60.0  # seconds: a tick that nobody has made into a job by then was missed
-WRONG = timedelta(days=1)  # a last run further ahead than this was made by a clock that was wrong
-OLDEST = 30 * 86_400.0  # seconds that misfire `all` may reach back
-SHORTEST = timedelta(minutes=1)  # between two ticks of a cron expression
-MOST = 10_000  # jobs that it may make up for
+LATE_AFTER = 60.0  # seconds: a tick that nobody has made into a job by then was missed
+WRONG_CLOCK = timedelta(days=1)  # a last run further ahead than this was made by a clock that was wrong
+OLDEST_MISFIRE = 30 * 86_400.0  # seconds that misfire `all` may reach back
+SHORTEST_CRON_STEP = timedelta(minutes=1)  # between two ticks of a cron expression
+MOST_MISFIRES = 10_000  # jobs that it may make up for
 EXPANSION = "treadle.for_each:"  # the task that makes a job of every row is called this and the name of its rows
 
 
@@ -59,10 +61,10 @@ def restarted(schedule: Schedule, now: datetime) -> Schedule:
 def _since(schedule: Schedule, now: datetime) -> datetime:
     """From when on it may run: not before its last run, unless that is so far ahead that a clock was wrong."""
     last = schedule.last_at
-    return max(now, last) if last is not None and last - now < WRONG else now
+    return max(now, last) if last is not None and last - now < WRONG_CLOCK else now
 
 
-def firing(schedule: Schedule, now: datetime, *, late: float = LATE, counted: bool = False) -> Firing | None:
+def firing(schedule: Schedule, now: datetime, *, late: float = LATE_AFTER, counted: bool = False) -> Firing | None:
     """What is due of this schedule; None if nothing is. `counted`: what it missed was bounded a moment ago."""
     next_at = schedule.next_at
     if not schedule.enabled or (next_at is not None and next_at > now):
@@ -71,7 +73,7 @@ def firing(schedule: Schedule, now: datetime, *, late: float = LATE, counted: bo
         return Firing(None, next_tick(schedule, _since(schedule, now)))
     found = _due(schedule, next_at, now, late, counted)
     last = schedule.last_at
-    if found.tick is not None and last is not None and found.tick <= last < now + WRONG:
+    if found.tick is not None and last is not None and found.tick <= last < now + WRONG_CLOCK:
         return found._replace(tick=None)  # it has had that one: the clock was set back
     return found
 
@@ -99,7 +101,7 @@ def _last_of(schedule: Schedule, since: datetime, until: datetime, limit: int) -
     if schedule.cron is None:
         step = timedelta(seconds=schedule.every or 0)
         return since + max(0, (until - since) // step + 1 - limit) * step
-    span = (limit + 1) * SHORTEST
+    span = (limit + 1) * SHORTEST_CRON_STEP
     while until - span > since:  # else there may be as many, but no more
         near = next_tick(schedule, until - span)
         kept: deque[datetime] = deque(maxlen=limit)
@@ -107,7 +109,7 @@ def _last_of(schedule: Schedule, since: datetime, until: datetime, limit: int) -
         if len(kept) == limit:
             return kept[0]
         span *= 2
-    if until - since < limit * SHORTEST:
+    if until - since < limit * SHORTEST_CRON_STEP:
         return since
     return deque(_ticks(schedule, since, until), maxlen=limit)[0]
 
@@ -181,16 +183,16 @@ def payload_of_row(parent: Job, row: object) -> object:
     if isinstance(row, dict) and isinstance(own, dict):
         return {**own, **row}
     if own:
-        raise InvalidJob("row", f"{row!r} is no dict, so the schedule's payload {own!r} cannot be joined to it")
+        raise InvalidJob("row", f"{row!r} is not a dict, so the schedule's payload {own!r} cannot be joined to it")
     return row
 
 
 def job_of_row(parent: Job, payload_json: str, on_end: OnEnd | None, now: datetime) -> Job:
     """The job of one row; made from schedule, tick and row, so that an expansion that is repeated doubles nothing."""
-    told = parent.payload
-    schedule = Schedule(created_at=now, tenant=parent.tenant, **told["schedule"])
-    name = f"row\x1f{parent.id}\x1f{schedule.tenant}\x1f{schedule.name}\x1f{told['tick']}\x1f{payload_json}"
-    id_ = derived_id(name, now.fromisoformat(told["tick"]))
+    kept = parent.payload
+    schedule = Schedule(created_at=now, tenant=parent.tenant, **kept["schedule"])
+    name = f"row\x1f{parent.id}\x1f{schedule.tenant}\x1f{schedule.name}\x1f{kept['tick']}\x1f{payload_json}"
+    id_ = derived_id(name, now.fromisoformat(kept["tick"]))
     return checked(job_of(schedule, now, now, id_=id_).evolve(payload_json=payload_json, on_end=on_end))
 
 
@@ -199,6 +201,18 @@ def check(schedule: Schedule) -> Schedule:
     check_name("name", schedule.name)
     if schedule.for_each is not None:
         check_name("for_each", schedule.for_each)
+    _check_timing(schedule)
+    _check_misfire(schedule)
+    for field, words in WORDS.items():
+        if getattr(schedule, field) not in list(words):
+            raise InvalidJob(field, _one_of(words, getattr(schedule, field)))
+    json_text(schedule.payload, "payload")
+    for made in (schedule.evolve(for_each=None), schedule):  # the job of each row, if it is for rows; and its own
+        checked(job_of(made, schedule.created_at, schedule.created_at))
+    return schedule
+
+
+def _check_timing(schedule: Schedule) -> None:
     if (schedule.cron is None) == (schedule.every is None):
         raise ConfigError("schedule: give it either cron='30 2 * * *' or every='15m'")
     time_zone(schedule.timezone)
@@ -206,18 +220,66 @@ def check(schedule: Schedule) -> Schedule:
         Cron.parse(schedule.cron)
     else:
         Every.parse(schedule.every or 0)
+
+
+def _check_misfire(schedule: Schedule) -> None:
     for field in ("jitter", "misfire_age"):
         value = getattr(schedule, field)
-        if not 0 <= value <= OLDEST:
-            raise InvalidJob(field, f"{value} s must be from 0 seconds to {OLDEST / 86_400:g} days, such as '1h'")
+        if not 0 <= value <= OLDEST_MISFIRE:
+            raise InvalidJob(
+                field, f"{value} s must be from 0 seconds to {OLDEST_MISFIRE / 86_400:g} days, such as '1h'"
+            )
     limit = schedule.misfire_limit
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:
-        raise InvalidJob("misfire_limit", f"{limit} must be from 1 to {MOST:,}")
-    for field, words in (("misfire", Misfire), ("overlap", Overlap)):
-        if getattr(schedule, field) not in list(words):
-            given = getattr(schedule, field)
-            raise InvalidJob(field, f"{given!r} must be {', '.join(word.value for word in words)}")
-    json_text(schedule.payload, "payload")
-    for made in (schedule.evolve(for_each=None), schedule):  # the job of each row, if it is for rows; and its own
-        checked(job_of(made, schedule.created_at, schedule.created_at))
-    return schedule
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST_MISFIRES:
+        raise InvalidJob("misfire_limit", f"{limit} must be from 1 to {MOST_MISFIRES:,}")
+
+
+# ------------------------------------------------------------------------------- options as fields
+
+TIMING = ("cron", "every", "timezone")
+EDITABLE = (
+    "task", "payload", "cron", "every", "tz", "enabled", "queue", "lane", "priority", "retry", "max_attempts",
+    "timeout", "misfire", "misfire_limit", "misfire_age", "overlap", "jitter", "for_each",
+)  # fmt: skip
+"""The options of a schedule, beside its name and tenant."""
+
+WORDS: Mapping[str, type[Misfire | Overlap]] = {"misfire": Misfire, "overlap": Overlap}
+_NULLABLE = ("cron", "every", "for_each", "timeout", "retry_cap")
+_DURATIONS = ("every", "timeout", "misfire_age", "jitter")
+
+
+def fields_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as fields of a schedule; an error names the option that cannot be."""
+    unknown = options.keys() - set(EDITABLE)
+    if unknown:
+        raise ConfigError(f"schedule: {', '.join(sorted(unknown))}: no such option; known: {', '.join(EDITABLE)}")
+    fields = dict(options)
+    if "tz" in options:
+        fields["timezone"] = fields.pop("tz")
+    if "task" in options:
+        fields["task"] = name_of(options["task"])
+    policy = _retry_fields(fields.pop("retry", None))
+    fields |= {name: seconds(fields[name], name) for name in _DURATIONS if fields.get(name) is not None}
+    fields |= {name: _word(words, fields[name], name) for name, words in WORDS.items() if name in fields}
+    if not isinstance(fields.get("enabled", True), bool):
+        raise InvalidJob("enabled", f"{fields['enabled']!r} must be true or false")
+    return {**policy, **{name: value for name, value in fields.items() if value is not None or name in _NULLABLE}}
+
+
+def _retry_fields(retry: object) -> dict[str, Any]:
+    if retry is None:
+        return {}
+    if not isinstance(retry, Retry):
+        raise InvalidJob("retry", f"{retry!r} is not a valid policy; write Retry(max_attempts=3)")
+    return dict(zip(("max_attempts", "retry_base", "retry_cap", "retry_jitter"), retry, strict=True))
+
+
+def _word(words: type[Misfire | Overlap], value: Any, field: str) -> Misfire | Overlap:
+    try:
+        return words(value)
+    except ValueError:
+        raise InvalidJob(field, _one_of(words, value)) from None
+
+
+def _one_of(words: type[Misfire | Overlap], value: object) -> str:
+    return f"{value!r} must be {', '.join(word.value for word in words)}"

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from treadle.transactions.dynamodb import Collected
 from treadle.transactions.families import family_of, refuse_colour
-from treadle.transactions.joined import Joined, Rows, Step, Steps, inside, meaning
+from treadle.transactions.joined import Joined, Rows, Step, Steps, inside, translated_errors
 
 __all__ = ["Steps", "arun_in", "run", "run_in"]
 
@@ -28,13 +28,13 @@ def run_in(tx: Any, steps: Steps[T]) -> T:
         result = _drive(steps, collected.answer)
         collected.commit()
         return result
-    with meaning():
+    with translated_errors():
         joined: Joined = family.module().join(tx)
 
     def answer(step: Step) -> Rows:
         if isinstance(step, float):
             return _sleep(step)
-        with meaning(joined.advice):
+        with translated_errors(joined.advice):
             rows: Rows = joined.execute(*step)
             return rows
 
@@ -45,14 +45,14 @@ async def arun_in(tx: Any, steps: Steps[T]) -> T:
     """The same for the connections and sessions of async libraries."""
     family = family_of(tx)
     refuse_colour(tx, family, wanted_async=True)
-    with meaning():
+    with translated_errors():
         joined: Joined = await family.module().ajoin(tx)
 
     async def answer(step: Step) -> Rows:
         if isinstance(step, float):
             await asyncio.sleep(step)
             return []
-        with meaning(joined.advice):
+        with translated_errors(joined.advice):
             rows: Rows = await joined.execute(*step)
             return rows
 
@@ -76,7 +76,7 @@ def _sleep(seconds: float) -> Rows:
 
 
 def _drive(steps: Steps[T], answer: Callable[[Step], Rows]) -> T:
-    """Answer one step after the other; an error is told to the steps, which may have to clean up."""
+    """Answer one step after the other; an error is thrown into the steps, which may have to clean up."""
     try:
         step = next(steps)
         while True:

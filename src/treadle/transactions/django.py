@@ -37,7 +37,7 @@ def _named(alias: str) -> Any:
         return connections[alias]
     except ConnectionDoesNotExist as error:
         known = ", ".join(map(repr, connections))
-        raise ConfigError(f"tx: str {alias!r} is no database of Django's settings; it knows {known}") from error
+        raise ConfigError(f"tx: str {alias!r} is not a database of Django's settings; they have {known}") from error
 
 
 def _execute(connection: Any, store: str, sql: str, text: str | None) -> Rows:

@@ -1,4 +1,4 @@
-"""Which library an object given as `tx` belongs to, told by the names in its type: nothing is imported to find out."""
+"""Which library an object given as `tx` belongs to, by the names in its type: nothing is imported to find out."""
 
 import sys
 from importlib import import_module

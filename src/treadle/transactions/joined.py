@@ -5,13 +5,14 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
+from treadle.engines.scripts import Items
 from treadle.errors import ConfigError, EngineError, EngineUnavailable, SchemaError, TreadleError
 
 T = TypeVar("T")
 
 Rows = list[tuple[Any, ...]]
-Step = tuple[str, str | None] | float
-"""A statement with its one text parameter, if it has one; or a pause in seconds."""
+Step = tuple[str, str | None] | Items | float
+"""A statement with its one text parameter, if it has one; items for a list; or a pause in seconds."""
 Steps = Generator[Step, Rows, T]
 
 POSTGRES, SQLITE, DYNAMODB = "PostgreSQL", "SQLite", "DynamoDB"
@@ -70,7 +71,7 @@ def formatted(sql: str, store: str) -> str:
 
 
 @contextmanager
-def meaning(advice: str = "") -> Iterator[None]:
+def translated_errors(advice: str = "") -> Iterator[None]:
     """Turn a library's errors into ours."""
     try:
         yield
@@ -81,8 +82,8 @@ def meaning(advice: str = "") -> Iterator[None]:
 
 
 def _refuse_another_store(joined: Joined, step: Step) -> None:
-    """A statement's placeholder tells which store it is for."""
-    sql = step[0] if isinstance(step, tuple) else ""
+    """Items are for DynamoDB; a statement's placeholder tells which store it is for."""
+    sql = "" if isinstance(step, Items | float) else step[0]
     store = next((store for store, placeholder in _PLACEHOLDERS.items() if placeholder in sql), DYNAMODB)
     if joined.store != store:
         raise ConfigError(
@@ -127,27 +128,29 @@ _BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
 
 
 def _explained(error: Exception, advice: str) -> TreadleError:
-    told = _driver_error(error)
-    said = str(told).partition("\n")[0] or type(told).__name__
-    state = _sqlstate(told)
+    cause = _driver_error(error)
+    message = str(cause).partition("\n")[0] or type(cause).__name__
+    state = _sqlstate(cause)
     if state == _NO_TRANSACTION:
         return ConfigError(f"tx: this connection is not in a transaction; {advice}")
     if state == _FAILED_BEFORE:
         return EngineError("tx: your transaction has failed already, before this call: roll it back")
     if state in _REPEAT_ALL:
-        return EngineUnavailable(f"tx: {said}: roll back and repeat your transaction")
+        return EngineUnavailable(f"tx: {message}: roll back and repeat your transaction")
     if state in _REPEAT:
-        return EngineUnavailable(f"tx: {said}; repeating is safe")
+        return EngineUnavailable(f"tx: {message}; repeating is safe")
     if state in _NO_TABLES:
-        return SchemaError(f"tx: {said}: connect to the database that the app's url names, and run `treadle migrate`")
-    if state.startswith(_GONE) or (not state and _is_gone(told)):
-        return EngineUnavailable(f"tx: the connection is lost ({said}): repeat your transaction on a new one")
-    if _sqlite_code(told) in _BUSY:
+        return SchemaError(
+            f"tx: {message}: connect to the database that the app's url names, and run `treadle migrate`"
+        )
+    if state.startswith(_GONE) or (not state and _is_gone(cause)):
+        return EngineUnavailable(f"tx: the connection is lost ({message}): repeat your transaction on a new one")
+    if _sqlite_code(cause) in _BUSY:
         return EngineUnavailable(
             "tx: the file is locked by another writer, and a transaction begun as a read cannot wait for it. "
             "Roll back, start the transaction with BEGIN IMMEDIATE, and repeat"
         )
-    return EngineError(f"tx: {said}")
+    return EngineError(f"tx: {message}")
 
 
 def _driver_error(error: BaseException) -> BaseException:

@@ -25,7 +25,7 @@ from tests.support.making import (
 from tests.support.seed_profiles import COMPANION
 from tests.support.workbench import ended, idle_waits, in_state, until, working
 from treadle import Context, InvalidJob, InvalidPayload, Job, Reason, Retry, State, Treadle, Unique
-from treadle.engines.dynamodb.items import Place
+from treadle.engines.dynamodb.items import ItemKey
 from treadle.engines.values import Lease, Renewal, Ruling
 from treadle.model import Scope
 from treadle.model.lifecycle import Failed, Succeeded
@@ -542,4 +542,4 @@ def test_the_seeds_own_filter_reads_our_table(make_app, table, clock):
     high = f"scheduled#{clock.now().isoformat()}#~".replace("+00:00", ".000000Z")
     pending = [item for item in table.due(high=high) if item["status"]["S"] == "pending"]
     assert [item["SK"]["S"].rpartition("#")[2] for item in pending] == [job.id for job in jobs[1:]]
-    assert all(Place(item["PK"]["S"], item["SK"]["S"]) for item in pending)
+    assert all(ItemKey(item["PK"]["S"], item["SK"]["S"]) for item in pending)

@@ -273,6 +273,15 @@ def test_a_second_enqueue_of_a_key_is_told_the_whole_first_job_however_large(app
     assert welcome.using(tx=items, key="k", unique="ever").enqueue("Bob").payload == first.payload
 
 
+def test_a_large_payload_in_the_callers_transaction_arrives_as_it_was_given(app, welcome, database):
+    items = []
+    welcome.using(tx=items).enqueue("A" * 5_000)
+
+    database.transact_write_items(TransactItems=items)
+
+    assert [done.result for done in run_until_idle(app)] == [f"welcome {'A' * 5_000}"]
+
+
 def test_a_list_for_an_app_on_another_store_is_refused(tmp_path):
     app = Treadle(f"sqlite:///{tmp_path}/t.db")
 

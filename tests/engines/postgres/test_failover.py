@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support.making import unstored
 from tests.support.provision import Cluster, promote, standby
 from tests.support.workbench import until, working
 from treadle import Context, EngineUnavailable, Job, State, Treadle
@@ -68,9 +69,9 @@ class Load:
         app = self.app()
         while not self._enough.is_set():
             ids = [new_id() for _ in range(5)]
-            jobs = [app.tasks["work"].using(id=id_).job() for id_ in ids]
-            jobs[0] = app.tasks["work"].using(id=ids[0], key=ids[0], unique="ever").job()
-            jobs[1] = app.tasks["work"].using(id=ids[1], priority=-1).job(SLOW)  # on the standby before it runs
+            jobs = [unstored(app.tasks["work"].using(id=id_)) for id_ in ids]
+            jobs[0] = unstored(app.tasks["work"].using(id=ids[0], key=ids[0], unique="ever"))
+            jobs[1] = unstored(app.tasks["work"].using(id=ids[1], priority=-1), SLOW)  # on the standby before it runs
             while True:
                 try:
                     receipts = app.engine.enqueue(jobs)

@@ -543,9 +543,9 @@ def read_by(url: str, query: str, *values: object) -> set[str]:
 @pytest.mark.covers("000-R02.a", "000-AC-02.a")
 def test_the_poll_is_served_by_one_index_over_pending_jobs_in_the_order_of_claims(crowded: str, sql: Sql) -> None:
     [(definition,)] = sql("select indexdef from pg_indexes where indexname = 'jobs_claim'")
-    assert "(queue, lane, priority DESC, due_at, id) WHERE ((state = 'pending'::text) AND (NOT filed))" in definition
+    assert "(queue, lane, priority DESC, due_at, id) WHERE ((state = 'pending'::text) AND (NOT parked))" in definition
     poll = (
-        "select id from treadle.jobs where state = 'pending' and not filed and queue = 'default' and lane = '' "
+        "select id from treadle.jobs where state = 'pending' and not parked and queue = 'default' and lane = '' "
         "and due_at <= now() order by priority desc, due_at, id limit 1"
     )
     found = plan(crowded, poll)

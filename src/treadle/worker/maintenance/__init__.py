@@ -89,7 +89,7 @@ class Maintenance:
     def _fire(self) -> bool:
         """Fire the schedules that are due; whether that made a job. What goes wrong there stays there."""
         try:
-            return self._scheduler.tick()
+            return self._scheduler.run_due()
         except EngineError as error:
             self._log.warning("schedules were not looked at: %s", error)
         except Exception:

@@ -1,0 +1,83 @@
+"""A handler under a name: what its payload is, how it is called, what its jobs take for granted."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from treadle.errors import ConfigError
+from treadle.model import FollowUp, OnEnd, check_name, check_retry
+from treadle.tasks.context import Context
+from treadle.tasks.options import Options
+from treadle.tasks.payload import Payload
+
+
+class Definition:
+    """A function, or a class with `handle`, under a name; it knows no store."""
+
+    def __init__(self, name: str, handler: Callable[..., Any], options: Options) -> None:
+        check_name("task", name)
+        check_retry(options.retry)
+        self.name = name
+        self.handler = handler
+        self.options = options
+
+    @cached_property
+    def payload(self) -> Payload:
+        """How arguments become JSON and back; made on first use, so that importing tasks stays quick."""
+        if inspect.isclass(self.handler):
+            declared = getattr(self.handler, "payload_model", None)
+            model = declared() if callable(declared) and not isinstance(declared, type) else declared
+            return Payload(self._instance_method, self.name, model)
+        return Payload(self.handler, self.name)
+
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether the handler runs on the event loop rather than in a thread."""
+        target = self._class_method if inspect.isclass(self.handler) else self.handler
+        called = getattr(type(target), "__call__", None)  # noqa: B004 - of an object with `async def __call__`
+        return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(called)
+
+    def run(self, context: Context, arguments: dict[str, Any]) -> Any:
+        """Call the handler with decoded arguments; a coroutine if it is async."""
+        if self.payload.context_parameter:
+            arguments = {**arguments, self.payload.context_parameter: context}
+        target: Any = self.handler
+        return target().handle(**arguments) if inspect.isclass(self.handler) else target(**arguments)
+
+    @property
+    def _class_method(self) -> Any:
+        method = getattr(self.handler, "handle", None)
+        if method is None:
+            raise ConfigError(f"task {self.name!r}: class {self.handler.__name__} needs a method handle(self, payload)")
+        return method
+
+    @property
+    def _instance_method(self) -> Any:
+        """`handle` as seen on an instance, without making one."""
+        handler: Any = self.handler
+        self._class_method  # noqa: B018 - says clearly if there is none
+        return object.__new__(handler).handle
+
+
+def on_end(wanted: OnEnd | None, known: Mapping[str, Definition]) -> OnEnd | None:
+    """What is to follow the end of a job, with the options of those tasks that follow and are known."""
+    if wanted is None:
+        return None
+    return OnEnd(_follow_up(wanted.succeeded, known), _follow_up(wanted.failed, known))
+
+
+def _follow_up(wanted: FollowUp | None, known: Mapping[str, Definition]) -> FollowUp | None:
+    task = known.get(wanted.task) if wanted is not None else None
+    if wanted is None or task is None:
+        return wanted
+    options = task.options
+    return wanted._replace(
+        queue=options.queue,
+        lane=options.lane,
+        priority=options.priority,
+        version=options.version,
+        retry=options.retry,
+        timeout=options.timeout,
+        wants=task.payload.names,
+    )

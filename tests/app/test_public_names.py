@@ -1,0 +1,43 @@
+"""What `dir` shows of an app and of a tenant's handle is what their users call, and nothing else."""
+
+import pytest
+
+from treadle import Treadle
+
+BOTH = {
+    "get", "find", "count", "view", "events", "why", "costs",  # jobs
+    "cancel", "retry", "enqueue", "schedules",
+    "pause", "resume", "pauses",
+    "audit", "verify_audit",
+    "engine", "profile", "settings",  # what it is made of
+}  # fmt: skip
+OF_THE_APP = {
+    "task", "register", "tasks", "declare", "declared", "for_each", "logger",
+    "worker", "run_worker", "workers", "tenant",
+    "recover", "prune", "seal_audit",
+    "open", "close", "migrate", "check_schema", "schema_sql", "rls", "doctor",
+}  # fmt: skip
+OF_A_TENANT = {"name", "using"}
+
+
+@pytest.fixture
+def app() -> Treadle:
+    return Treadle("sqlite:///:memory:")
+
+
+def names(thing: object) -> set[str]:
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_an_app_shows_what_its_users_call(app: Treadle) -> None:
+    assert names(app) == BOTH | OF_THE_APP
+
+
+def test_a_tenants_handle_shows_what_a_tenant_may_do(app: Treadle) -> None:
+    assert names(app.tenant("acme")) == BOTH | OF_A_TENANT
+
+
+def test_everything_that_is_shown_says_what_it_is_for(app: Treadle) -> None:
+    for kind in (Treadle, type(app.tenant("acme"))):
+        silent = [name for name in names(kind) if not getattr(kind, name).__doc__]
+        assert silent == []
