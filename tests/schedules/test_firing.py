@@ -462,7 +462,6 @@ def test_a_store_that_takes_its_time_has_its_schedules_fired_all_the_same(
     assert sum(app.count().values()) == 3
 
 
-@pytest.mark.covers("002-Q2.a")
 def test_an_enqueued_job_has_the_given_time_key_attempts_and_schedule(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
