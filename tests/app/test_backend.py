@@ -88,6 +88,7 @@ def test_the_documentation_promises_handlers_at_least_once_and_asks_for_idempote
     assert "idempoten" in (processes.ROOT / "docs/promises.md").read_text("utf-8")
 
 
+@postgres_only
 @pytest.mark.covers("002-D3.f")
 def test_no_schedule_is_finer_than_a_second_and_one_database_is_enough(app: Treadle) -> None:
     app.register("t", lambda: None)

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from tests.support.making import an_error, claim, current, settle, start
+from tests.support.making import an_error, claim, current, race, settle, start
 from tests.support.marks import postgres_only
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import Context, InvalidJob, Job, NotPossible, Retry, State, Task, Treadle
@@ -206,6 +206,21 @@ def test_a_finished_job_of_the_tenant_system_keeps_what_became_of_it(system: Tre
     assert (printed["status"], printed["output"], printed["priority"]) == ("succeeded", {"steps": 3}, 5)
     assert printed["startedAt"] == printed["finishedAt"] == clock.now().isoformat()
     assert datetime.fromisoformat(printed["createdAt"]) == clock.now()
+
+
+@pytest.mark.covers("004-T06.b")
+def test_the_winner_of_a_claim_has_a_running_job_with_the_time_it_started(
+    make_app: Callable[..., Treadle], clock: FakeClock
+) -> None:
+    apps = [make_app(profile=TENANT_SYSTEM) for _ in range(2)]
+    job = apps[0].register("ENGINE_RUN", lambda: None).using(tenant="acme").enqueue()
+    apps[1].migrate()
+    clock.advance(seconds=3)
+    taken = race(2, lambda place: claim(apps[place].engine, 1))
+    assert sorted(len(jobs) for jobs in taken) == [0, 1]
+    printed = apps[0].view(apps[0].get(job.id))
+    assert (printed["status"], printed["startedAt"]) == ("running", clock.now().isoformat())
+    assert printed["finishedAt"] is None
 
 
 @pytest.mark.covers("004-T02.b")

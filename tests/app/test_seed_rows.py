@@ -29,7 +29,6 @@ def test_every_state_change_is_decided_in_lifecycle_and_nowhere_else() -> None:
     assert deciders == {"model/lifecycle.py"}
 
 
-@pytest.mark.covers("002-D1.a")
 def test_a_job_runs_with_the_database_and_nothing_else(tmp_path: Path) -> None:
     program = """
 import json, socket, sys
@@ -57,7 +56,7 @@ print(json.dumps([app.get(job.id).state, sorted(brokers & set(sys.modules))]))
 
 
 @any_store
-@pytest.mark.covers("004-T13.b")
+@pytest.mark.covers("004-T13.a")
 def test_a_scheduler_process_of_the_application_makes_jobs_that_a_worker_elsewhere_runs(store_url: str) -> None:
     scheduler = (
         "import sys\nfrom treadle import Treadle\napp = Treadle(sys.argv[1])\n"

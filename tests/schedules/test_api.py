@@ -40,7 +40,7 @@ def greet(app: Treadle) -> Task:
 
 
 @any_store
-@pytest.mark.covers("002-M3.a", "002-C5.a")
+@pytest.mark.covers("002-C5.a")
 def test_a_schedule_keeps_what_it_is_told_and_takes_the_rest_from_its_task(
     app: Treadle, greet: Task, clock: FakeClock
 ) -> None:
@@ -59,7 +59,7 @@ def test_a_schedule_keeps_what_it_is_told_and_takes_the_rest_from_its_task(
 
 
 @any_store
-@pytest.mark.covers("002-M3.a", "002-M3.b")
+@pytest.mark.covers("002-M3.b")
 def test_a_schedule_of_the_backend_has_its_defaults_and_its_jobs_inherit_its_attempts(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:

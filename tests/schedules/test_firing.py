@@ -36,7 +36,7 @@ def greet(app: Treadle) -> Task:
 
 
 @any_store
-@pytest.mark.covers("002-C1.a", "002-D5.a", "002-M1.c", "002-T1.h", "002-O2.d")
+@pytest.mark.covers("002-C1.a", "002-D5.a", "002-M1.c", "002-T1.h", "004-T13.b")
 def test_a_schedule_whose_time_has_come_makes_its_job_and_goes_on(app: Treadle, greet: Task, clock: FakeClock) -> None:
     hourly(app, payload={"name": "Bob"})
     hourly(app, "off", enabled=False)
@@ -69,7 +69,6 @@ def test_a_job_whose_schedule_has_jitter_is_due_a_little_later(app: Treadle, gre
 
 
 @any_store
-@pytest.mark.covers("002-C1.b")
 def test_how_often_schedules_are_looked_at_is_a_setting_and_15_seconds_for_the_backend(
     make_app: Callable[..., Treadle],
 ) -> None:
@@ -368,7 +367,7 @@ def test_a_clock_that_is_set_back_fires_nothing_twice(
 
 
 @any_store
-@pytest.mark.covers("002-C4.b")
+@pytest.mark.covers("002-C4.b", "002-O2.d")
 def test_a_schedule_runs_by_the_clock_on_its_wall_through_the_night_it_is_changed(
     make_app: Callable[..., Treadle],
 ) -> None:
@@ -480,7 +479,6 @@ def test_a_store_that_takes_its_time_has_its_schedules_fired_all_the_same(
 
 
 @any_store
-@pytest.mark.covers("002-Q2.a")
 def test_an_enqueued_job_has_the_given_time_key_attempts_and_schedule(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:

@@ -96,4 +96,4 @@ def emptied(client: Client, name: str) -> bool:
 
 
 def _first_item() -> dict[str, Any]:
-    return {**schema.META.key, "version": {"N": str(schema.LAYOUT_VERSION)}, "spread": {"N": str(SPREAD)}}
+    return {**schema.META.attributes, "version": {"N": str(schema.LAYOUT_VERSION)}, "spread": {"N": str(SPREAD)}}

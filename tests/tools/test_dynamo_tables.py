@@ -34,12 +34,12 @@ def used(*deeds: str) -> str:
 
 
 def newer(client: Client) -> None:
-    client.call("PutItem", {"TableName": client.table, "Item": {**META.key, "version": {"N": "2"}}})
+    client.call("PutItem", {"TableName": client.table, "Item": {**META.attributes, "version": {"N": "2"}}})
 
 
 def crowded(client: Client) -> None:
     for n in range(5):
-        puts = [{"PutRequest": {"Item": ItemKey("crowd", f"{n}-{each}").key}} for each in range(25)]
+        puts = [{"PutRequest": {"Item": ItemKey("crowd", f"{n}-{each}").attributes}} for each in range(25)]
         client.call("BatchWriteItem", {"RequestItems": {client.table: puts}})
 
 

@@ -33,7 +33,7 @@ def second(make_app: Callable[..., Treadle]) -> Treadle:
 
 @any_store
 @pytest.mark.covers(
-    "001-R30.a", "001-R30.b", "003-S12.b", "000-R18.a", "003-S08.a", "002-D4.c", "002-Q8.b"
+    "001-R30.a", "001-R30.b", "003-S12.b", "000-R18.a", "003-S08.a", "002-D4.c", "002-Q8.b", "002-O2.a"
 )  # fmt: skip
 def test_the_job_of_a_killed_worker_runs_again_within_its_lease_and_two_seconds(
     second: Treadle, process: Callable[..., Process], caplog: pytest.LogCaptureFixture

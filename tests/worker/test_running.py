@@ -175,7 +175,7 @@ def test_lanes_take_turns_so_that_a_full_one_starves_no_other(app: Treadle) -> N
 
 
 @any_store
-@pytest.mark.covers("000-R07.a", "000-AC-15.e", "004-T05.a")
+@pytest.mark.covers("000-R07.a", "000-AC-15.e")
 def test_jobs_of_tasks_it_does_not_know_are_left_to_others(make_app: Callable[..., Treadle]) -> None:
     here, there = make_app(), make_app()
     known = here.register("known", lambda: "here")
@@ -322,7 +322,7 @@ def refused_turn(*_: Any, **__: Any) -> Any:
 
 
 @any_store
-@pytest.mark.covers("000-R07.b", "000-R17.b", "002-Q10.a", "004-T05.a")
+@pytest.mark.covers("000-R07.b", "000-R17.b", "002-Q10.a")
 @pytest.mark.parametrize(("poll", "looks"), [(0.2, 6), (1.0, 3)])
 def test_an_idle_worker_asks_once_a_poll_and_not_in_a_tight_loop(
     make_app: Callable[..., Treadle], poll: float, looks: int
@@ -372,7 +372,7 @@ def test_an_outcome_is_not_lost_when_the_store_does_not_answer_for_a_while(app: 
 
 
 @any_store
-@pytest.mark.covers("000-R17.a", "002-Q11.b", "003-S09.a", "000-AC-29.a")
+@pytest.mark.covers("000-R17.a", "002-Q11.b", "003-S09.a", "000-AC-29.a", "002-O2.b")
 def test_two_workers_share_the_jobs_without_an_error_and_run_none_twice(
     make_app: Callable[..., Treadle], caplog: pytest.LogCaptureFixture
 ) -> None:

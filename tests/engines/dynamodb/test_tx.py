@@ -159,7 +159,7 @@ def test_a_value_that_cannot_be_stored_leaves_the_list_as_it_was(app, welcome):
     assert items == []
 
 
-@pytest.mark.covers("003-S22")
+@pytest.mark.covers("003-S22.b")
 @pytest.mark.parametrize("commits", [True, False])
 def test_effect_and_completion_commit_together(app, database, commits):
     @app.task(retry=ONCE)
