@@ -90,9 +90,14 @@ comment on column public.jobs.scheduled_for is
     'Job is not eligible for claiming until this time. Supports delayed/scheduled execution.';
 comment on column public.jobs.expires_at is 'Optional hard expiry. Jobs past this time are not executed.';
 
--- For the list of one user's jobs, and for deleting them. The other indexes of the old table have their counterparts in
--- treadle's own; `treadle migrate --check` leaves an index of yours alone, if it is not unique.
+-- The old table's indexes, each over ended jobs and over the others, which lie apart: for the list of one user's jobs and
+-- for deleting them, and for the jobs of a type and status. idx_jobs_poll has its counterpart in treadle's own jobs_claim.
+-- Each costs a part of every write: drop those that no query of yours needs. `treadle migrate --check` leaves an index of
+-- yours alone, if it is not unique.
 create index if not exists idx_jobs_user on treadle.finished (public.jobs_user(tenant));
+create index if not exists idx_jobs_user_waiting on treadle.jobs (public.jobs_user(tenant));
+create index if not exists idx_jobs_type_status on treadle.finished (task, state);
+create index if not exists idx_jobs_type_status_waiting on treadle.jobs (task, state);
 
 -- --------------------------------------------------------------------------------------------- writing through it
 

@@ -7,52 +7,81 @@ import psycopg
 import pytest
 from psycopg_pool import ConnectionPool
 
-from tests.support.making import claim, current, settle, start
+from tests.support.making import an_error, claim, current, race, settle, start
+from tests.support.marks import postgres_only
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import Context, InvalidJob, Job, NotPossible, Retry, State, Task, Treadle
-from treadle.model.lifecycle import Succeeded
+from treadle.model.lifecycle import Failed, Succeeded
 from treadle.testing import FakeClock, run_until_idle
 
 STALE = "Job timed out (stale claim)"
 HALF_AN_HOUR = 1800.0
 
 
-@pytest.fixture(params=["postgres"])
-def engine_kind(request: pytest.FixtureRequest) -> str:
-    """Only this engine: these rows name its means."""
-    return request.param
+pytestmark = postgres_only  # only this engine: these rows name its means
 
 
 # -------------------------------------------------------------------------------------- 000: the chat server
 
 
-def claimed(app: Treadle, **using: object) -> Job:
-    """A job that a runner of the chat server has claimed and marked running."""
+def held(app: Treadle, begun: bool, **using: object) -> Job:
+    """A job that a runner of the chat server has claimed, and, if it has begun, marked running."""
     app.tasks["work"].using(tenant="ada", **using).enqueue()
     [job] = claim(app.engine, 1, lease=HALF_AN_HOUR)
-    return start(app.engine, job, HALF_AN_HOUR)
+    return start(app.engine, job, HALF_AN_HOUR) if begun else job
 
 
-@pytest.mark.covers("000-AC-13.a", "000-AC-13.b")
+@pytest.mark.covers("000-AC-13.a", "000-AC-13.b", "000-AC-32.a", "000-AC-32.b", "000-AC-26.g")
+@pytest.mark.parametrize("begun", [False, True], ids=["claimed", "running"])
 def test_expire_stale_requeues_what_has_budget_left_fails_the_rest_and_counts_both(
-    make_app: Callable[..., Treadle], clock: FakeClock
+    make_app: Callable[..., Treadle], clock: FakeClock, begun: bool
 ) -> None:
     app = make_app(profile=CHAT_SERVER)
     app.register("work", lambda: None)
-    stale = claimed(app), claimed(app, retry=Retry(max_attempts=1))
+    expire_stale = app.recover
+    stale = held(app, begun), held(app, begun, retry=Retry(max_attempts=1))
     clock.advance(minutes=20)
-    young = claimed(app)
+    young = held(app, begun)
     clock.advance(minutes=10)
-
-    def expire_stale() -> int:
-        return app.recover(message=STALE)
-
     assert expire_stale() == 2
     again, failed = (app.view(app.get(job.id)) for job in stale)
-    assert (again["status"], again["error"], again["retry_count"]) == ("pending", STALE, 0)
+    assert (again["status"], again["error"], again["retry_count"]) == ("pending", STALE, 1)
     assert (failed["status"], failed["error"], failed["completed_at"]) == ("failed", STALE, clock.now().isoformat())
-    assert app.view(app.get(young.id))["status"] == "running"
+    assert app.view(app.get(young.id))["status"] == ("running" if begun else "claimed")
     assert expire_stale() == 0
+
+
+@pytest.mark.covers("000-AC-32.a")
+def test_a_stale_claim_on_the_last_retry_is_failed(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
+    app = make_app(profile=CHAT_SERVER)
+    job = app.register("work", lambda: None).using(tenant="ada").enqueue()
+    for retry_count in range(4):
+        [running] = claim(app.engine, 1, lease=HALF_AN_HOUR)
+        if retry_count < 3:
+            settle(app.engine, running, Failed(an_error(clock.now())))
+            clock.advance(hours=1)
+    assert app.view(app.get(job.id))["status"] == "claimed"
+    clock.advance(minutes=30)
+    assert app.recover() == 1
+    printed = app.view(app.get(job.id))
+    assert (printed["status"], printed["error"], printed["retry_count"]) == ("failed", STALE, 3)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["claimed", "running"])
+def test_under_every_other_profile_the_first_crash_is_free_and_a_claim_alone_never_pays(
+    make_app: Callable[..., Treadle], clock: FakeClock, begun: bool
+) -> None:
+    for profile in (BACKEND, TENANT_SYSTEM):
+        app = make_app(profile=profile)
+        app.register("work", lambda: None)
+        free, only = held(app, begun), held(app, begun, retry=Retry(max_attempts=1))
+        clock.advance(minutes=30)
+        assert app.recover() == 2
+        assert (app.get(free.id).state, app.get(free.id).failures) == (State.PENDING, 0)
+        assert app.get(only.id).state is (State.FAILED if begun else State.PENDING)
+        app.cancel(free.id)
+        if not begun:
+            app.cancel(only.id)
 
 
 @pytest.mark.covers("000-AC-13.a")
@@ -62,13 +91,13 @@ def test_a_job_that_goes_stale_again_and_again_ends_failed_with_the_same_text(
     app = make_app(profile=CHAT_SERVER)
     task = app.register("work", lambda: None).using(tenant="ada")
     job, changed = task.enqueue(), 0
-    while held := claim(app.engine, 1, lease=HALF_AN_HOUR):
-        start(app.engine, held[0], HALF_AN_HOUR)
+    while taken := claim(app.engine, 1, lease=HALF_AN_HOUR):
+        start(app.engine, taken[0], HALF_AN_HOUR)
         clock.advance(minutes=30)
-        changed += app.recover(message=STALE)
+        changed += app.recover()
     printed = app.view(app.get(job.id))
     assert (printed["status"], printed["error"], printed["retry_count"]) == ("failed", STALE, 3)
-    assert changed == 5  # four attempts, and a first crash that is free
+    assert changed == 4  # four attempts: under this profile no crash is free
 
 
 @pytest.mark.covers("000-AC-07.a")
@@ -93,6 +122,36 @@ def test_the_service_works_with_sql_on_pooled_connections_and_in_a_transaction_o
             rows = connection.execute("select pid from pg_stat_activity where application_name = 'chat'").fetchall()
     assert len(rows) == 1  # every call of the service went over the one session that its pool holds
     app.close()
+
+
+def waits(app: Treadle, clock: FakeClock, failures: int) -> list[float]:
+    """How long a job waits after each of its failures, in a budget that has room for one more."""
+
+    def fail() -> None:
+        raise RuntimeError("again")
+
+    task = app.register("fail", fail)
+    task.using(tenant="ada", retry=task.options.retry._replace(max_attempts=failures + 1)).enqueue()
+    found = []
+    for number in range(1, failures + 1):
+        [job] = run_until_idle(app)
+        assert (job.state, job.failures, job.error.message) == (State.PENDING, number, "again")
+        found.append((job.due_at - clock.now()).total_seconds())
+        clock.advance(seconds=found[-1])
+    assert run_until_idle(app)[0].state is State.FAILED
+    return found
+
+
+@pytest.mark.covers("000-R06.a")
+def test_the_chat_server_waits_half_a_minute_doubled_up_to_a_quarter_of_an_hour(
+    make_app: Callable[..., Treadle], clock: FakeClock
+) -> None:
+    assert waits(make_app(profile=CHAT_SERVER), clock, 7) == [30, 60, 120, 240, 480, 900, 900]
+
+
+@pytest.mark.covers("004-T08.a", "004-T08.b")
+def test_the_tenant_system_waits_ten_seconds_doubled(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
+    assert waits(make_app(profile=TENANT_SYSTEM), clock, 4) == [10, 20, 40, 80]
 
 
 # ------------------------------------------------------------------------------------------ 002: the backend
@@ -147,6 +206,21 @@ def test_a_finished_job_of_the_tenant_system_keeps_what_became_of_it(system: Tre
     assert (printed["status"], printed["output"], printed["priority"]) == ("succeeded", {"steps": 3}, 5)
     assert printed["startedAt"] == printed["finishedAt"] == clock.now().isoformat()
     assert datetime.fromisoformat(printed["createdAt"]) == clock.now()
+
+
+@pytest.mark.covers("004-T06.b")
+def test_the_winner_of_a_claim_has_a_running_job_with_the_time_it_started(
+    make_app: Callable[..., Treadle], clock: FakeClock
+) -> None:
+    apps = [make_app(profile=TENANT_SYSTEM) for _ in range(2)]
+    job = apps[0].register("ENGINE_RUN", lambda: None).using(tenant="acme").enqueue()
+    apps[1].migrate()
+    clock.advance(seconds=3)
+    taken = race(2, lambda place: claim(apps[place].engine, 1))
+    assert sorted(len(jobs) for jobs in taken) == [0, 1]
+    printed = apps[0].view(apps[0].get(job.id))
+    assert (printed["status"], printed["startedAt"]) == ("running", clock.now().isoformat())
+    assert printed["finishedAt"] is None
 
 
 @pytest.mark.covers("004-T02.b")

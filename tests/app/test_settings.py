@@ -98,6 +98,7 @@ def test_the_defaults_are_those_of_the_manual() -> None:
         "cancel",
     )
     assert (settings.cancel, settings.tenant_required) == ("any", False)
+    assert (settings.crash_message, settings.count_claims) == ("", False)
 
 
 def test_the_url_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +157,9 @@ def test_what_is_no_duration_is_refused_by_name(monkeypatch: pytest.MonkeyPatch,
         ("sweep", "often"),
         ("start", "last"),
         ("expired_jobs", "fail"),
+        ("crash_message", "a\0b"),
+        ("crash_message", "x" * 100_000),
+        ("count_claims", "perhaps"),
         ("cancel", "running"),
         ("tenant_required", "perhaps"),
         ("url", 7),
@@ -247,10 +251,12 @@ def test_a_worker_takes_its_plan_from_the_settings_and_its_arguments(store_url: 
     assert (plan.queues, plan.lease, plan.grace, plan.poll) == (("mail",), 45, 9, 2)
     assert (plan.concurrency, plan.name, plan.lanes, plan.fail_unknown) == (2, "w7", ("a",), True)
     assert (plan.sweep, plan.batch, plan.start_first, plan.end_expired) == (1, None, False, True)
+    assert (plan.crash_message, plan.count_claims) == ("", False)
     app.close()
-    app = App(store_url, sweep="5m", batch=25, start="first", expired_jobs="leave")
+    app = App(store_url, sweep="5m", batch=25, start="first", expired_jobs="leave", crash_message="x", count_claims=1)
     plan = app.worker().config
     assert (plan.sweep, plan.batch, plan.start_first, plan.end_expired) == (300, 25, True, False)
+    assert (plan.crash_message, plan.count_claims) == ("x", True)
     app.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support import stores
+from tests.support.marks import sql_stores
 from treadle import Context, Progress, Reason, Retry, Snooze, State, Task, Treadle
 from treadle.testing import FakeClock, assert_enqueued, run_until_idle
 
@@ -81,7 +81,6 @@ def test_jobs_that_jobs_enqueue_run_too(memory: Treadle) -> None:
     assert [job.result for job in run_until_idle(memory)] == [3, 2, 1, 0]
 
 
-@pytest.mark.covers("000-R06.a")
 def test_backoff_can_be_walked_through_with_the_clock(memory: Treadle, clock: FakeClock) -> None:
     def fail() -> None:
         raise RuntimeError("again")
@@ -96,7 +95,6 @@ def test_backoff_can_be_walked_through_with_the_clock(memory: Treadle, clock: Fa
     assert run_until_idle(memory)[0].state is State.FAILED
 
 
-@pytest.mark.covers("004-T08.a", "004-T08.b")
 def test_the_backoff_of_004_is_a_setting_of_the_same_function(memory: Treadle, clock: FakeClock) -> None:
     def fail() -> None:
         raise RuntimeError("again")
@@ -184,7 +182,7 @@ def test_a_job_cancelled_while_it_runs_ends_cancelled(memory: Treadle) -> None:
     assert [job.state for job in run_until_idle(memory)] == [State.CANCELLED]
 
 
-@pytest.mark.parametrize("engine_kind", stores.SQL, indirect=True)
+@sql_stores
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_handler_may_settle_in_its_own_transaction(app: Treadle, store_url: str, end: str) -> None:
     app.migrate()

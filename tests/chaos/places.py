@@ -19,7 +19,7 @@ from tests.support.dynamo_servers import dynamodb
 from tests.support.provision import Cluster, StopMode
 from treadle import State, Treadle
 from treadle.engines import connect
-from treadle.engines.dynamodb.items import Place, key_place
+from treadle.engines.dynamodb.items import ItemKey, unique_key
 from treadle.model import Scope
 
 ABSENCES: Sequence[Absence] = ("silent", "unavailable", "crowded")
@@ -246,24 +246,24 @@ class DynamoTable:
         faults = ", ".join(f"{n} {fault}" for fault, n in met.most_common() if fault)
         return f"{met.total()} requests, of which {faults or 'none met a fault'}"
 
-    def _items(self) -> dict[Place, dict[str, Any]]:
+    def _items(self) -> dict[ItemKey, dict[str, Any]]:
         """The whole table, with plain values, by key."""
-        found: dict[Place, dict[str, Any]] = {}
+        found: dict[ItemKey, dict[str, Any]] = {}
         start: Mapping[str, Any] = {}
         while True:
             reply = self._client.call("Scan", {"TableName": self._table, "ConsistentRead": True, **start})
             for item in reply["Items"]:
                 plain = {name: next(iter(value.values())) for name, value in item.items()}
-                found[Place(plain["PK"], plain["SK"])] = plain
+                found[ItemKey(plain["PK"], plain["SK"])] = plain
             if "LastEvaluatedKey" not in reply:
                 return found
             start = {"ExclusiveStartKey": reply["LastEvaluatedKey"]}
 
 
-def misplaced(items: Mapping[Place, Mapping[str, Any]]) -> Iterator[str]:
+def misplaced(items: Mapping[ItemKey, Mapping[str, Any]]) -> Iterator[str]:
     """What no single transaction may leave behind: a job in two places or in none, or a line or key of no such job."""
     homes = {sk: item for (pk, sk), item in items.items() if pk.startswith("id#")}
-    places = {id_: Place(home["job_pk"], home["job_sk"]) for id_, home in homes.items() if "job_pk" in home}
+    places = {id_: ItemKey(home["job_pk"], home["job_sk"]) for id_, home in homes.items() if "job_pk" in home}
     jobs = {id_: items.get(places[id_]) if id_ in places else home for id_, home in homes.items()}
     yield from (f"job {id_} is not where its id item says" for id_, job in jobs.items() if job is None)
     listed: Counter[tuple[str, str]] = Counter()
@@ -287,7 +287,7 @@ def misplaced(items: Mapping[Place, Mapping[str, Any]]) -> Iterator[str]:
         if state in (State.FAILED, State.CANCELLED) and listed[state.value, id_] != 1:
             yield f"job {id_} is {state} and listed {listed[state.value, id_]} times"
         if job and not state.final and job.get("key_scope") == Scope.ACTIVE:
-            held = items.get(key_place(job.get("tenant", "default"), job["job_type"], job["key"]))
+            held = items.get(unique_key(job.get("tenant", "default"), job["job_type"], job["key"]))
             if held is None or held["job"] != id_:
                 yield f"job {id_} does not hold its key, {held['job'] if held else 'nobody'} does"
 

@@ -3,6 +3,7 @@
 import getpass
 import re
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 
@@ -204,7 +205,7 @@ def test_schedules_are_listed_as_a_table_and_as_json(nightly):
     listed = nightly("schedules", "list", "--json").json["schedules"]
     assert [schedule["name"] for schedule in listed] == ["nightly", "often"]
     assert listed[0]["last_job"] == job
-    assert listed[0].keys() == set(Schedule._fields)
+    assert listed[0].keys() == {"id", *Schedule._fields}
     assert datetime.fromisoformat(listed[0]["next_at"]) > datetime.now(UTC)
 
 
@@ -347,14 +348,34 @@ def test_a_run_that_would_overlap_is_refused_and_names_the_job(nightly):
     assert f"must not overlap, and job {first['id']} has not ended" in refused.err
 
 
-def test_where_the_command_line_may_not_enqueue_it_makes_no_schedule_either(nightly, monkeypatch):
+def test_where_the_command_line_may_not_enqueue_it_runs_no_schedule_now_but_makes_and_changes_them(
+    nightly, monkeypatch
+):
     monkeypatch.setenv("TREADLE_ENQUEUE_ALLOW", "[]")
-    for words in (("create", "b", *GREET, "--every", "1m"), ("run", "nightly"), ("update", "nightly", *GREET)):
-        answer = nightly("schedules", *words)
+    for words in (("enqueue", "greet", '{"name": "Ada"}'), ("schedules", "run", "nightly")):
+        answer = nightly(*words)
         assert (answer.code, answer.out) == (1, "")
         assert "enqueue_allow" in answer.err
-    assert nightly("schedules", "update", "nightly", "--every", "1h").code == 0
+    assert nightly("jobs", "list").out == "no jobs\n"
+    assert nightly("schedules", "create", "b", *GREET, "--every", "1m").code == 0
+    assert nightly("schedules", "update", "nightly", *GREET, "--every", "1h").code == 0
     assert nightly("schedules", "disable", "nightly").code == 0
+
+
+def test_a_schedule_is_found_by_its_id_too(ready):
+    made = [ready(*CREATE, "nightly", *GREET, "--every", "1m", "--tenant", name, "--json").json for name in ("a", "b")]
+    ids = [answer["schedule"]["id"] for answer in made]
+    assert len({*ids, str(UUID(ids[0]))}) == 2
+    assert ready("schedules", "update", ids[1].upper(), "--every", "2m", "--json").json["schedule"]["tenant"] == "b"
+    assert ready("schedules", "disable", ids[1]).code == 0
+    assert ready("schedules", "preview", ids[1], "-n", "1", "--json").json["tenant"] == "b"
+    assert ready("schedules", "enable", ids[1]).code == 0
+    assert ready("schedules", "run", ids[1], "--json").json["job"]["tenant"] == "b"
+    [changed] = [one for one in ready("schedules", "list", "--json").json["schedules"] if one["tenant"] == "b"]
+    assert (changed["every"], changed["enabled"], changed["id"]) == (120.0, True, ids[1])
+    assert ready("schedules", "delete", ids[1]).code == 0
+    assert [one["id"] for one in ready("schedules", "list", "--json").json["schedules"]] == ids[:1]
+    assert ready("schedules", "delete", ids[1]).code == 1
 
 
 # -------------------------------------------------------------------------------------------- previewing

@@ -106,6 +106,14 @@ def test_a_success_takes_its_result_and_forgets_earlier_errors():
     assert change.after.finished_at == NOW
 
 
+def test_an_end_is_never_before_its_start():
+    ahead = NOW + timedelta(seconds=5)
+    late, early = held(started_at=ahead), held(started_at=BEFORE)
+
+    assert lifecycle.settle(late, Succeeded(), NOW).after.finished_at == ahead
+    assert lifecycle.settle(early, Succeeded(), NOW).after.finished_at == NOW
+
+
 def test_a_failure_is_due_after_the_backoff_of_its_row():
     retry = Retry(max_attempts=9, base=10, cap=None, jitter=4)
 
@@ -199,6 +207,27 @@ def test_a_crash_is_free_unless_a_suspect_had_started(fields, state, failures):
     assert (change.after.state, change.after.failures) == (state, failures)
     assert change.after.crashes == job.crashes + 1
     assert change.after.reason is {State.FAILED: Reason.CRASHED, State.CANCELLED: Reason.BY_REQUEST}.get(state)
+
+
+@pytest.mark.parametrize("begun", [None, NOW], ids=["claimed", "started"])
+@pytest.mark.parametrize(
+    ("fields", "state", "failures"),
+    [
+        ({}, State.PENDING, 1),
+        ({"crashes": 1}, State.PENDING, 1),
+        ({"failures": 3}, State.PENDING, 4),
+        ({"failures": 4}, State.FAILED, 5),
+        ({"retry": Retry(max_attempts=1)}, State.FAILED, 1),
+        ({"cancel_requested": True, "failures": 4}, State.CANCELLED, 5),
+    ],
+    ids=lambda given: ",".join(given) if isinstance(given, dict) else str(given),
+)
+def test_where_claims_count_every_lost_one_is_an_attempt(begun, fields, state, failures):
+    job = held(**fields, started_at=begun)
+
+    change = lifecycle.crash(job, NOW, actor="reaper", count_claims=True)
+
+    assert (change.after.state, change.after.failures, change.after.crashes) == (state, failures, job.crashes + 1)
 
 
 def test_a_crash_is_the_reapers_write_and_takes_the_token_away():

@@ -7,7 +7,8 @@ KEPT = {"keep_succeeded": "forever", "keep_cancelled": "forever", "keep_failed":
 CHAT_SERVER = Profile(  # 000
     settings={
         "lease": "30m", "sweep": "5m", "poll": 5, "concurrency": 1, "batch": 1, "unknown_tasks": "fail",
-        "start": "first", "tenant_required": True, "schedules": False, **KEPT,
+        "start": "first", "tenant_required": True, "schedules": False, "audit": "everything", "count_claims": True,
+        "crash_message": "Job timed out (stale claim)", **KEPT,
     },
     task={"retry": Retry(max_attempts=4, base=30, cap=900, jitter=0)},
     states={"claimed": "claimed", "succeeded": "complete", "cancelled": "failed"},
@@ -70,7 +71,7 @@ COMPANION = Profile(  # 003
 TENANT_SYSTEM = Profile(  # 004
     settings={
         "lease": "5m", "sweep": "1m", "poll": 5, "concurrency": 1, "batch": 10, "unknown_tasks": "leave",
-        "tenant_required": True, **KEPT,
+        "tenant_required": True, "audit": "everything", **KEPT,
     },
     task={"retry": Retry(max_attempts=4, base=10, cap=None, jitter=0)},
     states={"pending": "queued", "cancelled": "failed"},
@@ -78,7 +79,7 @@ TENANT_SYSTEM = Profile(  # 004
         "id": "id", "tenant_id": "tenant", "status": "state", "job_type": "task", "priority": "priority",
         "input": "payload", "output": "result", "error": {"message": "error_text", "attemptedAt": "error_at"},
         "costCents": "cost_cents", "retryCount": "retries", "maxRetries": "max_retries", "nextRetryAt": "retry_at",
-        "startedAt": "started_at", "finishedAt": "finished_at", "createdAt": "created_at",
+        "startedAt": "claimed_at", "finishedAt": "finished_at", "createdAt": "created_at",
     },
     empty={},
 )  # fmt: skip

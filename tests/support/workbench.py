@@ -15,11 +15,12 @@ from tests.support import processes
 from treadle import Job, State, Treadle
 from treadle.engines.contract import Engine
 from treadle.errors import EngineUnavailable
+from treadle.worker.maintenance.pruning import Pruning
+from treadle.worker.maintenance.sealing import Sealing
 from treadle.worker.worker import Worker
 
 T = TypeVar("T")
 
-any_engine = pytest.mark.parametrize("engine_kind", ["sqlite"])
 """Marks a test of what a worker does by itself, with handlers, slots and threads: the quickest engine is enough."""
 
 PATIENCE = 30.0  # seconds after which what should happen will not: the machine may be busy, the test is not
@@ -173,6 +174,26 @@ def watched(app: Treadle) -> Watched:
     """The app's engine, watched from now on."""
     app._store.engine = engine = Watched(app.engine)  # type: ignore[misc, assignment]
     return engine
+
+
+def idle_waits(app: Treadle, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[list[float], Watched]:
+    """How long a worker with nothing to do waits before it looks again, and the engine that it asked.
+
+    Its seldom chores are put off, because each of them would cut a wait short.
+    """
+    for chores, name in ((Pruning, "first"), (Pruning, "first_forget"), (Sealing, "first")):
+        monkeypatch.setattr(chores, name, lambda *_: 3600.0)
+    engine, waits = watched(app), []
+
+    def wait(queues: Any, timeout: float, interrupt: threading.Event) -> bool:
+        waits.append(timeout)
+        interrupt.wait(60)
+        return False
+
+    engine.wait = wait  # type: ignore[method-assign]
+    with working(app, **options):
+        until(lambda: waits, "an idle worker")
+    return waits, engine
 
 
 def all_in(app: Treadle, state: State) -> list[Job]:

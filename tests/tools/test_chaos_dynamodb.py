@@ -7,26 +7,26 @@ import pytest
 
 from tests.chaos.gate import Layer
 from tests.chaos.places import misplaced
-from treadle.engines.dynamodb.items import Place
+from treadle.engines.dynamodb.items import ItemKey
 
-DUE = Place("job", "scheduled#2026-01-01T00:00:00.000000Z#a")
-KEY = Place("key#default#greet#k", "key")
+DUE = ItemKey("job", "scheduled#2026-01-01T00:00:00.000000Z#a")
+KEY = ItemKey("key#default#greet#k", "key")
 WHOLE = {
-    Place("id#00", "a"): {"job_pk": DUE.pk, "job_sk": DUE.sk},
+    ItemKey("id#00", "a"): {"job_pk": DUE.pk, "job_sk": DUE.sk},
     DUE: {"status": "pending", "job_type": "greet", "key": "k", "key_scope": "active"},
     KEY: {"job": "a", "scope": "active"},
-    Place("id#00", "b"): {"status": "failed"},
-    Place("failed#00", "2026-01-01T00:00:00.000000Z#b"): {},
+    ItemKey("id#00", "b"): {"status": "failed"},
+    ItemKey("failed#00", "2026-01-01T00:00:00.000000Z#b"): {},
 }
 BROKEN = {
     "a due item that is gone": {DUE: None},
-    "a due item too many": {Place("job", f"{DUE.sk[:-1]}b"): {"status": "pending", "job_type": "greet"}},
+    "a due item too many": {ItemKey("job", f"{DUE.sk[:-1]}b"): {"status": "pending", "job_type": "greet"}},
     "a key that nobody holds": {KEY: None},
     "a key that another holds": {KEY: {"job": "b", "scope": "active"}},
-    "a key of a job that has ended": {Place("key#default#greet#l", "key"): {"job": "b", "scope": "active"}},
-    "a failed job that is not listed": {Place("failed#00", "2026-01-01T00:00:00.000000Z#b"): None},
-    "a failed job that is listed twice": {Place("failed#00", "2026-01-02T00:00:00.000000Z#b"): {}},
-    "a cancelled job that is not": {Place("cancelled#00", "2026-01-01T00:00:00.000000Z#b"): {}},
+    "a key of a job that has ended": {ItemKey("key#default#greet#l", "key"): {"job": "b", "scope": "active"}},
+    "a failed job that is not listed": {ItemKey("failed#00", "2026-01-01T00:00:00.000000Z#b"): None},
+    "a failed job that is listed twice": {ItemKey("failed#00", "2026-01-02T00:00:00.000000Z#b"): {}},
+    "a cancelled job that is not": {ItemKey("cancelled#00", "2026-01-01T00:00:00.000000Z#b"): {}},
 }
 
 

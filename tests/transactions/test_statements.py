@@ -8,47 +8,51 @@ import pytest
 
 from tests.support.making import a_job
 from treadle.engines import connect
-from treadle.engines.postgres import scripts as postgres
+from treadle.engines.postgres import enqueue as postgres_enqueue
+from treadle.engines.postgres import settle as postgres_settle
 from treadle.engines.scripts import Script
-from treadle.engines.sqlite import scripts as sqlite
+from treadle.engines.sqlite import enqueue, keys, settle
 from treadle.model import Change, Job, Scope, State, lifecycle
 from treadle.model.lifecycle import Succeeded
 from treadle.transactions.joined import POSTGRES, SQLITE, formatted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-FRAGMENTS = {"FENCE", "JOB", "SETTLED"}  # parts of statements
+FRAGMENTS = {"EVENT", "FENCE", "IDS", "JOB", "LOCK_TIMEOUT", "SETTLED", "SETTLE_COMMENTED"}  # parts of statements
 STORES = pytest.mark.parametrize(
-    ("scripts", "placeholder"), [(postgres, "$1"), (sqlite, "?")], ids=["postgres", "sqlite"]
+    ("scripts", "placeholder"),
+    [((postgres_enqueue, postgres_settle), "$1"), ((enqueue, keys, settle), "?")],
+    ids=["postgres", "sqlite"],
 )
 
 
-def statements(scripts: ModuleType) -> dict[str, str]:
-    """Every statement of a module, by name."""
+def statements(scripts: tuple[ModuleType, ...]) -> dict[str, str]:
+    """Every statement of these modules, by name."""
     return {
         name: value
-        for name, value in vars(scripts).items()
+        for module in scripts
+        for name, value in vars(module).items()
         if name.isupper() and not name.startswith("_") and isinstance(value, str) and name not in FRAGMENTS
     }
 
 
 @STORES
-def test_every_statement_has_its_placeholder_exactly_once(scripts: ModuleType, placeholder: str) -> None:
+def test_every_statement_has_its_placeholder_exactly_once(scripts: tuple[ModuleType, ...], placeholder: str) -> None:
     found = statements(scripts)
     assert len(found) > 10
     assert {name: sql.count(placeholder) for name, sql in found.items()} == dict.fromkeys(found, 1)
 
 
 @STORES
-def test_no_statement_holds_another_drivers_placeholder(scripts: ModuleType, placeholder: str) -> None:
+def test_no_statement_holds_another_drivers_placeholder(scripts: tuple[ModuleType, ...], placeholder: str) -> None:
     strange = {"$1", "?", "%s", "%("} - {placeholder}
     assert [name for name, sql in statements(scripts).items() if any(mark in sql for mark in strange)] == []
 
 
 @STORES
 def test_a_statement_for_a_driver_of_formats_holds_nothing_else_to_fill_in(
-    scripts: ModuleType, placeholder: str
+    scripts: tuple[ModuleType, ...], placeholder: str
 ) -> None:
-    store = POSTGRES if scripts is postgres else SQLITE
+    store = POSTGRES if placeholder == "$1" else SQLITE
     for sql in [*statements(scripts).values(), f"select {placeholder} like '10%' and '%s' <> '%(x)s'"]:
         assert formatted(sql, store) % "VALUE" == sql.replace(placeholder, "VALUE")
 
@@ -90,6 +94,8 @@ def _asked(script: Script[object], job: Job) -> list[str]:
             rows = [(job.id, job.id)] if "keys k" in sql else []
             if "insert into" in sql and "created_at" in sql:
                 rows = [(job.id, job.created_at, job.due_at, None)]  # as if it were new
+            if "returning id, revision" in sql:
+                rows = [(job.id, 1)]  # as if it were written
             sql, text = script.send([file] if here else rows)
     except StopIteration:
         return asked

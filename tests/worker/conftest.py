@@ -8,13 +8,13 @@ import pytest
 
 from tests.support.workbench import Process
 from treadle import Treadle
-from treadle.engines.postgres import listener
+from treadle.engines.postgres import notify
 
 
 @pytest.fixture(autouse=True)
 def _quick_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener looks a little more often whether it should stop: closing an app must not be half of a test's time."""
-    monkeypatch.setattr(listener, "GLANCE", 0.02)
+    monkeypatch.setattr(notify, "STOP_INTERVAL", 0.02)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.support import provision
 from tests.support.provision import Cluster
 from tests.support.workbench import all_in, ended, until, working
 from treadle import Context, State, Treadle
-from treadle.engines.postgres import engine
+from treadle.engines.postgres.connection import Connections
 from treadle.worker import loop
 
 LEASE = 10.0  # longer than a server takes to come back: no lease runs out, so each job runs once
@@ -26,10 +26,10 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def engine_kind() -> str:
+@pytest.fixture(params=["postgres"])
+def engine_kind(request: pytest.FixtureRequest) -> str:
     """Only this engine: a file is always there."""
-    return "postgres"
+    return request.param
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def store_url(cluster: Cluster) -> str:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No call waits for the server on its own account: the worker has to."""
-    monkeypatch.setattr(engine, "PERSISTENCE", 0.1)
+    monkeypatch.setattr(Connections, "retry_for", 0.1)
 
 
 def counting(app: Treadle, runs: Counter[int]) -> None:

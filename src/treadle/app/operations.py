@@ -17,7 +17,7 @@ from treadle.engines.values import JobFilter, Page
 from treadle.errors import InvalidJob, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, EventKind, Job, State, check_name, clean, lifecycle
 from treadle.model.clock import Duration, seconds
-from treadle.model.records import ANY, Gate, Pause, WorkerInfo
+from treadle.model.records import ANY, Gate, Pause, PauseOwner, WorkerInfo
 from treadle.model.why import Obstacle, why
 
 if TYPE_CHECKING:
@@ -184,9 +184,11 @@ class Operations:
         scope = self._scope(tenant, queue, task, everything)
         longest = seconds(timeout, "timeout")
         for _ in range(PAUSE_TRIES):
-            now = self.engine.now()
+            now, there = self.engine.now(), self._found(scope)
+            if there is not None and not there.over(now):
+                self._check_owner(there)
             wanted = scope.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now))
-            pause = put(self.engine, wanted, self._found(scope), Act(EventKind.PAUSED, now, actor, reason))
+            pause = put(self.engine, wanted, there, Act(EventKind.PAUSED, now, actor, reason))
             if pause is not None:
                 if wait:
                     self._drained(scope, longest)
@@ -203,7 +205,10 @@ class Operations:
         reason: str = "",
         actor: str = "api",
     ) -> Pause:
-        """Lift the pause of exactly this scope; NotPossible if there is none."""
+        """Lift the pause of exactly this scope; NotPossible if there is none.
+
+        A tenant lifts only what it has paused itself (`Pause.owner`).
+        """
         check_name("actor", actor)
         scope = self._scope(tenant, queue, task, everything)
         for _ in range(PAUSE_TRIES):
@@ -211,6 +216,7 @@ class Operations:
             if pause is None:
                 there = "; ".join(one.scope for one in self.pauses()) or "nothing"
                 raise NotPossible(f"{scope.scope} is not paused by itself; paused: {there}")
+            self._check_owner(pause)
             if remove(self.engine, pause, Act(EventKind.RESUMED, self.engine.now(), actor, reason)):
                 return pause
         raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
@@ -232,7 +238,14 @@ class Operations:
             raise InvalidJob("everything", f"is more than {', '.join(part)}: leave out one of them")
         if not everything and not named:  # a name that got lost must not stop them all
             raise InvalidJob("everything", "nothing is named: give tenant, queue or task, or everything=True")
-        return Pause().evolve(**named)
+        owner = PauseOwner.OPERATOR if self._store.tenant is None else PauseOwner.TENANT
+        return Pause(owner=owner).evolve(**named)
+
+    def _check_owner(self, pause: Pause) -> None:
+        """Refuse a tenant that would change what the operators, or a budget, have paused."""
+        if self._store.tenant is not None and pause.owner is not PauseOwner.TENANT:
+            by = "because its budget is spent" if pause.owner is PauseOwner.BUDGET else "by the operators"
+            raise NotPossible(f"{pause.scope} was paused {by}; only they can change or lift it")
 
     def _found(self, scope: Pause) -> Pause | None:
         return next((pause for pause in self.engine.records(Pause) if pause[:3] == scope[:3]), None)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
 
-from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -22,7 +22,7 @@ from pydantic_settings import (
 
 from treadle.engines.values import Retention
 from treadle.errors import ConfigError
-from treadle.model import State
+from treadle.model import MESSAGE_CAP, State, clean
 from treadle.model.clock import Duration, seconds
 
 TOML = Path("treadle.toml")
@@ -45,8 +45,15 @@ def _age(value: Duration | None, info: ValidationInfo) -> float | None:
         raise ValueError(f"{error}, or 'forever'") from None
 
 
+def _message(value: str) -> str:
+    if clean(value, MESSAGE_CAP) != value:
+        raise ValueError(f"must be plain text of at most {MESSAGE_CAP:,} characters, without NUL")
+    return value
+
+
 Seconds = Annotated[float, BeforeValidator(_duration)]
 Age = Annotated[float | None, BeforeValidator(_age)]
+Message = Annotated[str, AfterValidator(_message)]
 Ended = Literal[State.SUCCEEDED, State.FAILED, State.CANCELLED]
 
 
@@ -84,6 +91,8 @@ class Settings(BaseSettings):
     start: Literal["with_next_write", "first"] = "with_next_write"
     unknown_tasks: Literal["leave", "fail"] = "leave"
     expired_jobs: Literal["cancel", "leave"] = "cancel"
+    crash_message: Message = ""
+    count_claims: bool = False
     cancel: Literal["any", "pending"] = "any"
     tenant_required: bool = False
     enqueue_allow: list[Literal["cli"]] = ["cli"]

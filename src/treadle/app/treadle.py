@@ -207,12 +207,17 @@ class Treadle(Operations):
     def recover(self, *, message: str | None = None, actor: str = "api") -> int:
         """Requeue or end every job whose lease has run out; workers do this by themselves. How many it was.
 
-        `message` is kept as the error, instead of our own words. A job that is locked is left for the next time.
+        `message` is kept as the error, instead of the setting crash_message or our own words. A job that is locked is
+        left for the next time.
         """
         from treadle.worker.maintenance.recovery import recover_leases  # noqa: PLC0415 - a process that only enqueues does not need it
 
         check_name("actor", actor)
-        return recover_leases(self.engine, actor=actor, message=note(message or ""), logger=self.logger)
+        settings = self.settings
+        text = note(settings.crash_message if message is None else message)
+        return recover_leases(
+            self.engine, actor=actor, message=text, count_claims=settings.count_claims, logger=self.logger
+        )
 
     def prune(self) -> int:
         """Delete finished jobs and audit events older than their retention, as workers do by themselves.

@@ -49,7 +49,7 @@ def report_view(report: AuditReport) -> dict[str, Any]:
 
 
 def schedule_view(schedule: Schedule) -> dict[str, Any]:
-    return {**record_view(schedule), "declared": schedule.declared is not None}
+    return {"id": schedule.id, **record_view(schedule), "declared": schedule.declared is not None}
 
 
 def tick_view(tick: "Tick") -> dict[str, str]:

@@ -35,6 +35,8 @@ def worker_config(settings: "Settings", given: Mapping[str, Any]) -> WorkerConfi
         sweep=_span("sweep", settings.sweep, least=0.05),
         fail_unknown=settings.unknown_tasks == "fail",
         end_expired=settings.expired_jobs == "cancel",
+        crash_message=settings.crash_message,
+        count_claims=settings.count_claims,
         start_first=settings.start == "first",
         keep=settings.keep,
         keep_events=settings.keep_events,

@@ -57,7 +57,7 @@ def ready(app: Treadle) -> Treadle:
 
 
 def check_open(app: Treadle) -> None:
-    """NotPossible if no job may come from the command line."""
+    """NotPossible if the command line may not enqueue. Schedules are another matter: it may make and change them."""
     if "cli" not in app.settings.enqueue_allow:
         raise NotPossible("enqueueing from the command line is closed: the setting enqueue_allow leaves out cli")
 

@@ -26,7 +26,7 @@ NARROW = 110  # cells: in a terminal with fewer the error goes below its job, an
 NARROW_COLUMNS = ("id", "state", "task", "tries", "when")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
-OfTask = Annotated[str | None, typer.Option("--task", help="Only of this task.")]
+OfTask = Annotated[str | None, typer.Option("--task", "--type", "--job-type", help="Only of this task.")]
 OfQueue = Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")]
 Why = Annotated[str, typer.Option("--reason", help="Why, for the job's history.", show_default=False)]
 

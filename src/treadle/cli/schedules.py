@@ -16,6 +16,7 @@ from treadle.cli.jobs import NARROW, actor
 from treadle.cli.reading import payload_from, truth_from
 from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, span, table, width
 from treadle.errors import ConfigError, KeyTaken, NotPossible, ScheduleNotFound
+from treadle.model import UUID
 from treadle.model.clock import seconds
 from treadle.model.records import Misfire, Overlap, Schedule
 from treadle.schedules.cron import Cron, Every, time_zone
@@ -25,7 +26,7 @@ NARROW_COLUMNS = ("name", "when", "state", "last", "next")
 SPANS = ("every", "timeout", "misfire_age", "jitter")
 OURS = "default"  # the tenant of those who have none
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name, or its id.", show_default=False)]
 Tenant = Annotated[str | None, typer.Option("--tenant", help="Whose schedule it is; default if left out.")]
 Task = Annotated[str | None, typer.Option("--task", "--job-type", metavar="TASK", help="The task of its jobs.")]
 CronOption = Annotated[str | None, typer.Option("--cron", metavar="EXPR", help="Five fields, or @daily.")]
@@ -124,7 +125,6 @@ def create(
         misfire_age=misfire_age, overlap=overlap, jitter=jitter, for_each=for_each,
     )  # fmt: skip
     with closing(find_store(app, url) if unchecked else find_app(app, url)) as store:
-        check_open(store)
         schedule = store.schedules.create(
             name or name_option or "", task, said.pop("payload", None),
             tenant=tenant, checked=not unchecked, actor=actor(), reason=reason, **said,
@@ -172,12 +172,8 @@ def update(
         raise ConfigError(f'nothing to change; say what, such as treadle schedules update {name} --cron "0 3 * * *"')
     other_jobs = bool({"task", "payload", "for_each"} & said.keys())
     find = find_app if other_jobs and not unchecked else find_ready_store
-    with opened(find, app, url, name, tenant) as store:
-        if other_jobs:
-            check_open(store)
-        schedule = store.schedules.update(
-            name, tenant=tenant, checked=not unchecked, actor=actor(), reason=reason, **said
-        )
+    with opened(find, app, url, name, tenant) as (store, which):
+        schedule = store.schedules.update(**which, checked=not unchecked, actor=actor(), reason=reason, **said)
         _tell(store, schedule, f"changed: {_plan(schedule)}", as_json)
 
 
@@ -190,8 +186,8 @@ def enable(
     as_json: options.Json = False,
 ) -> None:
     """Let a schedule make jobs again, from now on: what was missed stays missed."""
-    with opened(find_ready_store, app, url, name, tenant) as store:
-        schedule = store.schedules.enable(name, tenant=tenant, actor=actor(), reason=reason)
+    with opened(find_ready_store, app, url, name, tenant) as (store, which):
+        schedule = store.schedules.enable(**which, actor=actor(), reason=reason)
         _tell(store, schedule, f"is on: {_plan(schedule)}", as_json)
 
 
@@ -204,8 +200,8 @@ def disable(
     as_json: options.Json = False,
 ) -> None:
     """Let a schedule make no more jobs until it is enabled; those it has made stay."""
-    with opened(find_ready_store, app, url, name, tenant) as store:
-        schedule = store.schedules.disable(name, tenant=tenant, actor=actor(), reason=reason)
+    with opened(find_ready_store, app, url, name, tenant) as (store, which):
+        schedule = store.schedules.disable(**which, actor=actor(), reason=reason)
         _tell(store, schedule, "is off: it makes no more jobs", as_json)
 
 
@@ -218,9 +214,9 @@ def delete(
     as_json: options.Json = False,
 ) -> None:
     """Remove a schedule; the jobs it has made stay."""
-    with opened(find_ready_store, app, url, name, tenant) as store:
-        schedule = store.schedules.get(name, tenant=tenant)
-        store.schedules.delete(name, tenant=tenant, actor=actor(), reason=reason)
+    with opened(find_ready_store, app, url, name, tenant) as (store, which):
+        schedule = store.schedules.get(**which)
+        store.schedules.delete(**which, actor=actor(), reason=reason)
     back = "; but code declares it, so the next worker brings it back: disable it instead" if schedule.declared else ""
     if as_json:
         document({"schedule": schedule_view(schedule)})
@@ -237,10 +233,10 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Make a job of a schedule now, beside its own runs, whether it is on or off."""
-    with opened(find_ready_store, app, url, name, tenant) as store:
+    with opened(find_ready_store, app, url, name, tenant) as (store, which):
         check_open(store)
         try:
-            job = store.schedules.run(name, tenant=tenant, actor=actor(), reason=reason)
+            job = store.schedules.run(**which, actor=actor(), reason=reason)
         except KeyTaken as error:
             raise NotPossible(
                 f"the runs of schedule {name!r} must not overlap, and job {error.holder} has not ended; "
@@ -255,11 +251,11 @@ def run(
 @contextmanager
 def opened(
     find: Callable[[str | None, str | None], Treadle], app: str | None, url: str | None, name: str, tenant: str | None
-) -> Iterator[Treadle]:
-    """The store; if the schedule is another tenant's, the error says whose."""
+) -> Iterator[tuple[Treadle, dict[str, Any]]]:
+    """The store, and name and tenant of the schedule; if it is another tenant's, the error says whose."""
     with closing(find(app, url)) as store:
         try:
-            yield store
+            yield store, _meant(store, name, tenant)
         except ScheduleNotFound:
             owners = [schedule.tenant for schedule in store.schedules.list() if schedule.name == name]
             if not owners:
@@ -267,6 +263,15 @@ def opened(
             raise NotPossible(
                 f"tenant {tenant or OURS} has no schedule {name!r}, but tenant {owners[0]} has: --tenant {owners[0]}"
             ) from None
+
+
+def _meant(store: Treadle, name: str, tenant: str | None) -> dict[str, Any]:
+    """Name and tenant of the schedule that is called so, or has this id."""
+    if UUID.fullmatch(name.lower()):
+        for schedule in store.schedules.list(tenant=tenant):
+            if schedule.id == name.lower():
+                return {"name": schedule.name, "tenant": schedule.tenant}
+    return {"name": name, "tenant": tenant}
 
 
 def _said(**given: Any) -> dict[str, Any]:

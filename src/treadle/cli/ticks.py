@@ -64,9 +64,9 @@ def preview_ticks(
 def _preview_schedule(
     name: str, app: str | None, url: str | None, tenant: str | None, after: datetime | None, n: int, as_json: bool
 ) -> None:
-    with opened(find_ready_store, app, url, name, tenant) as store:
-        schedule = store.schedules.get(name, tenant=tenant)
-        ticks = store.schedules.preview(name, n, after=after, tenant=schedule.tenant)
+    with opened(find_ready_store, app, url, name, tenant) as (store, which):
+        schedule = store.schedules.get(**which)
+        ticks = store.schedules.preview(**which, n=n, after=after)
     fields = ("name", "tenant", "enabled", "cron", "every", "timezone", "jitter")
     _show({field: getattr(schedule, field) for field in fields}, _law(schedule.cron), ticks, as_json)
     if not as_json:

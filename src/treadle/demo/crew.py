@@ -53,12 +53,12 @@ class Crew:
         lines = (self._folder / f"{name}.log").read_text("utf-8", errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
 
-    def stop(self, patience: float) -> None:
+    def stop(self, timeout: float) -> None:
         """Ask all to stop, and make them after `patience` seconds."""
         living = [one for one in self.processes.values() if one.poll() is None]
         for process in living:
             process.terminate()
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         for process in living:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))

@@ -53,7 +53,7 @@ class Silence:
         pass
 
 
-class Lines(Silence):
+class PlainLines(Silence):
     """For pipes and log files: a line when something happens, and every two seconds how far it is."""
 
     def __init__(self, console: Console) -> None:
@@ -107,9 +107,9 @@ class Picture:
 def _header(moment: Moment) -> Text:
     waiting = [job for job in moment.jobs if job.state is State.PENDING]
     retrying = sum(job.failures > 0 for job in waiting)
-    said = f"   {len(moment.jobs)} jobs, one SQLite file   "
+    title = f"   {len(moment.jobs)} jobs, one SQLite file   "
     now = f"{len(waiting)} waiting" + (f", {retrying} to be retried" if retrying else "")
-    return Text.assemble(("treadle demo", "bold"), said, (now, "cyan"), (f"   {moment.seconds:.1f} s", "dim"))
+    return Text.assemble(("treadle demo", "bold"), title, (now, "cyan"), (f"   {moment.seconds:.1f} s", "dim"))
 
 
 def _bars(moment: Moment) -> Table:
@@ -263,7 +263,7 @@ def demo(
 ) -> None:
     """Watch 300 jobs and three workers, one of which is killed: about ten seconds, nothing to set up."""
     out = console()
-    show = Silence() if as_json else Picture(out) if out.is_terminal else Lines(out)
+    show = Silence() if as_json else Picture(out) if out.is_terminal else PlainLines(out)
     try:
         with show:
             report = run(show, keep=keep)

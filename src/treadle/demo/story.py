@@ -130,7 +130,7 @@ def run(show: Show, *, keep: bool = False) -> Report:
         try:
             return Play(app, crew, show).run(keep)
         finally:
-            crew.stop(patience=0.0)
+            crew.stop(timeout=0.0)
             app.close()
 
 
@@ -162,7 +162,7 @@ class Play:
             moment = self._look()
         missing = [f"{name} ended by itself: {self.crew.words(name)}" for name in self.crew.missing()]
         self._tell("every job has ended" if moment.done() else next(iter(missing), "that took too long"))
-        self.crew.stop(patience=5.0)
+        self.crew.stop(timeout=5.0)
         return self._report(self._look(), missing, keep)
 
     def _tell(self, text: str) -> None:
@@ -290,15 +290,15 @@ def problems(expected: Mapping[str, Ending], jobs: Sequence[Job]) -> list[str]:
     """What differs between the jobs that were stored and those in the store at the end; empty when all is well."""
     found = {job.id: job for job in jobs}
     lost = [id for id in expected if id not in found]
-    strangers = [id for id in found if id not in expected]
+    unknown = [id for id in found if id not in expected]
     wrong = [
         f"job {id} ({found[id].task}) should have ended {wanted} but is {ending(found[id])}"
         for id, wanted in expected.items()
         if id in found and ending(found[id]) != wanted
     ]
-    said = [f"{len(lost)} jobs are lost: {', '.join(lost[:3])}"] if lost else []
-    said += [f"{len(strangers)} jobs appeared that nobody stored: {', '.join(strangers[:3])}"] if strangers else []
-    return said + wrong[:5] + ([f"and {len(wrong) - 5} more like that"] if len(wrong) > 5 else [])
+    problems_found = [f"{len(lost)} jobs are lost: {', '.join(lost[:3])}"] if lost else []
+    problems_found += [f"{len(unknown)} jobs appeared that nobody stored: {', '.join(unknown[:3])}"] if unknown else []
+    return problems_found + wrong[:5] + ([f"and {len(wrong) - 5} more like that"] if len(wrong) > 5 else [])
 
 
 def waits(jobs: Sequence[Job]) -> dict[str, float]:

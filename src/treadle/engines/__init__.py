@@ -59,7 +59,7 @@ def _postgres(
     prepare = ours.get("prepare", "off").lower()
     if prepare not in ("on", "off"):
         raise ConfigError(f"url: prepare={prepare!r} must be on or off")
-    return PostgresEngine(
+    return PostgresEngine.connect(
         libpq,
         schema_name=ours.get("schema", "treadle"),
         prepare=prepare == "on",

@@ -27,7 +27,7 @@ from threading import Event
 from typing import Protocol, TypeVar, runtime_checkable
 
 from treadle import model
-from treadle.engines.scripts import Script
+from treadle.engines.scripts import ItemScript, Script
 from treadle.engines.values import (
     Claim,
     Finding,
@@ -118,12 +118,14 @@ class JobStore(LeaseStore, Protocol):
         """
         ...
 
-    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
-        """The statements of `enqueue`, for the caller's own transaction."""
+    def enqueue_script(
+        self, jobs: Sequence[Job], *, now: datetime | None = None
+    ) -> Script[list[Receipt]] | ItemScript[list[Receipt]]:
+        """The statements or items of `enqueue`, for the caller's own transaction."""
         ...
 
-    def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
-        """The statements that write one change, for the caller's own transaction."""
+    def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict] | ItemScript[Verdict]:
+        """The statements or items that write one change, for the caller's own transaction."""
         ...
 
 

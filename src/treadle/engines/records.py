@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from treadle.engines.rows import Row, on_end_from, on_end_text
-from treadle.model.records import KEYS, Misfire, Overlap, Pause, Record, Schedule, Seal, WorkerInfo
+from treadle.model.records import KEYS, Misfire, Overlap, Pause, PauseOwner, Record, Schedule, Seal, WorkerInfo
 
 TIMES = frozenset(
     ("created_at", "updated_at", "next_at", "last_at", "at", "until", "started_at", "seen_at", "first_at",
@@ -14,7 +14,7 @@ TIMES = frozenset(
 )  # fmt: skip
 JSONS = frozenset(("payload", "queues", "lanes", "tasks"))
 FLAGS = frozenset(("enabled", "stopping"))
-WORDS: Mapping[str, Callable[[str], str]] = {"misfire": Misfire, "overlap": Overlap}
+WORDS: Mapping[str, Callable[[str], str]] = {"misfire": Misfire, "overlap": Overlap, "owner": PauseOwner}
 
 
 class Table(NamedTuple):

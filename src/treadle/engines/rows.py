@@ -158,16 +158,16 @@ def on_end_from(text: str | None) -> OnEnd | None:
     if text is None:
         return None
     try:
-        said = json.loads(text)
-        return OnEnd(**{name: _follow_up_from(said.get(name)) for name in OnEnd._fields})
+        fields = json.loads(text)
+        return OnEnd(**{name: _follow_up_from(fields.get(name)) for name in OnEnd._fields})
     except (ValueError, TypeError, AttributeError):
         return None
 
 
-def _follow_up_from(said: Any) -> FollowUp | None:
-    if not isinstance(said, dict):
+def _follow_up_from(fields: Any) -> FollowUp | None:
+    if not isinstance(fields, dict):
         return None
-    known = {name: value for name, value in said.items() if name in FollowUp._fields}
+    known = {name: value for name, value in fields.items() if name in FollowUp._fields}
     if "retry" in known:
         known["retry"] = Retry(*known["retry"])
     follow = FollowUp(**known)

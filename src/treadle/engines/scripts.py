@@ -1,15 +1,26 @@
-"""Statements for somebody else's transaction."""
+"""Our steps in somebody else's transaction."""
 
-from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-Script = Generator[tuple[str, str], list[tuple[Any, ...]], T]
-"""Statements for somebody else's transaction: yields (sql, its one text parameter), is sent the rows, returns T."""
+Rows = list[tuple[Any, ...]]
+Script = Generator[tuple[str, str], Rows, T]
+"""Statements for a transaction of SQL: yields (sql, its one text parameter), is sent the rows, returns T."""
 
 
-def drive(script: Script[T], execute: Callable[[str, str], list[tuple[Any, ...]]]) -> T:
+class Items(NamedTuple):
+    """Items that the caller's list for DynamoDB gets."""
+
+    new: Sequence[dict[str, Any]] = ()
+
+
+ItemScript = Generator[Items, Rows, T]
+"""Items for a transaction of DynamoDB: yields them, is sent all items of the list so far, one in a row, returns T."""
+
+
+def drive(script: Script[T], execute: Callable[[str, str], Rows]) -> T:
     """Run a script's statements one after the other; what it returns."""
     try:
         sql, text = next(script)
@@ -17,7 +28,3 @@ def drive(script: Script[T], execute: Callable[[str, str], list[tuple[Any, ...]]
             sql, text = script.send(execute(sql, text))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-
-
-ITEMS = "dynamodb items"
-"""The statement of a DynamoDB script: its parameter is a JSON array of items to add, its rows are all items so far."""

@@ -16,9 +16,11 @@ class Waiters:
         self._waiting: set[threading.Event] = set()
         self._thread = threading.local()
 
-    def wake(self) -> None:
-        """There may be something to claim."""
+    def wake(self, *, claimed: bool = False) -> None:
+        """There may be something to claim. With `claimed`, this thread's claim has already seen what was written."""
         self._writes += 1
+        if claimed:
+            self._thread.seen += 1
         for woken in tuple(self._waiting):
             woken.set()
 

@@ -105,9 +105,12 @@ def settle(job: Job, outcome: Outcome, now: datetime, *, noise: float = 0.0) -> 
             return _requeue(job, EventKind.RELEASED, now, actor)
 
 
-def crash(job: Job, now: datetime, *, actor: str, message: str = "") -> Change:
-    """The lease ran out. The first crash is free; a started suspect pays, so poison ends and neighbours do not pay."""
-    spent = 1 if job.suspect and job.started_at is not None else 0
+def crash(job: Job, now: datetime, *, actor: str, message: str = "", count_claims: bool = False) -> Change:
+    """The lease ran out. The first crash is free; a started suspect pays, so poison ends and neighbours do not pay.
+
+    With `count_claims` every claim is an attempt: whoever loses it has spent one.
+    """
+    spent = 1 if count_claims or (job.suspect and job.started_at is not None) else 0
     failures = job.failures + spent
     message = message or f"the lease of worker {job.worker} ran out on attempt {job.attempt}"
     error = JobError("Crashed", message, "", job.attempt, now.isoformat())
@@ -239,7 +242,8 @@ def _finish(
     **fields: Any,
 ) -> Change:
     revision = job.revision + 1
-    after = job.evolve(state=state, reason=reason, finished_at=now, lease_until=None, revision=revision, **fields)
+    end = max(now, job.started_at or now)  # a worker's clock may be ahead of the store's: no end is before its start
+    after = job.evolve(state=state, reason=reason, finished_at=end, lease_until=None, revision=revision, **fields)
     return _followed(Change(job, after, kind, Fence.HOLDER, now, actor, note))
 
 
@@ -262,18 +266,18 @@ def _unfollowed(change: Change, why: str) -> Change:
 
 def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
     """The job that tells another task how this one ended; made from it, so that a repeated write is the same one."""
-    told = {
+    facts = {
         "job_id": job.id,
         "task": job.task,
         "state": job.state.value,
         "reason": job.reason and job.reason.value,
         "error": job.error and job.error.message,
     }
-    wants = told if wanted.wants is None else wanted.wants
+    wants = facts if wanted.wants is None else wanted.wants
     return Job(
         derived_id(f"follow-up\x1f{job.id}\x1f{job.revision}", now),
         wanted.task,
-        json.dumps({name: told[name] for name in wants if name in told}, ensure_ascii=False),
+        json.dumps({name: facts[name] for name in wants if name in facts}, ensure_ascii=False),
         now,
         now,
         tenant=job.tenant,

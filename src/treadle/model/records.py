@@ -72,8 +72,21 @@ class Schedule(NamedTuple):
         return self._replace(**changes)
 
     @property
+    def id(self) -> str:
+        """A UUID for the schedule of this tenant and name, for ever the same; the audit trail knows it by that."""
+        return subject(self)
+
+    @property
     def retry(self) -> Retry:
         return Retry(self.max_attempts, self.retry_base, self.retry_cap, self.retry_jitter)
+
+
+class PauseOwner(StrEnum):
+    """Whose a pause is: who may change and lift it. Operators may lift any."""
+
+    OPERATOR = "operator"  # the app's
+    TENANT = "tenant"  # its tenant's own, by app.tenant(name)
+    BUDGET = "budget"  # a budget that is spent
 
 
 class Pause(NamedTuple):
@@ -87,9 +100,14 @@ class Pause(NamedTuple):
     at: datetime | None = None
     until: datetime | None = None
     revision: int = 0
+    owner: PauseOwner = PauseOwner.OPERATOR
 
     def evolve(self, **changes: Any) -> Self:
         return self._replace(**changes)
+
+    def over(self, now: datetime) -> bool:
+        """Whether it has ended by itself."""
+        return self.until is not None and self.until <= now
 
     @property
     def scope(self) -> str:

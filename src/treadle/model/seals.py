@@ -30,12 +30,12 @@ class Verified(NamedTuple):
 
 def digest(events: Iterable[Event]) -> str:
     """Over every word of every event, in order."""
-    said = sha256()
+    content = sha256()
     for event in events:
         at = event.at.astimezone(UTC).isoformat(timespec="microseconds")
         row = [event.job_id, event.revision, at, event.kind.value, event.actor, event.note, event.tenant]
-        said.update(json.dumps(row, ensure_ascii=True).encode() + b"\n")
-    return said.hexdigest()
+        content.update(json.dumps(row, ensure_ascii=True).encode() + b"\n")
+    return content.hexdigest()
 
 
 def sealing(events: Sequence[Event], last: Seal | None, now: datetime) -> tuple[Seal, list[Event]]:
@@ -64,8 +64,8 @@ def hash_of(seal: Seal) -> str:
     """Over all that a seal says, but for when its events were pruned."""
     times = (seal.first_at, seal.last_at, seal.sealed_at)
     moments = [moment.astimezone(UTC).isoformat(timespec="microseconds") for moment in times]
-    said = [seal.tenant, seal.number, seal.events, *moments, seal.digest, seal.previous]
-    return sha256(json.dumps(said, ensure_ascii=True).encode()).hexdigest()
+    content = [seal.tenant, seal.number, seal.events, *moments, seal.digest, seal.previous]
+    return sha256(json.dumps(content, ensure_ascii=True).encode()).hexdigest()
 
 
 def verify(

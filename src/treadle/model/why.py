@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from treadle.model import Job, Reason, State
-from treadle.model.records import ANY, Pause, WorkerInfo
+from treadle.model.records import ANY, Pause, PauseOwner, WorkerInfo
 
 BUDGET = "budget"
 """The actor of pauses that a spent budget has made."""
@@ -71,7 +71,7 @@ def _paused(pause: Pause, *, outside: bool) -> Obstacle:
     reason = f": {pause.reason}" if pause.reason else ""
     if outside and pause.tenant == ANY:
         return Obstacle("paused", f"paused for everybody{since}{until}")
-    if pause.actor == BUDGET:
+    if pause.owner is PauseOwner.BUDGET:
         return Obstacle("budget", f"the budget of {pause.scope} is spent{since}{until}{reason}")
     return Obstacle("paused", f"{pause.scope} is paused by {pause.actor}{since}{until}{reason}")
 

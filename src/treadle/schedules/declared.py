@@ -10,7 +10,7 @@ from treadle.edits import Act, AuditedRecords, put
 from treadle.errors import ConfigError, EngineUnavailable, TreadleError
 from treadle.model import EventKind, OnEnd
 from treadle.model.records import Schedule
-from treadle.schedules.for_each import RowStore, expansion
+from treadle.schedules.for_each import RowStore, row_handler
 from treadle.schedules.rules import EXPANSION, TIMING, check, fields_of, next_tick, restarted
 from treadle.tasks.definition import on_end
 from treadle.tasks.registry import TaskRegistry
@@ -77,7 +77,7 @@ class Declarations:
         if known is not None and getattr(known.handler, "rows", None) is not rows:
             raise ConfigError(f"for_each: {name!r} is registered twice; give one of them another name")
         if known is None:
-            handler = expansion(rows, self._encode_row, self._enqueuer)
+            handler = row_handler(rows, self._encode_row, self._enqueuer)
             self._tasks.add(self._tasks.make(f"{EXPANSION}{name}", handler, {}))
         return name
 

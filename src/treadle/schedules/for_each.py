@@ -30,7 +30,7 @@ class RowStore(Protocol):
     def store(self, jobs: list[Job]) -> list[Receipt]: ...
 
 
-def expansion(rows: Callable[..., Any], encode: Encode, enqueuer: RowStore) -> Callable[..., Any]:
+def row_handler(rows: Callable[..., Any], encode: Encode, enqueuer: RowStore) -> Callable[..., Any]:
     """The handler that stores a job for each row that `rows` yields; it may take the Context."""
     arguments = len(inspect.signature(rows).parameters)
     if arguments > 1:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from treadle.errors import InvalidJob
-from treadle.model import Job, OnEnd, Scope, checked
+from treadle.model import Job, OnEnd, Scope, check_name, checked
 from treadle.model.clock import Duration, seconds
 from treadle.model.retry import Retry
 
@@ -50,6 +50,7 @@ class Options(NamedTuple):
     key: str | None = None
     run_after: Duration | datetime | None = None
     expires_at: Duration | datetime | None = None
+    schedule: str | None = None
     id: str | None = None
     tx: Any = None
 
@@ -75,7 +76,10 @@ def blueprint(task: str, options: Options) -> Blueprint:
         "timeout": options.timeout,
         "key": options.key,
         "key_scope": _scope(options),
+        "schedule": options.schedule,
     }
+    if options.schedule is not None:
+        check_name("schedule", options.schedule)
     sample = Job(
         id=_ANY_ID if options.id is None else options.id,
         payload_json="null",

@@ -81,13 +81,15 @@ class Task(Generic[P, R]):
         expires_at: Duration | datetime | None = None,
         key: str | None = None,
         unique: Unique | str | None = None,
+        schedule: str | None = None,
         id: str | None = None,
         tx: Any = None,
     ) -> "Task[P, R]":
         """The same task with other options for the jobs it enqueues.
 
         `run_after` and `expires_at` take a moment (a datetime with a zone) or a time from now ("5m"). With `tx`, a
-        connection or session that is in a transaction of yours, the jobs commit or roll back with it.
+        connection or session that is in a transaction of yours, the jobs commit or roll back with it. `schedule` is the
+        name of the schedule that a job is made for, beside the runs that the schedule makes itself.
         """
         given = {
             "queue": queue,
@@ -100,6 +102,7 @@ class Task(Generic[P, R]):
             "expires_at": expires_at,
             "key": key,
             "unique": unique_of(unique),
+            "schedule": schedule,
             "id": None if id is None else str(id).lower(),
             "tx": tx,
         }

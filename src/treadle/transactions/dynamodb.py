@@ -1,10 +1,9 @@
 """A list of items for TransactWriteItems as the caller's transaction: we add ours, the caller commits them all."""
 
-import json
 import time
 from typing import Any
 
-from treadle.engines.scripts import ITEMS
+from treadle.engines.scripts import Items
 from treadle.errors import ConfigError
 from treadle.transactions.joined import Rows, Step
 
@@ -20,12 +19,12 @@ class Collected:
         if isinstance(step, float):
             time.sleep(step)
             return []
-        if step[0] != ITEMS:
+        if not isinstance(step, Items):
             raise ConfigError(
                 "tx: a list collects items for a DynamoDB transaction, but the jobs of this app are not in DynamoDB: "
                 "pass a connection to the database that the app's url names"
             )
-        self._ours += json.loads(step[1] or "[]")
+        self._ours += step.new
         return [(item,) for item in (*self._items, *self._ours)]
 
     def commit(self) -> None:

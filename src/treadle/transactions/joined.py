@@ -5,13 +5,14 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
+from treadle.engines.scripts import Items
 from treadle.errors import ConfigError, EngineError, EngineUnavailable, SchemaError, TreadleError
 
 T = TypeVar("T")
 
 Rows = list[tuple[Any, ...]]
-Step = tuple[str, str | None] | float
-"""A statement with its one text parameter, if it has one; or a pause in seconds."""
+Step = tuple[str, str | None] | Items | float
+"""A statement with its one text parameter, if it has one; items for a list; or a pause in seconds."""
 Steps = Generator[Step, Rows, T]
 
 POSTGRES, SQLITE, DYNAMODB = "PostgreSQL", "SQLite", "DynamoDB"
@@ -81,8 +82,8 @@ def translated_errors(advice: str = "") -> Iterator[None]:
 
 
 def _refuse_another_store(joined: Joined, step: Step) -> None:
-    """A statement's placeholder tells which store it is for."""
-    sql = step[0] if isinstance(step, tuple) else ""
+    """Items are for DynamoDB; a statement's placeholder tells which store it is for."""
+    sql = "" if isinstance(step, Items | float) else step[0]
     store = next((store for store, placeholder in _PLACEHOLDERS.items() if placeholder in sql), DYNAMODB)
     if joined.store != store:
         raise ConfigError(

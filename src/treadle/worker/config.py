@@ -23,6 +23,8 @@ class WorkerConfig(NamedTuple):
     sweep: float = SWEEP
     fail_unknown: bool = False  # claim jobs of unknown tasks too, and fail them
     end_expired: bool = True
+    crash_message: str = ""  # the error of a job whose lease ran out, instead of our own words
+    count_claims: bool = False  # a lease that ran out has spent an attempt
     start_first: bool = False  # write that a job starts before it does, not with the next write
     keep: Retention = Retention()
     keep_events: timedelta | None = None  # of the audit trail

@@ -91,7 +91,9 @@ def test_a_failure_under_a_base_of_zero_is_claimable_at_once(engine, clock):
     assert [got.id for got in claim(engine)] == [job.id]
 
 
-@pytest.mark.covers("001-R25.b", "001-R22.b", "001-R26.b", "000-AC-31", "000-AC-26.f", "004-T10.a", "002-T1.c")
+@pytest.mark.covers(
+    "001-R25.b", "001-R22.b", "001-R26.b", "000-AC-31", "000-AC-26.f", "004-T10.a", "002-T1.c", "002-O2.c"
+)
 @pytest.mark.parametrize("max_attempts", [1, 3, 4])
 def test_the_last_allowed_failure_ends_the_job_and_every_one_before_leaves_it_claimable(engine, clock, max_attempts):
     job = enqueued(engine, retry=Retry(max_attempts=max_attempts, base=0, jitter=0))
@@ -110,7 +112,7 @@ def test_the_last_allowed_failure_ends_the_job_and_every_one_before_leaves_it_cl
     assert current(engine, job) == after
 
 
-@pytest.mark.covers("003-S14", "003-S11.b")
+@pytest.mark.covers("003-S11.b")
 def test_the_waits_of_the_companion_are_60_120_240_480_and_the_fifth_failure_ends_it(engine, clock):
     job = enqueued(engine, retry=Retry(max_attempts=5, base=60, cap=None, jitter=0))
     waits = []

@@ -296,6 +296,7 @@ names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
 moments = st.datetimes(datetime(1970, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC))  # noqa: DTZ001
 seconds = st.floats(1e-6, 1e9) | st.integers(0, 10**6).map(float)
+periods = st.floats(1e-6, 1e9) | st.integers(1, 10**6).map(float)  # a timeout of nothing is refused by the store
 numbers = st.integers(0, 2**31 - 1)
 scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(-1e300, 1e300) | words
 payloads = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3))
@@ -317,7 +318,7 @@ def schedules(**timing):
         Schedule, name=names, task=names, created_at=moments, tenant=names, payload=payloads, timezone=names,
         enabled=st.booleans(), queue=names, lane=st.just("") | names, priority=st.integers(-(2**31), 2**31 - 1),
         task_version=numbers, max_attempts=st.integers(1, 10_000), retry_base=seconds, retry_cap=maybe(seconds),
-        retry_jitter=seconds, timeout=maybe(seconds), misfire=st.sampled_from(Misfire), misfire_limit=numbers,
+        retry_jitter=seconds, timeout=maybe(periods), misfire=st.sampled_from(Misfire), misfire_limit=numbers,
         misfire_age=seconds, overlap=st.sampled_from(Overlap), jitter=seconds, for_each=maybe(names),
         next_at=maybe(moments), last_at=maybe(moments), last_job=maybe(st.uuids().map(str)), declared=maybe(names),
         updated_at=maybe(moments), revision=numbers,
@@ -326,7 +327,7 @@ def schedules(**timing):
 
 
 VALUES = {
-    "schedule": schedules(cron=names, every=st.none()) | schedules(cron=st.none(), every=seconds),
+    "schedule": schedules(cron=names, every=st.none()) | schedules(cron=st.none(), every=periods),
     "pause": st.builds(
         Pause, tenant=names, queue=names, task=names, actor=words, reason=words, at=maybe(moments),
         until=maybe(moments), revision=numbers,

@@ -13,9 +13,9 @@ from tests.support import dynamo_servers
 from tests.support.faults_dynamodb import FaultLayer
 from treadle import Treadle
 from treadle.engines import connect
-from treadle.engines.dynamodb import claims, engine
+from treadle.engines.dynamodb import claim, leases, scan, settle
 from treadle.engines.dynamodb.engine import DynamoEngine
-from treadle.engines.dynamodb.items import Item, Place, Value
+from treadle.engines.dynamodb.items import Item, ItemKey, Value
 from treadle.testing import FakeClock
 
 SESSION = boto3.session.Session(aws_access_key_id="treadle", aws_secret_access_key="treadle", region_name="us-east-1")
@@ -47,7 +47,7 @@ class Table:
         self.client = SESSION.client("dynamodb", endpoint_url=dynamo_servers.shared_dynamodb(), config=once)
 
     def item(self, pk: str, sk: str) -> Item | None:
-        key = Place(pk, sk).key
+        key = ItemKey(pk, sk).attributes
         return self.client.get_item(TableName=self.name, Key=key, ConsistentRead=True).get("Item")
 
     def items(self, prefix: str = "") -> list[Item]:
@@ -56,8 +56,8 @@ class Table:
         found = [item for page in pages for item in page["Items"] if item["PK"]["S"].startswith(prefix)]
         return sorted(found, key=lambda item: (item["PK"]["S"], item["SK"]["S"]))
 
-    def places(self, prefix: str = "") -> list[Place]:
-        return [Place(item["PK"]["S"], item["SK"]["S"]) for item in self.items(prefix)]
+    def places(self, prefix: str = "") -> list[ItemKey]:
+        return [ItemKey(item["PK"]["S"], item["SK"]["S"]) for item in self.items(prefix)]
 
     def due(self, pk: str = "job", high: str = "scheduled#~") -> list[Item]:
         """The seed's own query: PK = job and SK <= scheduled#..., whatever number of pages it takes."""
@@ -72,8 +72,8 @@ class Table:
     def put(self, **attributes: Value) -> None:
         self.client.put_item(TableName=self.name, Item=attributes)
 
-    def remove(self, place: Place) -> None:
-        self.client.delete_item(TableName=self.name, Key=place.key)
+    def remove(self, place: ItemKey) -> None:
+        self.client.delete_item(TableName=self.name, Key=place.attributes)
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def open_engine() -> Iterator[Callable[..., DynamoEngine]]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A change that meets others' writes counts as busy at once, not after two seconds."""
-    for module in (engine, claims):
-        monkeypatch.setattr(module, "BRIEFLY", 0.02)
+    for module in (settle, leases, claim, scan):
+        monkeypatch.setattr(module, "SHORT_RETRY", 0.02)
 
 
 @pytest.fixture

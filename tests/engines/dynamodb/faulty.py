@@ -28,17 +28,20 @@ from typing import Any, NamedTuple, TypeVar
 from tests.support import dynamo_servers, stores
 from tests.support.faults_dynamodb import FaultLayer, Order
 from treadle.engines import connect
-from treadle.engines.dynamodb import claims, client, engine, filing, storing
+from treadle.engines.dynamodb import claim, client, enqueue, leases, parking, scan, schema, settle
+from treadle.engines.dynamodb.audit import event_from, marker_key
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import (
     Item,
-    Place,
-    key_place,
-    place_of,
+    ItemKey,
+    cost_key,
+    ended_key,
+    expiry_key,
+    key_of,
     plain,
-    pointed,
+    pointed_key,
+    unique_key,
 )
-from treadle.engines.dynamodb.lines import cost_place, ended_place, event_from, expiry_place, marker_place
 from treadle.engines.values import OVERWRITE, Claim, JobFilter, Lease, Receipt, Renewal, Ruling, Turn, Verdict
 from treadle.errors import EngineUnavailable
 from treadle.model import (
@@ -159,16 +162,16 @@ class Weather:
 
 @contextmanager
 def impatience(patience: float = 0.5, briefly: float = 0.2, longest_pause: float = 0.1) -> Iterator[None]:
-    """Engines that give up soon, and file strangers away early, so that a run sees much of both."""
+    """Engines that give up soon, and park unknown jobs early, so that a run sees much of both."""
     wanted = {
-        "patience": patience,
-        "PATIENCE": patience,
-        "BRIEFLY": briefly,
-        "LONGEST_PAUSE": longest_pause,
-        "FILED": 3,
+        "retry_for": patience,
+        "RETRY_FOR": patience,
+        "SHORT_RETRY": briefly,
+        "BACKOFF": client.BACKOFF._replace(longest=longest_pause),
+        "MAX_UNPARKED": 3,
     }
     modules = [
-        vars(module) for module in (claims, client, engine, filing, storing)
+        vars(module) for module in (claim, client, enqueue, leases, parking, scan, settle)
     ]  # each has its own copy of a constant
     defaults = [getattr(function, "__kwdefaults__", None) or {} for function in vars(client.Client).values()]
     before = [(where, name, where[name]) for where in (*modules, *defaults) for name in wanted if name in where]
@@ -538,21 +541,21 @@ WRITERS = {Fence.HOLDER: "settle", Fence.RECOVERY: "recover", Fence.REVISION: "o
 class Seen(NamedTuple):
     """Every item of the table, read past the engine, and the jobs as the engine reads them."""
 
-    items: dict[Place, Item]
+    items: dict[ItemKey, Item]
     jobs: dict[str, Job]
     trails: dict[str, list[Event]]
     now: datetime
 
-    def under(self, prefix: str) -> dict[Place, Item]:
+    def under(self, prefix: str) -> dict[ItemKey, Item]:
         return {place: item for place, item in self.items.items() if place.pk.startswith(prefix)}
 
 
 def look(engine: DynamoEngine, now: datetime) -> Seen:
-    items: dict[Place, Item] = {}
+    items: dict[ItemKey, Item] = {}
     body: dict[str, Any] = {"TableName": engine.client.table, "ConsistentRead": True}
     while True:
         reply = engine.client.call("Scan", body)
-        items |= {place_of(item): item for item in reply["Items"]}
+        items |= {key_of(item): item for item in reply["Items"]}
         if "LastEvaluatedKey" not in reply:
             break
         body["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
@@ -582,9 +585,9 @@ def disorder(seen: Seen, spread: int) -> Iterator[str]:
 
 def _ids_and_due_items(seen: Seen) -> Iterator[str]:
     homes, due = seen.under("id#"), seen.under("job")
-    pointers = {pointed(home) for home in homes.values()}
+    pointers = {pointed_key(home) for home in homes.values()}
     for place, home in homes.items():
-        there = pointed(home)
+        there = pointed_key(home)
         if place.sk not in seen.jobs:
             yield f"job {place.sk} has an id and cannot be read"
         if there is not None and there not in due:
@@ -602,10 +605,10 @@ def _ids_and_due_items(seen: Seen) -> Iterator[str]:
 
 
 def _lists(seen: Seen, spread: int) -> Iterator[str]:
-    wanted = {ended_place(job, spread) for job in seen.jobs.values() if job.state in (State.FAILED, State.CANCELLED)}
-    wanted |= {expiry_place(job, spread) for job in seen.jobs.values() if job.expires_at and not job.state.final}
-    wanted |= {cost_place(job, spread) for job in seen.jobs.values() if job.cost_micros > 0 and job.state.final}
-    wanted |= {marker_place(line, spread) for trail in seen.trails.values() for line in trail}
+    wanted = {ended_key(job, spread) for job in seen.jobs.values() if job.state in (State.FAILED, State.CANCELLED)}
+    wanted |= {expiry_key(job, spread) for job in seen.jobs.values() if job.expires_at and not job.state.final}
+    wanted |= {cost_key(job, spread) for job in seen.jobs.values() if job.cost_micros > 0 and job.state.final}
+    wanted |= {marker_key(line, spread) for trail in seen.trails.values() for line in trail}
     lists = ("failed#", "cancelled#", "expires#", "cost#", "unsealed#")
     there = {place for kind in lists for place in seen.under(kind)}
     for place in there - wanted:
@@ -631,8 +634,8 @@ def _keys(seen: Seen) -> Iterator[str]:
                 yield f"job {job.id} is {job.state} without its key {job.key} ({job.key_scope}), {holder} has it"
 
 
-def _key(job: Job) -> Place:
-    return key_place(job.tenant, job.task, job.key or "")
+def _key(job: Job) -> ItemKey:
+    return unique_key(job.tenant, job.task, job.key or "")
 
 
 # ------------------------------------------------------------------------------- the table against the book
@@ -885,7 +888,7 @@ def run(
         started = time.monotonic()
         for one in (*engines, direct):
             one.open()
-        spread = direct._table.spread
+        spread = schema.spread_of(direct.client)
         done = 0
         while done < operations and not problems:
             done = min(operations, done + ROUND)

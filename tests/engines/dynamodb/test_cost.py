@@ -51,7 +51,7 @@ def store_url() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _quick_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim that takes over a second looks at the gate again, for one more unit; none is so slow here."""
-    monkeypatch.setattr(gate, "GATE_READ", 3600.0)
+    monkeypatch.setattr(gate, "GATE_LIFETIME", 3600.0)
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ COSTS = {
     "resume": Cost(behind_a_pause, lambda engine, pause, now: engine.drop(pause, event=line_of(pause, now)), 8, 2),
     "claim of one, in a table that had a pause": Cost(behind_a_pause, lambda engine, _, now: claim(engine, 1), 4, 2),
     "claim of ten, in a table that had a pause": Cost(behind_a_pause, lambda engine, _, now: claim(engine), 22, 2),
-    "put away 60 jobs that are paused": Cost(crowd_of_a_paused_tenant, lambda engine, _, now: claim(engine), 364, 6),
+    "park 60 jobs that are paused": Cost(crowd_of_a_paused_tenant, lambda engine, _, now: claim(engine), 364, 6),
     # schedules, workers, seals
     "look for schedules that are due": Cost(nothing, lambda engine, _, now: engine.due(limit=100, ahead=1.0), 0, 1),
     "fire a schedule": Cost(scheduled, lambda engine, schedule, now: fire(engine, schedule), 10, 0),
@@ -293,7 +293,7 @@ COSTS = {
     "costs of a day": Cost(spent, lambda engine, _, now: engine.costs(since=now, until=now + DAY), 0, 9),
     "look for lines to seal": Cost(nothing, lambda engine, _, now: engine.unsealed(limit=1800), 0, 16),
     "seal ten lines": Cost(lines, lambda engine, lines, now: engine.seal(a_seal(now), lines), 24, 0),
-    "forget a seal of ten lines": Cost(sealed, lambda engine, seal, now: engine.prune_events(seal), 24, 1),
+    "prune the events of a seal of ten": Cost(sealed, lambda engine, seal, now: engine.prune_events(seal), 24, 1),
     # looking
     "poll that finds nothing": Cost(nothing, lambda engine, _, now: claim(engine), 0, 2),
     "look for leases, nothing runs": Cost(nothing, lambda engine, _, now: engine.expired(limit=10), 0, 10),
@@ -446,7 +446,7 @@ def test_running_jobs_at_the_head_are_walked_over_once_and_then_begun_behind(rea
     assert many.reads <= 6
 
 
-def test_strangers_are_filed_once_and_cost_nothing_from_then_on(ready, clock):
+def test_unknown_jobs_are_parked_once_and_cost_nothing_from_then_on(ready, clock):
     engine = ready.engine
     alone = ready.of(lambda: claim(engine, 1, tasks=["greet"]))
     engine.enqueue([a_job(clock.now(), task="stranger") for _ in range(500)])
@@ -457,7 +457,7 @@ def test_strangers_are_filed_once_and_cost_nothing_from_then_on(ready, clock):
     assert ready.of(lambda: claim(engine, 1, tasks=["greet"])).reads == alone.reads
 
 
-def test_who_knows_the_strangers_pays_one_unit_for_their_range_until_it_is_empty(ready, engine, clock):
+def test_a_worker_that_knows_them_pays_one_unit_for_their_range_until_it_is_empty(ready, engine, clock):
     engine.enqueue([a_job(clock.now(), task="stranger") for _ in range(500)])
     claim(engine, 1, tasks=["greet"])
     both = ["greet", "stranger"]

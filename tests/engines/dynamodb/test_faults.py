@@ -14,10 +14,10 @@ import pytest
 from tests.engines.dynamodb import faulty
 from tests.support.faults_dynamodb import FaultLayer, Request
 from tests.support.making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, start, write
-from treadle.engines.dynamodb import client
+from treadle.engines.dynamodb import client, connection
+from treadle.engines.dynamodb.audit import event_key
 from treadle.engines.dynamodb.engine import DynamoEngine
-from treadle.engines.dynamodb.items import Place, id_place, key_place
-from treadle.engines.dynamodb.lines import ended_place, event_place
+from treadle.engines.dynamodb.items import ItemKey, ended_key, id_key, unique_key
 from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Ruling
 from treadle.errors import EngineUnavailable
 from treadle.model import EventKind, Job, Scope, State, lifecycle, new_id
@@ -205,7 +205,7 @@ def test_a_replacement_in_place_whose_answer_is_lost_is_not_called_lost(far, eng
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(open_engine, far_url, layer, clock, monkeypatch):
-    monkeypatch.setattr(client, "ANSWER", 0.3)
+    monkeypatch.setattr(connection, "READ_TIMEOUT", 0.3)
     far = open_engine(far_url, clock=clock.now)
     job = enqueued(far)
     order = layer.lose("UpdateItem", held=True, times=1)
@@ -462,7 +462,7 @@ def test_repeats_come_later_and_later_and_never_in_step(far, layer, monkeypatch)
     first, second = waits
     assert len(first) == len(second) == 8
     assert all(one != two for one, two in zip(first, second, strict=True))
-    limits = [min(client.FIRST_PAUSE * 2**n, client.LONGEST_PAUSE) for n in range(8)]
+    limits = [min(0.025 * 2**n, 1.0) for n in range(8)]
     assert all(0 <= pause <= most for pause, most in zip(first, limits, strict=True))
 
 
@@ -484,6 +484,7 @@ def test_no_read_may_be_stale(far, layer, clock):
 
 
 @pytest.mark.slow
+@pytest.mark.server
 @pytest.mark.parametrize("audit_all", [True, False], ids=["audited", "plain"])
 def test_many_operations_among_many_faults_break_no_promise(audit_all):
     outcome = faulty.run(200, seed=3 if audit_all else 4, audit_all=audit_all)
@@ -510,11 +511,11 @@ def test_the_checker_sees_what_lies_wrong_in_the_table(engine, table, clock, dam
     spread = 4
     assert list(faulty.disorder(faulty.look(engine, clock.now()), spread)) == []
     places = {
-        "id": id_place(job.id, spread),
+        "id": id_key(job.id, spread),
         "due": next(place for place in table.places("job#mail")),
-        "key": key_place(job.tenant, job.task, "k"),
-        "line": ended_place(current(engine, failed), spread),
-        "slot": Place("slots", "mail##0"),
+        "key": unique_key(job.tenant, job.task, "k"),
+        "line": ended_key(current(engine, failed), spread),
+        "slot": ItemKey("slots", "mail##0"),
     }
 
     table.remove(places[damage])
@@ -540,9 +541,9 @@ def test_the_checker_sees_what_the_table_and_the_answers_do_not_agree_on(make_en
 
     assert problems() == ""
     if damage == "event":
-        table.remove(event_place(engine.events(job.id)[1]))
+        table.remove(event_key(engine.events(job.id)[1]))
     elif damage == "job":
-        table.remove(id_place(job.id, 4))
+        table.remove(id_key(job.id, 4))
     else:
         book.sent = [sent._replace(ruling=Ruling.LOST) for sent in book.sent]
 

@@ -12,7 +12,7 @@ from tests.support.dynamo_servers import shared_dynamodb
 from tests.support.making import LEASE, a_job, claim, current, enqueued, settle
 from treadle.engines.dynamodb import gate
 from treadle.engines.dynamodb.engine import DynamoEngine
-from treadle.engines.dynamodb.items import GATE, Place, Slot
+from treadle.engines.dynamodb.items import GATE, ItemKey, Slot
 from treadle.engines.values import OVERWRITE, Claim, JobFilter
 from treadle.model import State, new_id
 from treadle.model.lifecycle import Released, Succeeded
@@ -32,7 +32,7 @@ every_scope = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
 @pytest.fixture
 def _quick(monkeypatch):
     """A first pause that waits for requests as long as this server takes."""
-    monkeypatch.setattr(gate, "LONGEST", LONGEST)
+    monkeypatch.setattr(gate, "MAX_REQUEST_TIME", LONGEST)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def running(engine, queue="default"):
     return {job.id for job in engine.find(JobFilter(state=State.RUNNING, queue=queue), limit=10_000).jobs}
 
 
-class RenewalResult:
+class HeldCalls:
     """Keeps an engine's calls of one kind back until they are let go."""
 
     def __init__(self, engine, operation, when=lambda body: True):
@@ -85,7 +85,7 @@ class RenewalResult:
         self._go.set()
 
 
-class Claimer:
+class ClaimThread:
     """A thread that claims once; `got` waits for what it was given."""
 
     def __init__(self, engine, limit=5):
@@ -200,8 +200,8 @@ def test_a_claim_that_has_looked_before_the_pause_and_writes_after_it_gets_nothi
     armed(engine)
     operator, slow = real(), real()
     stocked(operator, 5)
-    held = RenewalResult(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
-    claimer = Claimer(slow)
+    held = HeldCalls(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
+    claimer = ClaimThread(slow)
     assert held.waiting.wait(10)
     paused(operator, **scope)
     held.let_go()
@@ -213,8 +213,8 @@ def test_a_claim_that_a_pause_of_others_has_overtaken_looks_again_and_goes_on(re
     armed(engine)
     operator, slow = real(), real()
     stocked(operator, 5)
-    held = RenewalResult(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
-    claimer = Claimer(slow)
+    held = HeldCalls(slow, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
+    claimer = ClaimThread(slow)
     assert held.waiting.wait(10)
     paused(operator, tenant="another")
     held.let_go()
@@ -223,17 +223,18 @@ def test_a_claim_that_a_pause_of_others_has_overtaken_looks_again_and_goes_on(re
 
 @pytest.mark.usefixtures("_quick")
 def test_a_claim_that_froze_before_the_first_pause_and_woke_after_it_puts_back_what_it_took(real, monkeypatch):
-    monkeypatch.setattr(gate, "GATE_READ", 0.1)
+    monkeypatch.setattr(gate, "GATE_LIFETIME", 0.1)
     operator, frozen = real(), real()
     job, free = enqueued(operator, tenant="acme"), enqueued(operator)
-    held = RenewalResult(frozen, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
-    claimer = Claimer(frozen)
+    held = HeldCalls(frozen, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
+    claimer = ClaimThread(frozen)
     assert held.waiting.wait(10)
     paused(operator, tenant="acme")
     held.let_go()
     assert [got.id for got in claimer.got()] == [free.id]
     left = current(operator, job)
     assert (left.state, left.worker, left.lease_until, left.started_at) == (State.PENDING, None, None, None)
+    assert (left.attempt, left.failures, left.crashes, left.due_at) == (1, 0, 0, job.due_at)
     assert claim(operator) == []
 
 
@@ -241,10 +242,10 @@ def test_a_claim_whose_look_is_too_old_minds_the_gate_although_there_is_none(rea
     """Without that, a store that answers slowly would be claimed from by nobody, or by everybody."""
     engine = open_engine(far_url)
     stocked(engine, 3)
-    looked = engine._claims._keeper.seen
+    looked = engine._claimer._pause_gate.seen
     old = float("-inf")
-    engine._claims._keeper.seen = lambda now: looked(now)._replace(at=old)
-    engine._claims._keeper.look = lambda now: looked(now)._replace(at=old)
+    engine._claimer._pause_gate.seen = lambda now: looked(now)._replace(at=old)
+    engine._claimer._pause_gate.read = lambda now: looked(now)._replace(at=old)
     layer.forget()
     assert len(claim(engine)) == 3
     assert layer.count("TransactWriteItems") == 3
@@ -272,7 +273,7 @@ def naps(monkeypatch):
 def test_only_the_first_pause_of_a_table_waits(real, naps):
     first, second = real(), real()
     pause = paused(first)
-    assert naps.slept == [gate.GATE_READ + gate.LONGEST]
+    assert naps.slept == [gate.GATE_LIFETIME + gate.MAX_REQUEST_TIME]
     first.drop(pause)
     paused(first)
     paused(second, tenant="acme")
@@ -290,7 +291,7 @@ def test_who_comes_while_the_first_is_still_waiting_waits_too(real, naps, monkey
         paused(first)
     paused(second, tenant="acme")
     paused(second, tenant="zeta")
-    assert naps.slept == [gate.GATE_READ + gate.LONGEST]
+    assert naps.slept == [gate.GATE_LIFETIME + gate.MAX_REQUEST_TIME]
 
 
 def test_in_a_table_that_was_made_with_a_gate_nobody_waits(store_url, table, naps):
@@ -315,8 +316,8 @@ def test_under_a_clock_for_tests_nobody_waits(engine, naps):
 def test_under_a_clock_for_tests_the_first_pause_waits_for_the_claims_of_its_process(make_engine, clock):
     operator, slow = make_engine(), make_engine()
     job = enqueued(operator)
-    held = RenewalResult(slow, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
-    claimer = Claimer(slow)
+    held = HeldCalls(slow, "UpdateItem", lambda body: body["Key"]["PK"]["S"] == "job")
+    claimer = ClaimThread(slow)
     assert held.waiting.wait(10)
     pausing = threading.Thread(target=paused, args=(operator,))
     pausing.start()
@@ -331,7 +332,7 @@ def test_a_table_without_a_pause_has_no_gate(engine, table, clock):
     settle(engine, claim_of_one(engine), Succeeded("1"))
     assert [place for place in table.places() if place == GATE or place.pk.startswith("gate#")] == []
     armed(engine)
-    copies = [Place(f"gate#{number}", "gate") for number in range(gate.COPIES)]
+    copies = [ItemKey(f"gate#{number}", "gate") for number in range(gate.GATE_COPIES)]
     assert table.places("gate#") == copies
     assert table.item(*GATE)["version"] == {"N": "2"}
     assert {table.item(*copy)["version"]["N"] for copy in copies} == {"1"}  # a resume stops nobody
@@ -373,13 +374,13 @@ def test_claims_look_at_every_copy_by_and_by(guarded, clock):
     guarded.client.call = watched
     for _ in range(100):
         claim_of_one(guarded)
-    assert looked == {f"gate#{number}" for number in range(gate.COPIES)}
+    assert looked == {f"gate#{number}" for number in range(gate.GATE_COPIES)}
 
 
 def test_a_job_that_another_was_quicker_to_take_does_not_cost_the_others(guarded, engine, clock):
     jobs = [receipt.job for receipt in guarded.enqueue([a_job(clock.now()) for _ in range(10)])]
-    held = RenewalResult(guarded, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
-    claimer = Claimer(guarded, 10)
+    held = HeldCalls(guarded, "TransactWriteItems", lambda body: "ConditionCheck" in body["TransactItems"][0])
+    claimer = ClaimThread(guarded, 10)
     assert held.waiting.wait(10)
     quicker = claim(engine, 3)
     held.let_go()
@@ -419,7 +420,7 @@ def test_a_pause_is_saved_although_every_copy_is_busy_now_and_then(guarded, laye
 
 def test_two_who_pause_at_once_are_both_obeyed(guarded, engine, clock):
     job = enqueued(engine, tenant="acme")
-    held = RenewalResult(guarded, "TransactWriteItems")
+    held = HeldCalls(guarded, "TransactWriteItems")
     saving = threading.Thread(target=paused, args=(guarded,), kwargs={"tenant": "acme"})
     saving.start()
     assert held.waiting.wait(10)
@@ -433,10 +434,10 @@ def test_two_who_pause_at_once_are_both_obeyed(guarded, engine, clock):
     assert [got.id for got in claim(engine)] == [job.id]
 
 
-# ----------------------------------------------------------------------------------------------------- put away
+# ----------------------------------------------------------------------------------------------------- parked
 
-PARKED = Slot("default", "", 0, task="greet", version=1, tenant="acme")
-FILED = Slot("default", "", 0, task="greet", version=1)
+BY_TENANT = Slot("default", "", 0, task="greet", version=1, tenant="acme")
+BY_TASK = Slot("default", "", 0, task="greet", version=1)
 CROWD = 60
 
 
@@ -444,8 +445,8 @@ def slots(table):
     return [place.sk for place in table.places("slots") if place != GATE]
 
 
-@pytest.mark.parametrize(("scope", "slot"), [({"tenant": "acme"}, PARKED), ({"task": "greet"}, FILED)])
-def test_a_slot_of_what_was_put_away_goes_when_it_is_empty(engine, table, clock, scope, slot):
+@pytest.mark.parametrize(("scope", "slot"), [({"tenant": "acme"}, BY_TENANT), ({"task": "greet"}, BY_TASK)])
+def test_a_slot_of_parked_jobs_goes_when_it_is_empty(engine, table, clock, scope, slot):
     engine.enqueue([a_job(clock.now(), tenant="acme") for _ in range(CROWD)])
     pause = paused(engine, **scope)
     assert claim(engine) == []
@@ -471,7 +472,7 @@ def test_a_slot_in_which_jobs_were_put_since_it_was_seen_empty_stays(make_engine
     engine.drop(pause)
     for job in claim(engine, CROWD):
         settle(engine, job, Succeeded("1"))
-    discard = engine._slots.discard
+    discard = engine._ranges.discard
 
     def late(*seen):
         paused(other, tenant="acme")
@@ -479,14 +480,14 @@ def test_a_slot_in_which_jobs_were_put_since_it_was_seen_empty_stays(make_engine
         assert claim(other) == []
         discard(*seen)
 
-    engine._slots.discard = late
+    engine._ranges.discard = late
     assert claim(engine) == []
-    assert PARKED.name in slots(table)
+    assert BY_TENANT.name in slots(table)
     other.drop(Pause(tenant="acme"))
     assert len(claim(engine, 2 * CROWD)) == CROWD
 
 
-def test_what_was_put_away_by_a_process_of_more_shards_is_found_by_one_of_fewer(open_engine, store_url, clock):
+def test_jobs_parked_by_a_process_of_more_shards_are_found_by_one_of_fewer(open_engine, store_url, clock):
     wide, narrow = (open_engine(f"{store_url}&shards={shards}", clock=clock.now) for shards in (4, 1))
     for engine in (wide, narrow):
         engine.enqueue([a_job(clock.now(), tenant="acme") for _ in range(CROWD)])
@@ -504,7 +505,7 @@ def test_a_few_paused_jobs_are_stepped_over_where_they_are(engine, table, clock)
     assert slots(table) == ["default##0"]
 
 
-def test_lanes_that_share_a_slot_share_it_where_they_are_put_away(engine, table, clock):
+def test_lanes_that_share_a_slot_share_it_where_they_are_parked(engine, table, clock):
     lanes = [f"lane {number}" for number in range(100)]
     engine.enqueue([a_job(clock.now(), lane=lane, tenant="acme") for lane in lanes])
     pause = paused(engine, tenant="acme")

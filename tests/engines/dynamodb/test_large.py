@@ -19,13 +19,13 @@ from tests.support.making import (
     settle,
     write,
 )
-from treadle.engines.dynamodb.items import INLINE, PIECE
+from treadle.engines.dynamodb.pieces import MAX_INLINE, PIECE_SIZE
 from treadle.engines.values import JobFilter, Lease, Renewal, Retention, Ruling
 from treadle.model import PAYLOAD_CAP, JobError, Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Released, Snoozed, Succeeded
 from treadle.model.retry import Retry
 
-SIZES = [INLINE, INLINE + 1, 5_000, PIECE, PIECE + 1, 400_000, 400 * 1024, PAYLOAD_CAP]
+SIZES = [MAX_INLINE, MAX_INLINE + 1, 5_000, PIECE_SIZE, PIECE_SIZE + 1, 400_000, 400 * 1024, PAYLOAD_CAP]
 HALF_MIB = 512 * 1024
 
 
@@ -54,7 +54,7 @@ def test_a_payload_of_any_size_comes_back_equal_everywhere(engine, table, clock,
     assert got.payload_json == payload
     clock.advance(seconds=30)
     assert engine.expired(limit=1)[0].payload_json == payload
-    assert len(pieces(table)) == (0 if size <= INLINE else -(-size // PIECE))
+    assert len(pieces(table)) == (0 if size <= MAX_INLINE else -(-size // PIECE_SIZE))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -153,7 +153,7 @@ def test_pieces_go_with_their_job(engine, table, clock, state):
 
 
 def test_a_reader_never_sees_parts_of_two_payloads(engine, clock):
-    texts = [text(3 * PIECE, letter) for letter in "ab"]
+    texts = [text(3 * PIECE_SIZE, letter) for letter in "ab"]
     job = enqueued(engine, payload_json=texts[0], key="k", key_scope=Scope.PENDING)
     done = threading.Event()
 
@@ -222,14 +222,14 @@ def test_many_large_jobs_are_stored_at_once(engine, clock):
 def test_no_transaction_is_larger_than_the_service_takes(engine, clock, monkeypatch):
     """4 MB. What is larger is sent for nothing, and over 16 MB the answer does not even say why."""
     sizes = []
-    send = engine.client._send
+    send = engine.client.send
 
     def weigh(operation, data):
         if operation == "TransactWriteItems":
             sizes.append(sum(_weight(part) for part in json.loads(data)["TransactItems"]))
         return send(operation, data)
 
-    monkeypatch.setattr(engine.client, "_send", weigh)
+    monkeypatch.setattr(engine.client, "send", weigh)
     engine.enqueue([a_job(clock.now(), payload_json=text(size)) for size in [PAYLOAD_CAP] * 6 + [300_000] * 24])
     assert sum(sizes) > 12_000_000
     assert max(sizes) <= 4 * 1024 * 1024

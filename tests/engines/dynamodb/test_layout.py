@@ -20,11 +20,13 @@ from tests.support.making import (
     recover,
     running,
     settle,
+    start,
 )
 from tests.support.workbench import until, working
-from treadle.engines.dynamodb.items import Place, Slot, id_place, key_place, plain
+from treadle.engines.dynamodb.items import ItemKey, Slot, id_key, plain, unique_key
+from treadle.engines.dynamodb.rows import attributes_of
 from treadle.engines.values import JobFilter, Lease, Renewal, Ruling
-from treadle.model import KEY_CAP, NAME_CAP, Scope, State, lifecycle
+from treadle.model import KEY_CAP, NAME_CAP, Progress, Scope, State, lifecycle
 from treadle.model.lifecycle import Failed, Released, Snoozed, Stopped, Succeeded
 from treadle.model.retry import Retry
 
@@ -39,7 +41,7 @@ SPREAD = 4  # of the tables of these tests
 
 def home(table, job):
     """The id item of a job."""
-    place = id_place(job.id, SPREAD)
+    place = id_key(job.id, SPREAD)
     return table.item(*place)
 
 
@@ -52,7 +54,7 @@ def due_item(table, job):
 
 def pointer(item):
     """Where an item says the job is."""
-    return Place(item["job_pk"]["S"], item["job_sk"]["S"])
+    return ItemKey(item["job_pk"]["S"], item["job_sk"]["S"])
 
 
 def a_plain_item(table, *, at=NOON, id=None, **attributes):
@@ -96,6 +98,35 @@ def test_between_them_the_items_of_a_job_hold_every_attribute_of_the_seed(engine
     assert (record["completed_at"], record["attempts"]) == ({"S": NOON}, {"N": "1"})
     assert json.loads(record["last_error"]["S"])["message"] == "boom"
     assert set(held) | set(record) >= SEED
+
+
+@pytest.mark.parametrize("fields", [{}, {"key": "ada", "key_scope": Scope.PENDING, "lane": "acme", "priority": 3}])
+def test_a_claim_leaves_the_item_that_the_claimed_job_would_be_written_as(engine, table, clock, fields):
+    """It sets and removes single attributes; together they are what lifecycle.claim says."""
+    job = running(engine, **fields)
+    start(engine, job)
+    engine.extend([Lease(job.id, job.lease_token, progress=Progress(0.5, "half"))], lease=30.0)
+    settle(engine, current(engine, job), Released())
+    released = current(engine, job)
+
+    got = claimed(engine, released, token="t2", worker="w2")
+
+    after = lifecycle.claim(released, clock.now(), worker="w2", token="t2", lease=30.0).after
+    assert got == after == current(engine, job)
+    item = due_item(table, job)
+    assert item == {**attributes_of(after), "PK": item["PK"], "SK": item["SK"]}
+
+
+def test_no_job_ends_before_it_started(engine, table, clock):
+    """The machine that wrote the start may be ahead of the one that writes the end."""
+    ahead = clock.now() + timedelta(seconds=5)
+    job = running(engine)
+    engine.extend([Lease(job.id, job.lease_token, started_at=ahead)], lease=30.0)
+
+    settle(engine, current(engine, job), Succeeded("1"))
+
+    record = home(table, job)
+    assert record["completed_at"] == record["started_at"] == {"S": "2026-01-01T12:00:05.000000Z"}
 
 
 @pytest.mark.covers("003-S03.a")
@@ -144,9 +175,9 @@ def test_the_due_query_finds_what_is_due_exactly_now_and_nothing_later(engine, t
 
 def test_the_id_item_points_at_the_due_item_and_becomes_the_record(engine, table, clock):
     job = enqueued(engine)
-    assert pointer(home(table, job)) == Place("job", f"scheduled#{NOON}#{job.id}")
+    assert pointer(home(table, job)) == ItemKey("job", f"scheduled#{NOON}#{job.id}")
     got = claimed(engine, job)
-    assert pointer(home(table, job)) == Place("job", f"scheduled#{NOON}#{job.id}")  # a claim leaves it alone
+    assert pointer(home(table, job)) == ItemKey("job", f"scheduled#{NOON}#{job.id}")  # a claim leaves it alone
     settle(engine, got, Succeeded('"done"'))
     record = home(table, job)
     assert "job_pk" not in record
@@ -195,7 +226,7 @@ def test_a_retry_moves_the_item_and_its_id_and_key_follow_in_one_transaction(
     )  # fmt: skip
     assert new["scheduled_for"] == {"S": "2026-01-01T12:01:00.000000Z"}
     assert table.item(*pointer(home(table, job))) == new
-    key = table.item(*key_place("default", "greet", "ada"))
+    key = table.item(*unique_key("default", "greet", "ada"))
     assert table.item(*pointer(table.item(*pointer(key)))) == new  # the key by way of the id
     assert current(engine, job).due_at == clock.now() + timedelta(seconds=60)
 
@@ -246,7 +277,7 @@ def test_a_key_is_an_item_that_names_its_scope_its_window_and_its_job(engine, ta
     assert plain(key) == {
         "PK": "key#acme#summary#user-1%232026-01-01", "SK": "key", "job": job.id, "scope": "window",
         "until": "2026-01-02T12:00:00.000000Z", "ttl": str(int(until_.timestamp()) + 86_400),
-        "job_pk": id_place(job.id, SPREAD).pk, "job_sk": job.id,
+        "job_pk": id_key(job.id, SPREAD).pk, "job_sk": job.id,
     }  # fmt: skip
     assert table.item(*pointer(table.item(*pointer(key)))) == due_item(table, job)
 
@@ -382,7 +413,7 @@ def test_no_two_slots_lie_in_one_partition():
 
 
 def test_no_two_keys_lie_at_one_place():
-    names = [key_place(tenant, task, key) for tenant, task, key in itertools.product(STRANGE, repeat=3)]
+    names = [unique_key(tenant, task, key) for tenant, task, key in itertools.product(STRANGE, repeat=3)]
     assert len(set(names)) == len(names)
 
 
@@ -414,7 +445,7 @@ def test_the_longest_names_fit(engine, table, clock):
         assert current(engine, job).state is State.SUCCEEDED
 
 
-def test_strangers_of_the_longest_names_are_filed_and_found_again(engine, clock):
+def test_jobs_of_the_longest_names_are_parked_and_found_again(engine, clock):
     names = {"queue": "#" * NAME_CAP, "lane": "%" * NAME_CAP, "task": "~" * NAME_CAP}
     strangers = [a_job(clock.now(), **names) for _ in range(40)]
     engine.enqueue(strangers)
@@ -438,4 +469,4 @@ def test_a_failed_or_cancelled_job_has_a_line_in_its_list_until_it_is_retried(en
 
 def test_a_succeeded_job_has_no_line_anywhere(engine, table, clock):
     job = ended(engine, State.SUCCEEDED)
-    assert [place for place in table.places() if place.pk not in ("meta", "slots")] == [id_place(job.id, SPREAD)]
+    assert [place for place in table.places() if place.pk not in ("meta", "slots")] == [id_key(job.id, SPREAD)]

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from tests.support.making import a_job, an_error, claimed, current, ended, enqueued, running, settle
-from treadle.engines.dynamodb.items import Place
-from treadle.engines.dynamodb.trail import MOST_LINES
+from treadle.engines.dynamodb.audit import MAX_SEALED_EVENTS
+from treadle.engines.dynamodb.items import ItemKey
 from treadle.engines.values import OVERWRITE, JobFilter, Ruling
 from treadle.model import Event, EventKind, FollowUp, OnEnd, Reason, State, lifecycle
 from treadle.model.lifecycle import Refused, Succeeded
@@ -59,20 +59,20 @@ def test_a_record_is_an_item_of_its_kind_with_its_fields_by_name(engine, table, 
     assert "cron" not in item
     saved(engine, Pause(queue="mail", at=clock.now()))
     saved(engine, WorkerInfo("w1", "here", 7, ["default"], None, {}, 4, 0, False, clock.now(), clock.now(), 10.0))
-    assert table.places("pauses") == [Place("pauses", f"{ANY}#mail#{ANY}")]
-    assert table.places("workers") == [Place("workers", "w1")]
+    assert table.places("pauses") == [ItemKey("pauses", f"{ANY}#mail#{ANY}")]
+    assert table.places("workers") == [ItemKey("workers", "w1")]
 
 
 def test_an_enabled_schedule_has_a_tick_at_its_next_time_and_no_other_has_one(engine, table, clock):
     schedule = saved(engine, a_schedule(clock.now()))
-    assert table.places("ticks") == [Place("ticks", "2026-01-01T12:00:00.000000Z#default#tick")]
+    assert table.places("ticks") == [ItemKey("ticks", "2026-01-01T12:00:00.000000Z#default#tick")]
     after, _ = fire(engine, schedule)
-    assert table.places("ticks") == [Place("ticks", f"{LATER}#default#tick")]
+    assert table.places("ticks") == [ItemKey("ticks", f"{LATER}#default#tick")]
     off = after.evolve(enabled=False, revision=2)
     engine.save(off, before=after)
     assert table.places("ticks") == []
     engine.save(off.evolve(enabled=True, next_at=None), before=OVERWRITE)
-    assert table.places("ticks") == [Place("ticks", "#default#tick")]
+    assert table.places("ticks") == [ItemKey("ticks", "#default#tick")]
     engine.drop(off)
     assert table.places("ticks") == []
 
@@ -82,7 +82,7 @@ def test_a_tick_whose_schedule_was_changed_by_hand_makes_nothing_due(engine, tab
     saved(engine, a_schedule(clock.now()))
     item = table.item("schedules", "default#tick")
     if edited is None:
-        table.remove(Place("schedules", "default#tick"))
+        table.remove(ItemKey("schedules", "default#tick"))
     else:
         table.put(**{**item, **edited})
     assert engine.due(limit=10) == []
@@ -214,7 +214,29 @@ def test_a_line_has_a_marker_until_it_is_sealed(engine, table, clock):
     assert table.places("events#") == table.places("sealed#") == []
 
 
-@pytest.mark.parametrize("number", [MOST_LINES, MOST_LINES + 1])
+def test_events_and_seals_are_read_as_older_versions_wrote_them(engine, table, clock):
+    """They called an event's kind `what`, and the events of a seal its lines."""
+    ended(engine, State.FAILED)
+    [event] = engine.unsealed(limit=10)
+    seal = a_seal([event])
+    assert engine.seal(seal, [event])
+    for prefix, old, new in [("events#", "what", "kind"), ("sealed#", "lines", "events"), ("seals", "lines", "events")]:
+        [item] = table.items(prefix)
+        table.put(**{old if name == new else name: value for name, value in item.items()})
+
+    assert engine.events(event.job_id) == engine.sealed(seal) == [event]
+    assert engine.records(Seal) == [seal]
+    [written] = table.items("seals")
+    table.remove(ItemKey(written["PK"]["S"], written["SK"]["S"]))
+    table.put(**{**written, "SK": {"S": "default#0000000007"}, "number": {"N": "7"}})
+    assert engine.orphaned_events(limit=10) == [event]
+    assert engine.prune_events(seal) is False
+    table.put(**written)
+    assert engine.prune_events(seal)
+    assert table.places("events#") == table.places("sealed#") == []
+
+
+@pytest.mark.parametrize("number", [MAX_SEALED_EVENTS, MAX_SEALED_EVENTS + 1])
 def test_a_seal_takes_as_many_lines_as_a_transaction(engine, clock, number):
     pause = Pause(tenant="acme")
     lines = [
@@ -223,9 +245,9 @@ def test_a_seal_takes_as_many_lines_as_a_transaction(engine, clock, number):
     for line in lines:
         engine.save(Seal("other", line.revision, 0, line.at, line.at, "", "", "", line.at), before=None, event=line)
     assert engine.unsealed(limit=200) == lines
-    assert engine.seal(a_seal(lines), lines) is (number <= MOST_LINES)
-    assert len(engine.sealed(a_seal(lines))) == (number if number <= MOST_LINES else 0)
-    assert engine.prune_events(a_seal(lines)) is (number <= MOST_LINES)
+    assert engine.seal(a_seal(lines), lines) is (number <= MAX_SEALED_EVENTS)
+    assert len(engine.sealed(a_seal(lines))) == (number if number <= MAX_SEALED_EVENTS else 0)
+    assert engine.prune_events(a_seal(lines)) is (number <= MAX_SEALED_EVENTS)
 
 
 def test_lines_that_were_taken_away_by_hand_keep_no_others_from_being_sealed(engine, table, clock):
@@ -254,7 +276,7 @@ def test_a_job_that_is_retried_counts_once_and_on_the_day_of_its_last_end(engine
     assert engine.costs(since=today, until=tomorrow) == {}
     assert engine.costs(since=tomorrow, until=tomorrow + MINUTE) == {("default", "greet"): 8}
     assert len(table.places("cost#")) == 1
-    assert table.places("costs") == [Place("costs", "2026-01-01"), Place("costs", "2026-01-02")]
+    assert table.places("costs") == [ItemKey("costs", "2026-01-01"), ItemKey("costs", "2026-01-02")]
 
 
 def test_the_line_of_a_cost_goes_after_400_days(engine, table, clock):

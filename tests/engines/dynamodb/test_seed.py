@@ -23,9 +23,9 @@ from tests.support.making import (
     taken_over,
 )
 from tests.support.seed_profiles import COMPANION
-from tests.support.workbench import ended, in_state, until, watched, working
+from tests.support.workbench import ended, idle_waits, in_state, until, working
 from treadle import Context, InvalidJob, InvalidPayload, Job, Reason, Retry, State, Treadle, Unique
-from treadle.engines.dynamodb.items import Place
+from treadle.engines.dynamodb.items import ItemKey
 from treadle.engines.values import Lease, Renewal, Ruling
 from treadle.model import Scope
 from treadle.model.lifecycle import Failed, Succeeded
@@ -448,25 +448,20 @@ def test_a_payload_is_checked_at_enqueue_and_again_when_it_runs(companion):
 @pytest.mark.parametrize(
     ("settings", "poll", "most"), [({}, 30, 25), ({"poll": 7, "batch": 4}, 7, 4)], ids=["as it is", "configured"]
 )
-def test_a_worker_of_the_companion_polls_every_thirty_seconds_for_at_most_twenty_five(make_app, settings, poll, most):
-    app = make_app(clock=None, profile=COMPANION, schedules=False, **settings)
+def test_a_worker_of_the_companion_polls_every_thirty_seconds_for_at_most_twenty_five(
+    make_app, monkeypatch, settings, poll, most
+):
+    app = make_app(clock=None, profile=COMPANION, schedules=False, beat="1h", **settings)
     app.register("work", lambda: None)
-    engine, waits, limits = watched(app), [], []
-    turn = engine.turn
-
-    def wait(queues, timeout, interrupt):
-        waits.append(timeout)
-        interrupt.wait(60)
-        return False
+    limits, turn = [], app.engine.turn
 
     def watched_turn(changes, claim=None, **how):
         if claim is not None:
             limits.append(claim.limit)
         return turn(changes, claim, **how)
 
-    engine.wait, engine.turn = wait, watched_turn
-    with working(app, **{**AS_SET, "concurrency": 100}):
-        until(lambda: waits, "an idle worker")
+    monkeypatch.setattr(app.engine, "turn", watched_turn)
+    waits, _ = idle_waits(app, monkeypatch, **{**AS_SET, "concurrency": 100})
     assert poll - 2 < waits[0] <= poll
     assert set(limits) == {most}
     assert len(limits) <= 2  # once for its own jobs, and once for those that nobody knows
@@ -547,4 +542,4 @@ def test_the_seeds_own_filter_reads_our_table(make_app, table, clock):
     high = f"scheduled#{clock.now().isoformat()}#~".replace("+00:00", ".000000Z")
     pending = [item for item in table.due(high=high) if item["status"]["S"] == "pending"]
     assert [item["SK"]["S"].rpartition("#")[2] for item in pending] == [job.id for job in jobs[1:]]
-    assert all(Place(item["PK"]["S"], item["SK"]["S"]) for item in pending)
+    assert all(ItemKey(item["PK"]["S"], item["SK"]["S"]) for item in pending)

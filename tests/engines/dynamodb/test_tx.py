@@ -13,11 +13,6 @@ from treadle.testing import run_until_idle
 
 
 @pytest.fixture
-def engine_kind():
-    return "dynamodb"
-
-
-@pytest.fixture
 def app(store_url):
     app = Treadle(store_url)
     yield app
@@ -164,7 +159,7 @@ def test_a_value_that_cannot_be_stored_leaves_the_list_as_it_was(app, welcome):
     assert items == []
 
 
-@pytest.mark.covers("003-S22")
+@pytest.mark.covers("003-S22.b")
 @pytest.mark.parametrize("commits", [True, False])
 def test_effect_and_completion_commit_together(app, database, commits):
     @app.task(retry=ONCE)
@@ -271,6 +266,15 @@ def test_a_second_enqueue_of_a_key_is_told_the_whole_first_job_however_large(app
     first = welcome.using(tx=items, key="k", unique="ever").enqueue("A" * 5_000)
 
     assert welcome.using(tx=items, key="k", unique="ever").enqueue("Bob").payload == first.payload
+
+
+def test_a_large_payload_in_the_callers_transaction_arrives_as_it_was_given(app, welcome, database):
+    items = []
+    welcome.using(tx=items).enqueue("A" * 5_000)
+
+    database.transact_write_items(TransactItems=items)
+
+    assert [done.result for done in run_until_idle(app)] == [f"welcome {'A' * 5_000}"]
 
 
 def test_a_list_for_an_app_on_another_store_is_refused(tmp_path):

@@ -17,7 +17,7 @@ import pytest
 from tests.support import dynamo_servers
 from treadle import ConfigError, EngineError, EngineUnavailable, Treadle
 from treadle.engines import connect
-from treadle.engines.dynamodb import client
+from treadle.engines.dynamodb import client, connection
 from treadle.model import State
 
 SECRET = "s3cret/never+shown=to00anybody"
@@ -29,11 +29,11 @@ def patience(monkeypatch):
     """`patience(0.5)`: calls go on trying for so long, and wait a tenth of a second for an answer."""
 
     def set_patience(seconds):
-        monkeypatch.setattr(client, "PATIENCE", seconds)
-        monkeypatch.setattr(client, "ANSWER", 0.1)
-        monkeypatch.setattr(client, "CONNECT", 0.1)
+        monkeypatch.setattr(client, "RETRY_FOR", seconds)
+        monkeypatch.setattr(connection, "READ_TIMEOUT", 0.1)
+        monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.1)
         for method in (client.Client.call, client.Client.write):
-            monkeypatch.setitem(method.__kwdefaults__, "patience", seconds)
+            monkeypatch.setitem(method.__kwdefaults__, "retry_for", seconds)
 
     return set_patience
 
@@ -90,7 +90,7 @@ def listener():
 
 
 def asked(engine, patience=0.0):
-    return engine.client.call("ListTables", {}, patience=patience)
+    return engine.client.call("ListTables", {}, retry_for=patience)
 
 
 # ----------------------------------------------------------------------------------------- what is understood
@@ -106,8 +106,8 @@ def test_a_table_is_named_as_aws_names_it(open_engine, scheme, name):
 def test_the_options_of_a_url_reach_the_engine(open_engine):
     engine = open_engine("dynamodb://jobs?region=eu-west-1&endpoint=http://localhost:8000&shards=8&spread=16&skew=1.5")
     assert engine.client.where == "table jobs at http://localhost:8000"
-    assert (engine._slots.shards, engine._spread) == (8, 16)
-    assert engine._recovery._skew.total_seconds() == 1.5
+    assert (engine._ranges.shards, engine._spread) == (8, 16)
+    assert engine._skew == 1.5
 
 
 @pytest.mark.parametrize("region", ["eu-central-1", "us-gov-west-1", "cn-north-1"])
@@ -366,8 +366,8 @@ def test_an_endpoint_that_listens_and_never_answers_gives_up_when_patience_is_ov
 
 
 def test_patience_and_one_answer_together_are_about_ten_seconds():
-    assert client.PATIENCE + client.CONNECT + client.ANSWER <= 15
-    assert 5 <= client.PATIENCE <= 10
+    assert client.RETRY_FOR + connection.CONNECT_TIMEOUT + connection.READ_TIMEOUT <= 15
+    assert 5 <= client.RETRY_FOR <= 10
 
 
 @pytest.mark.parametrize(

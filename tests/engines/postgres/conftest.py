@@ -1,4 +1,4 @@
-"""What the tests of PostgreSQL alone need: a proxy that does harm, less patience, servers that were not to be had."""
+"""What the tests of PostgreSQL need: a proxy that does harm, shorter timeouts, servers that were not to be had."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.support import provision, stores
 from tests.support.proxy import Proxy
 from treadle import Treadle
 from treadle.engines import connect
-from treadle.engines.postgres import connections, engine
+from treadle.engines.postgres.connection import Connection, Connections
 from treadle.engines.postgres.engine import PostgresEngine
 
 CONNECT = 2  # seconds for a connection in these tests, where treadle waits five
@@ -97,17 +97,14 @@ def connection(store_url: str) -> Iterator[psycopg.Connection]:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """`patience(1.0)`: a call waits this many seconds for an answer instead of thirty."""
+def answer_timeout(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """`answer_timeout(1.0)`: a call waits this many seconds for an answer instead of thirty."""
 
-    def set_patience(seconds: float) -> None:
-        monkeypatch.setattr(connections, "CALL", seconds)
-        monkeypatch.setattr(engine, "CALL", seconds)
-        monkeypatch.setattr(connections.Connection, "patience", seconds)
-        for method in (connections.Connections.run, connections.Connections.transaction, PostgresEngine._run):
-            monkeypatch.setitem(method.__kwdefaults__, "patience", seconds)
+    def set_timeout(seconds: float) -> None:
+        monkeypatch.setattr(Connection, "answer_timeout", seconds)
+        monkeypatch.setattr(Connections, "answer_timeout", seconds)
 
-    return set_patience
+    return set_timeout
 
 
 # ----------------------------------------------------------------------- what could not be run, and why

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.making import LEASE, a_job, an_error, claim, current, ended, enqueued, running, write
 from treadle.engines.postgres.engine import PostgresEngine
+from treadle.engines.postgres.session import Session
 from treadle.engines.values import Claim, JobFilter, Lease, Retention, Ruling
 from treadle.model import Job, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Succeeded
@@ -45,7 +46,7 @@ def test_a_retry_that_is_refused_takes_no_key(engine: PostgresEngine, clock: Fak
 def spoil(engine: PostgresEngine, job: Job, *, revision: int) -> None:
     """Let the next audit line of this job be refused: there is one of that revision and moment already."""
     sql = "insert into @.events select %s, %s, %s, 'enqueued', 'a stranger', '', 'default' returning 1"
-    engine._read(sql, [job.id, revision, engine.now()])
+    engine.session.read(sql, [job.id, revision, engine.now()])
 
 
 # ------------------------------------------------------------------------------------------- the server's time
@@ -55,18 +56,18 @@ def test_an_engine_without_a_clock_never_tells_the_server_the_time(
     near: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
-    execute, read = PostgresEngine._execute, PostgresEngine._read
+    execute, read = Session.execute, Session.read
 
-    def executed(self: PostgresEngine, connection: Any, sql: str, text: str) -> Any:
+    def executed(self: Session, connection: Any, sql: str, text: str) -> Any:
         told.append(json.loads(text))
         return execute(self, connection, sql, text)
 
-    def been_read(self: PostgresEngine, sql: str, values: Any = ()) -> Any:
+    def been_read(self: Session, sql: str, values: Any = ()) -> Any:
         told.append(values)
         return read(self, sql, values)
 
-    monkeypatch.setattr(PostgresEngine, "_execute", executed)
-    monkeypatch.setattr(PostgresEngine, "_read", been_read)
+    monkeypatch.setattr(Session, "execute", executed)
+    monkeypatch.setattr(Session, "read", been_read)
 
     near.enqueue([a_job(near.now())])
     [job] = claim(near)
@@ -86,7 +87,7 @@ def test_a_repeated_retry_is_known_as_our_own_though_the_same_turn_claims_the_jo
     change = lifecycle.settle(job, Failed(an_error(near.now())), near.now())
     assert near.turn([change]).verdicts[0].ruling is Ruling.APPLIED
     time.sleep(0.2)
-    near._known = (near._known[0] - timedelta(hours=1), near._known[1])
+    near._store.clock.sync(near.now() - timedelta(hours=1))
 
     turn = near.turn([change], Claim(new_id(), "w2", 1, LEASE))
 
@@ -100,9 +101,9 @@ def test_a_further_round_whose_answer_was_lost_claims_no_more_than_the_limit(
     for lane, size in {"full": 20, "small": 1}.items():
         for _ in range(size):
             enqueued(engine, lane=lane)
-    execute, rounds = PostgresEngine._execute, []
+    execute, rounds = Session.execute, []
 
-    def cut(self: PostgresEngine, connection: Any, sql: str, text: str) -> Any:
+    def cut(self: Session, connection: Any, sql: str, text: str) -> Any:
         rows = execute(self, connection, sql, text)
         if "claimed as" in sql:
             rounds.append(text)
@@ -110,7 +111,7 @@ def test_a_further_round_whose_answer_was_lost_claims_no_more_than_the_limit(
                 raise psycopg.OperationalError("the connection was cut after the commit")
         return rows
 
-    monkeypatch.setattr(PostgresEngine, "_execute", cut)
+    monkeypatch.setattr(Session, "execute", cut)
 
     got = claim(engine, 6)
 

@@ -30,7 +30,7 @@ def test_a_claim_is_not_repeated_while_its_first_sending_is_under_way(near, far,
     thread = threading.Thread(target=take)
     thread.start()
     waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'treadle'"
-    until(lambda: near._read(waiting)[0][0], "a claim that waits")
+    until(lambda: near.session.read(waiting)[0][0], "a claim that waits")
     proxy.reset()  # its answer is lost, but not the claim
     time.sleep(0.5)
     connection.rollback()
@@ -40,9 +40,8 @@ def test_a_claim_is_not_repeated_while_its_first_sending_is_under_way(near, far,
     assert near.count(JobFilter())[State.RUNNING] == 2
 
 
-def test_looking_for_past_leases_hears_the_servers_time(near, monkeypatch):
-    near.now()
-    monkeypatch.setattr(near, "_known", (near.now() - timedelta(hours=1), near._known[1]))
+def test_looking_for_past_leases_syncs_the_clock_with_the_servers(near):
+    near._store.clock.sync(near.now() - timedelta(hours=1))
 
     near.expired(limit=1)
 

@@ -12,8 +12,8 @@ import pytest
 from tests.support import stores
 from tests.support.making import LEASE, a_job, claim, enqueued
 from treadle.engines import connect
-from treadle.engines.postgres import keeping, looking, records, scripts, turn
-from treadle.engines.postgres.places import Place, Places
+from treadle.engines.postgres import audit, leases, queries, records, retention, settle, turn
+from treadle.engines.postgres.cursors import ClaimCursor, ClaimCursors
 from treadle.engines.postgres.rows import change_record, packed
 from treadle.engines.postgres.schema import named
 from treadle.engines.retention import Rule
@@ -24,10 +24,10 @@ from treadle.model.records import Seal
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 MILLION = """
-insert into @.jobs (task, priority, due_at, queue, tenant, filed, parked)
+insert into @.jobs (task, priority, due_at, queue, tenant, parked, parked_by_tenant)
 select 'greet', 0, now(), 'back', 't' || n % 300, true, true from generate_series(1, 60000) n
 union all
 select 'greet', 9, now() + interval '1 year', 'default', 'default', false, false from generate_series(1, 300000)
@@ -110,20 +110,26 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowded]:
         engine.close()
 
 
+def claim_sql(wish: Claim, *, settles: bool = True, parked: bool = True, cursors: Any = ()) -> tuple[str, str]:
+    """The statement of a turn with this claim, and its parameter."""
+    form = turn.turn_form(wish, settles=settles, parked=parked, resumes=bool(cursors))
+    return turn.statement(form), turn.parameter([], wish, None, cursors=cursors)
+
+
 def a_wish(limit: int = 10, **fields: object) -> Claim:
     given = {"token": new_id(), "worker": "w1", "limit": limit, "lease": LEASE, "tasks": ("greet",)}
     return Claim(**{**given, **fields})
 
 
-ASIDE = {"jobs_filed", "jobs_parked", "whole table pauses"}
-CLAIM = ASIDE | {"jobs_claim", "jobs_lease", "jobs_pkey", "keys_job"}
+PARKED = {"jobs_parked_by_task", "jobs_parked_by_tenant", "whole table pauses"}
+CLAIM = PARKED | {"jobs_claim", "jobs_lease", "jobs_pkey", "keys_job"}
 
 
 @pytest.mark.parametrize("lanes", [None, ("",)])
 def test_a_claim_steps_over_future_foreign_unknown_and_paused_jobs(crowded, lanes):
     wish = a_wish(lanes=lanes)
 
-    plan = crowded.explain(turn.statement(wish), turn.parameter([], wish, None))
+    plan = crowded.explain(*claim_sql(wish))
 
     assert plan.scans <= CLAIM
     assert plan.pages < 700, "ten jobs and their index entries, not a million"
@@ -131,20 +137,20 @@ def test_a_claim_steps_over_future_foreign_unknown_and_paused_jobs(crowded, lane
 
 @pytest.mark.parametrize("lanes", [None, ("",)])
 @pytest.mark.parametrize("queue", ["default", "other"])
-def test_a_claim_that_expects_nothing_to_be_put_away_looks_whether_it_is_so_and_no_further(crowded, lanes, queue):
+def test_a_claim_that_expects_nothing_to_be_parked_looks_whether_it_is_so_and_no_further(crowded, lanes, queue):
     wish = a_wish(queues=(queue,), lanes=lanes)
 
-    plan = crowded.explain(turn.statement(wish, aside=False), turn.parameter([], wish, None))
+    plan = crowded.explain(*claim_sql(wish, parked=False))
 
     assert plan.scans <= CLAIM
     assert plan.pages < (100 if queue == "default" else 600), "where there is, it takes nothing"
 
 
-@pytest.mark.parametrize("aside", [False, True])
-def test_a_claim_that_finds_nothing_costs_next_to_nothing(crowded, aside):
+@pytest.mark.parametrize("parked", [False, True])
+def test_a_claim_that_finds_nothing_costs_next_to_nothing(crowded, parked):
     wish = a_wish(queues=("nowhere",))
 
-    plan = crowded.explain(turn.statement(wish, settles=False, aside=aside), turn.parameter([], wish, None))
+    plan = crowded.explain(*claim_sql(wish, settles=False, parked=parked))
 
     assert plan.pages < 100
 
@@ -153,18 +159,18 @@ def test_a_claim_from_a_wholly_paused_queue_does_not_even_look_at_its_jobs(crowd
     wish = a_wish(queues=("default",))
     crowded.connection.execute(f"insert into {crowded.engine.schema}.pauses (queue) values ('default')")
     try:
-        plan = crowded.explain(turn.statement(wish, settles=False), turn.parameter([], wish, None))
+        plan = crowded.explain(*claim_sql(wish, settles=False))
     finally:
         crowded.connection.execute(f"delete from {crowded.engine.schema}.pauses where tenant = '*'")
 
-    assert not plan.scans & {"jobs_claim", "jobs_filed", "jobs_parked"}
+    assert not plan.scans & {"jobs_claim", "jobs_parked_by_task", "jobs_parked_by_tenant"}
     assert plan.pages < 100
 
 
 def test_jobs_of_hundreds_of_tenants_come_back_without_a_walk_over_all_of_them(crowded):
     wish = a_wish(queues=("back",))
 
-    plan = crowded.explain(turn.statement(wish), turn.parameter([], wish, None))
+    plan = crowded.explain(*claim_sql(wish))
 
     assert plan.scans <= CLAIM
     assert plan.pages < 8000, "some pages a tenant, and some jobs of the few that come first; not 60,000"
@@ -175,7 +181,7 @@ def test_a_settle_finds_its_jobs_by_id(crowded):
     jobs = claim(crowded.engine, 20, tasks=("greet",))
     records = [change_record(lifecycle.settle(j, Succeeded("1"), crowded.engine.now()), audit_all=True) for j in jobs]
 
-    plan = crowded.explain(scripts.SETTLE, packed(records, None))
+    plan = crowded.explain(settle.SETTLE, packed(records, None))
 
     assert plan.scans <= {"jobs_pkey", "keys_job"}
     assert plan.pages < 1500
@@ -185,7 +191,7 @@ def test_a_renewal_finds_its_jobs_by_id(crowded):
     jobs = claim(crowded.engine, 20, tasks=("greet",))
 
     plan = crowded.explain(
-        keeping.EXTEND, packed([keeping.renewal(Lease(j.id, j.lease_token)) for j in jobs], None, lease=30.0)
+        leases.EXTEND, packed([leases.renewal_record(Lease(j.id, j.lease_token)) for j in jobs], None, lease=30.0)
     )
 
     assert plan.scans <= {"jobs_pkey", "jobs_lease"}
@@ -193,7 +199,7 @@ def test_a_renewal_finds_its_jobs_by_id(crowded):
 
 
 def test_recovery_looks_at_running_and_expiring_jobs_only(crowded):
-    plan = crowded.explain(keeping.PAST, {"now": None, "limit": 200})
+    plan = crowded.explain(leases.EXPIRED, {"now": None, "limit": 200})
 
     assert plan.scans == {"jobs_lease", "jobs_expiry"}
     assert plan.pages < 500
@@ -209,7 +215,7 @@ def test_recovery_looks_at_running_and_expiring_jobs_only(crowded):
     ],
 )
 def test_a_list_reads_one_page_of_it(crowded, where, index):
-    plan = crowded.explain(*looking.find(where, 50, None))
+    plan = crowded.explain(*queries.find_sql(where, 50, None))
 
     assert plan.scans == index
     assert plan.pages < 500
@@ -218,7 +224,7 @@ def test_a_list_reads_one_page_of_it(crowded, where, index):
 def test_an_enqueue_and_a_lookup_go_by_id(crowded):
     job = enqueued(crowded.engine, queue="elsewhere")
 
-    looked = crowded.explain(scripts.READ, json.dumps([job.id]))
+    looked = crowded.explain(queries.READ, json.dumps([job.id]))
 
     assert looked.scans == {"jobs_pkey", "finished_pkey"}
     assert looked.pages < 50
@@ -238,7 +244,7 @@ HOUR = timedelta(hours=1)
     ids=["all", "all but some", "of a task", "of a task that has none"],
 )
 def test_pruning_takes_the_oldest_of_a_state(crowded, rule):
-    plan = crowded.explain(*keeping.pruning(rule, None, crowded.engine.now() - HOUR, 100))
+    plan = crowded.explain(*retention.prune_sql(rule, None, crowded.engine.now() - HOUR, 100))
 
     assert "finished_state" in plan.scans
     assert not [scan for scan in plan.scans if scan in ("whole table finished", "whole table jobs")]
@@ -246,7 +252,7 @@ def test_pruning_takes_the_oldest_of_a_state(crowded, rule):
 
 
 def asked(act, *arguments):
-    """The query that this function of `records` would run, and its values."""
+    """The query that this function would run, and its values."""
     said = []
     act(lambda sql, values: said.append((sql, values)) or [], *arguments)
     [query] = said
@@ -261,7 +267,7 @@ def test_schedules_that_are_due_are_found_among_those_that_are_not(crowded):
 
 
 def test_audit_lines_that_are_not_sealed_are_read_in_order_by_their_index(crowded):
-    plan = crowded.explain(*asked(records.unsealed, 100))
+    plan = crowded.explain(*asked(audit.unsealed, 100))
 
     assert plan.scans == {"events_seal"}
     assert plan.pages < 500
@@ -270,8 +276,8 @@ def test_audit_lines_that_are_not_sealed_are_read_in_order_by_their_index(crowde
 def test_sealing_finds_its_lines_by_their_key_and_forgetting_by_their_seal(crowded):
     lines = crowded.engine.unsealed(limit=90)
     seal = Seal("t1", 5000, 90, EPOCH, EPOCH, "d", "p", "h", EPOCH)
-    sealing = crowded.explain(*asked(records.seal, seal, lines))
-    reading = crowded.explain(*asked(records.sealed, Seal("t1", 1500, 90, EPOCH, EPOCH, "d", "p", "h", EPOCH)))
+    sealing = crowded.explain(*asked(audit.seal, seal, lines))
+    reading = crowded.explain(*asked(audit.sealed, Seal("t1", 1500, 90, EPOCH, EPOCH, "d", "p", "h", EPOCH)))
 
     assert "events_pkey" in sealing.scans
     assert sealing.pages < 3000
@@ -282,13 +288,13 @@ def test_sealing_finds_its_lines_by_their_key_and_forgetting_by_their_seal(crowd
 def test_costs_are_added_up_from_the_jobs_that_cost_something(crowded):
     now = crowded.engine.now()
 
-    plan = crowded.explain(keeping.COSTS, {"since": now - 10 * HOUR, "until": now, "tenant": None})
+    plan = crowded.explain(queries.COSTS, {"since": now - 10 * HOUR, "until": now, "tenant": None})
 
     assert plan.scans == {"finished_cost"}
     assert plan.pages < 4000
 
 
-def test_jobs_of_unknown_tasks_at_the_head_are_filed_away_in_bounded_steps_and_met_once(crowded):
+def test_jobs_of_unknown_tasks_at_the_head_are_parked_in_bounded_steps_and_met_once(crowded):
     engine, queue = crowded.engine, "mixed"
     now = engine.now()
     engine.enqueue([a_job(now, queue=queue, task="stranger", priority=9) for _ in range(3000)])
@@ -297,7 +303,7 @@ def test_jobs_of_unknown_tasks_at_the_head_are_filed_away_in_bounded_steps_and_m
     assert len(claim(engine, 5, queues=[queue], tasks=["greet"])) == 5, "from behind three thousand strangers"
 
     wish = a_wish(queues=(queue,))
-    plan = crowded.explain(turn.statement(wish), turn.parameter([], wish, None))
+    plan = crowded.explain(*claim_sql(wish))
     assert plan.pages < 150, "they are met no more"
     assert len(claim(engine, 10, queues=[queue], tasks=["stranger"])) == 10, "who knows them finds them"
 
@@ -313,33 +319,33 @@ def test_claims_go_on_where_the_last_one_ended_while_a_long_transaction_pins_the
             jobs = claim(engine, 500, queues=[queue])
             engine.turn([lifecycle.settle(job, Succeeded(), engine.now()) for job in jobs])
         wish = a_wish(queues=(queue,))
-        place = Place(queue, "", 0, jobs[-1].due_at, jobs[-1].id)
+        cursor = ClaimCursor(queue, "", 0, jobs[-1].due_at, jobs[-1].id)
 
-        walked = crowded.explain(turn.statement(wish), turn.parameter([], wish, None))
-        went_on = crowded.explain(turn.statement(wish, places=[place]), turn.parameter([], wish, None, places=[place]))
+        walked = crowded.explain(*claim_sql(wish))
+        resumed = crowded.explain(*claim_sql(wish, cursors=[cursor]))
 
-    assert walked.pages > 5 * went_on.pages, "what was claimed is still in the index"
-    assert went_on.scans <= CLAIM
+    assert walked.pages > 5 * resumed.pages, "what was claimed is still in the index"
+    assert resumed.scans <= CLAIM
 
 
 def test_a_claim_that_was_slow_is_followed_by_claims_that_go_on_for_a_second_and_then_look_everywhere():
-    places, wish = Places(), a_wish(limit=2)
+    cursors, wish = ClaimCursors(), a_wish(limit=2)
     jobs = [a_job(EPOCH, id=f"00000000-0000-7000-8000-00000000000{n}") for n in (1, 2)]
 
-    places.learn(wish, jobs, took=0.2, known=False, now=100.0)
+    cursors.learn(wish, jobs, took=0.2, resumed=False, now=100.0)
 
-    [place] = places.of(wish, 100.5)
-    assert place.id == jobs[1].id, "everything up to the second was taken"
-    assert places.of(a_wish(queues=("other",)), 100.5) == [], "another claim looks for itself"
-    places.learn(wish, [a_job(EPOCH, id="00000000-0000-7000-8000-000000000009")], took=0.001, known=True, now=100.6)
-    assert places.of(wish, 100.9)[0].id.endswith("9")
-    assert places.of(wish, 101.1) == [], "a full scan at least every second"
+    [cursor] = cursors.of(wish, 100.5)
+    assert cursor.id == jobs[1].id, "everything up to the second was taken"
+    assert cursors.of(a_wish(queues=("other",)), 100.5) == [], "another claim looks for itself"
+    cursors.learn(wish, [a_job(EPOCH, id="00000000-0000-7000-8000-000000000009")], took=0.001, resumed=True, now=100.6)
+    assert cursors.of(wish, 100.9)[0].id.endswith("9")
+    assert cursors.of(wish, 101.1) == [], "a full scan at least every second"
 
 
 def test_a_quick_claim_and_one_that_found_too_little_look_everywhere_the_next_time():
     for took, jobs in ((0.01, 2), (0.2, 1)):
-        places, wish = Places(), a_wish(limit=2)
+        cursors, wish = ClaimCursors(), a_wish(limit=2)
 
-        places.learn(wish, [a_job(EPOCH) for _ in range(jobs)], took=took, known=False, now=100.0)
+        cursors.learn(wish, [a_job(EPOCH) for _ in range(jobs)], took=took, resumed=False, now=100.0)
 
-        assert places.of(wish, 100.1) == []
+        assert cursors.of(wish, 100.1) == []

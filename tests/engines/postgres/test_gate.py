@@ -19,9 +19,10 @@ import pytest
 
 from tests.support.making import LEASE, a_job, claim, enqueued
 from tests.support.workbench import until
-from treadle.engines.postgres import records, turn
+from treadle.engines.postgres import records, settle, turn
+from treadle.engines.postgres.cursors import ClaimCursors
 from treadle.engines.postgres.engine import PostgresEngine
-from treadle.engines.postgres.places import Places
+from treadle.engines.postgres.rows import packed
 from treadle.engines.postgres.schema import named
 from treadle.engines.values import OVERWRITE, Claim, JobFilter
 from treadle.errors import EngineUnavailable
@@ -31,10 +32,12 @@ from treadle.model.records import ANY, Pause
 Session = Callable[[], psycopg.Connection[Any]]
 Aside = Callable[..., Future[Any]]
 
+EVERYTHING = turn.TurnForm(settles=True, parked=True, lanes="all_lanes")
+
 
 @pytest.fixture(autouse=True)
-def _little_patience(patience: Callable[[float], None]) -> None:
-    patience(10.0)  # who waits for a lock is told so in time
+def _short_timeout(answer_timeout: Callable[[float], None]) -> None:
+    answer_timeout(10.0)  # who waits for a lock is told so in time
 
 
 @pytest.fixture
@@ -63,11 +66,10 @@ def a_wish(**fields: Any) -> Claim:
     return Claim(**{**given, **fields})
 
 
-def open_claim(engine: PostgresEngine, connection: psycopg.Connection[Any], **options: Any) -> None:
+def open_claim(engine: PostgresEngine, connection: psycopg.Connection[Any], form: turn.TurnForm = EVERYTHING) -> None:
     """A claim that has been made, and is not over: its transaction is open."""
-    wish = a_wish()
     cursor = psycopg.RawCursor(connection)
-    cursor.execute(named(turn.statement(wish, **options), engine.schema), [turn.parameter([], wish, engine.now())])
+    cursor.execute(named(turn.statement(form), engine.schema), [turn.parameter([], a_wish(), engine.now())])
 
 
 def gate_locks(engine: PostgresEngine, connection: psycopg.Connection[Any]) -> set[str]:
@@ -79,23 +81,20 @@ def gate_locks(engine: PostgresEngine, connection: psycopg.Connection[Any]) -> s
 def waits(engine: PostgresEngine, connection: psycopg.Connection[Any]) -> bool:
     """Whether somebody waits for a lock of this connection."""
     pid = connection.info.backend_pid
-    return bool(engine._read("select 1 from pg_stat_activity where %s = any (pg_blocking_pids(pid))", [pid]))
+    return bool(engine.session.read("select 1 from pg_stat_activity where %s = any (pg_blocking_pids(pid))", [pid]))
 
 
 # ------------------------------------------------------------------------------------------- the claim's lock
 
-FORMS = {
-    "nothing aside": {"aside": False},
-    "with what is aside": {"aside": True},
-    "settles nothing": {"aside": False, "settles": False},
-    "goes on from a place": {"aside": True, "places": ["some"]},
-}
+
+def of_form(form: turn.TurnForm) -> str:
+    return " ".join(sorted(form.parts))
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("form", turn.FORMS, ids=of_form)
 @pytest.mark.parametrize("plan", ["auto", "force_generic_plan"])
 def test_every_claim_holds_a_lock_on_the_gate_until_it_is_over(
-    engine: PostgresEngine, session: Session, form: dict[str, Any], plan: str
+    engine: PostgresEngine, session: Session, form: turn.TurnForm, plan: str
 ) -> None:
     enqueued(engine)
     connection = session()
@@ -103,7 +102,7 @@ def test_every_claim_holds_a_lock_on_the_gate_until_it_is_over(
     connection.execute(f"set plan_cache_mode = {plan}")
     connection.commit()
     for _ in range(3):  # a plan that is kept must take the lock each time
-        open_claim(engine, connection, **form)
+        open_claim(engine, connection, form)
         assert "RowShareLock" in gate_locks(engine, connection)
         connection.rollback()
         assert gate_locks(engine, connection) == set()
@@ -111,20 +110,18 @@ def test_every_claim_holds_a_lock_on_the_gate_until_it_is_over(
 
 def test_settling_alone_does_not_touch_the_gate(engine: PostgresEngine, session: Session) -> None:
     connection = session()
-    psycopg.RawCursor(connection).execute(
-        named(turn.statement(None), engine.schema), [turn.parameter([], None, engine.now())]
-    )
+    psycopg.RawCursor(connection).execute(named(settle.SETTLE, engine.schema), [packed([], engine.now())])
     assert gate_locks(engine, connection) == set()
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["nothing aside", "with what is aside"])
+@pytest.mark.parametrize("known", [False, True], ids=["nothing parked", "something parked"])
 def test_a_claim_has_its_lock_before_it_looks(
     engine: PostgresEngine, session: Session, aside: Aside, known: bool
 ) -> None:
     """The lock is kept from it for a moment, in which a pause is committed: it must see that one."""
     enqueued(engine)
     if known:
-        assert claim(engine, tasks=["another"]) == []  # now it is filed
+        assert claim(engine, tasks=["another"]) == []  # now it is parked
     stranger = session()
     stranger.execute(f"lock table {engine.schema}.pauses in exclusive mode")  # readers may pass
     got = aside(claim, engine)
@@ -168,7 +165,7 @@ def test_a_pause_does_not_mind_how_a_claim_ends(
     elif how == "rolled back":
         early.rollback()
     else:
-        engine._read("select pg_terminate_backend(%s)", [early.info.backend_pid])
+        engine.session.read("select pg_terminate_backend(%s)", [early.info.backend_pid])
 
     assert pausing.result(10).done
 
@@ -188,7 +185,7 @@ def test_a_pause_waits_for_no_reader_and_for_no_claim_of_another_schema(
 def test_a_pause_that_waited_in_vain_is_stored_says_so_and_may_be_repeated(
     engine: PostgresEngine, session: Session, aside: Aside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "PATIENCE", 0.1)
+    monkeypatch.setattr(records, "CLAIMS_TIMEOUT", 0.1)
     early = session()
     open_claim(engine, early)
     pause = Pause(at=engine.now())
@@ -259,31 +256,31 @@ def test_an_end_of_a_pause_wakes_workers_elsewhere(near: PostgresEngine, open_en
     far = open_engine(store_url)
     pause = Pause(at=near.now())
     near.save(pause, before=None)
-    assert far._listener.hears(lambda: near.drop(pause))
+    assert far._store.notifications.receives(lambda: near.drop(pause))
 
 
 SCOPES = [{}, {"queue": "default"}, {"task": "greet"}, {"tenant": "acme"}, {"tenant": "acme", "task": "greet"}]
 
 
 @pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: Pause(**scope).scope)
-def test_a_claim_that_goes_on_from_a_known_place_is_stopped_too(near: PostgresEngine, scope: dict[str, str]) -> None:
+def test_a_claim_that_continues_from_a_cursor_is_blocked_too(near: PostgresEngine, scope: dict[str, str]) -> None:
     jobs = [enqueued(near, tenant="acme") for _ in range(6)]
     wish = a_wish(limit=2)
-    near._places.learn(wish, claim(near, 2), took=1.0, known=False, now=time.monotonic())
-    assert near._places.of(wish, time.monotonic())
+    near.turns.cursors.learn(wish, claim(near, 2), took=1.0, resumed=False, now=time.monotonic())
+    assert near.turns.cursors.of(wish, time.monotonic())
     pause = Pause(**scope)
     near.save(pause, before=None)
 
     assert near.turn([], wish).jobs == []
-    near._places = Places()
+    near.turns.cursors = ClaimCursors()
     near.drop(pause)
     assert [job.id for job in claim(near, 4)] == [job.id for job in jobs[2:]]
 
 
-# ------------------------------------------------------------------------------------------- what was put away
+# -------------------------------------------------------------------------------------------- what was parked
 
 
-def put_away(engine: PostgresEngine, tenants: int, jobs: int, queue: str = "default") -> list[str]:
+def parked(engine: PostgresEngine, tenants: int, jobs: int, queue: str = "default") -> list[str]:
     """Jobs of many tenants, met by a claim while they were paused, and free again."""
     pauses = [Pause(tenant=f"t{number}") for number in range(tenants)]
     for pause in pauses:
@@ -291,24 +288,22 @@ def put_away(engine: PostgresEngine, tenants: int, jobs: int, queue: str = "defa
     made = [a_job(engine.now(), tenant=f"t{number % tenants}", queue=queue) for number in range(jobs)]
     engine.enqueue(made)
     assert claim(engine, 500, queues=[queue]) == []
-    assert engine._read("select count(*) from @.jobs where parked") == [(jobs,)]
+    assert engine.session.read("select count(*) from @.jobs where parked_by_tenant") == [(jobs,)]
     for pause in pauses:
         engine.drop(pause)
     return [job.id for job in made]
 
 
 def test_jobs_of_many_tenants_come_back_in_order_however_few_are_claimed_at_once(engine: PostgresEngine) -> None:
-    ids = put_away(engine, 30, 120)
+    ids = parked(engine, 30, 120)
 
     got = [job.id for limit in (1, 2, 3, 14, 50, 50) for job in claim(engine, limit)]
 
     assert got == ids
 
 
-def test_a_claim_of_what_was_put_away_steps_over_what_others_have_locked(
-    engine: PostgresEngine, session: Session
-) -> None:
-    ids = put_away(engine, 3, 30)
+def test_a_claim_of_parked_jobs_steps_over_what_others_have_locked(engine: PostgresEngine, session: Session) -> None:
+    ids = parked(engine, 3, 30)
     stranger = session()
     stranger.execute(f"select 1 from {engine.schema}.jobs where id = any (%s::uuid[]) for update", [ids[:5]])
 
@@ -318,21 +313,23 @@ def test_a_claim_of_what_was_put_away_steps_over_what_others_have_locked(
     assert [job.id for job in claim(engine, 10)] == [*ids[:5], *ids[15:20]]
 
 
-def test_a_claim_of_what_was_put_away_locks_no_more_than_it_takes(engine: PostgresEngine, session: Session) -> None:
-    ids = put_away(engine, 20, 200)
+def test_a_claim_of_parked_jobs_locks_no_more_than_it_takes(engine: PostgresEngine, session: Session) -> None:
+    ids = parked(engine, 20, 200)
     open_claim(engine, session())
 
-    free = engine._read("select id::text from @.jobs where state = 'pending' order by id for update skip locked")
+    free = engine.session.read("select id::text from @.jobs where state = 'pending' order by id for update skip locked")
 
     assert [id_ for (id_,) in free] == ids[10:]
 
 
-@pytest.mark.parametrize("scope", [None, {"task": "greet"}, {"tenant": "acme"}], ids=["strange", "filed", "parked"])
-def test_what_one_process_put_away_another_finds_with_its_next_claim(
+@pytest.mark.parametrize(
+    "scope", [None, {"task": "greet"}, {"tenant": "acme"}], ids=["unknown", "task paused", "tenant paused"]
+)
+def test_what_one_process_parked_another_finds_with_its_next_claim(
     make_engine: Callable[..., PostgresEngine], scope: dict[str, str] | None
 ) -> None:
     one, other = make_engine(), make_engine()
-    assert claim(one) == claim(other) == []  # both have seen that there is nothing put away
+    assert claim(one) == claim(other) == []  # both have seen that nothing is parked
     job = enqueued(one, tenant="acme", priority=1)
     if scope is None:
         assert claim(one, tasks=["another"]) == []
@@ -342,7 +339,7 @@ def test_what_one_process_put_away_another_finds_with_its_next_claim(
         one.drop(Pause(**scope))
     later = enqueued(one)
 
-    assert one._read("select filed, parked from @.jobs where id = %s", [job.id]) == [
+    assert one.session.read("select parked, parked_by_tenant from @.jobs where id = %s", [job.id]) == [
         (True, scope == {"tenant": "acme"})
     ]
     assert [claim(other, 1)[0].id for _ in range(2)] == [job.id, later.id]
@@ -351,10 +348,10 @@ def test_what_one_process_put_away_another_finds_with_its_next_claim(
 def test_a_parked_job_that_an_older_treadle_has_run_is_an_ordinary_one_again(
     engine: PostgresEngine, session: Session
 ) -> None:
-    """It takes what is filed, and knows nothing of what is parked."""
-    [id_, *_] = put_away(engine, 1, 2)
+    """It takes what is parked by task, and knows nothing of what is parked by tenant."""
+    [id_, *_] = parked(engine, 1, 2)
     stranger = session()
-    claimed = f"update {engine.schema}.jobs set state = 'running', lease_until = now(), filed = false where id = %s"
+    claimed = f"update {engine.schema}.jobs set state = 'running', lease_until = now(), parked = false where id = %s"
     stranger.execute(claimed, [id_])
     stranger.execute(f"update {engine.schema}.jobs set state = 'pending', lease_until = null where id = %s", [id_])
     stranger.commit()
@@ -380,7 +377,8 @@ from treadle.model import new_id
 
 url, bug = sys.argv[1:]
 if bug:
-    turn._DOOR = "door as materialized (select 1 where false)"
+    text = turn.source()
+    turn.source = lambda: text.replace("select 1 from @.pauses where false for key share", "select 1 where false")
 engine = connect(url)
 while True:
     jobs = engine.turn([], Claim(new_id(), "w", 5, 600.0)).jobs
@@ -443,7 +441,9 @@ def late_rounds(url: str, engine: PostgresEngine, rounds: int, *, bug: str = "")
         claiming.go_on(1)
         for number, scope in zip(range(rounds), cycle(SCOPES), strict=False):
             jobs = {receipt.job.id for receipt in engine.enqueue(some_jobs(engine))}
-            until(lambda: engine._read("select 1 from @.jobs where state = 'running' limit 1"), "claims are made")
+            until(
+                lambda: engine.session.read("select 1 from @.jobs where state = 'running' limit 1"), "claims are made"
+            )
             began = time.monotonic()
             pause = Pause(**{"tenant": ANY, **scope}, reason=f"round {number}")
             assert engine.save(pause, before=None).done
@@ -455,7 +455,7 @@ def late_rounds(url: str, engine: PostgresEngine, rounds: int, *, bug: str = "")
                 late.append(f"round {number}, {pause.scope}: {len(before)} ran, and then {len(more)} more")
             assert engine.drop(pause)
             until(lambda: len(held(engine)) == JOBS, "all the others are claimed")
-            engine._read("delete from @.jobs returning 1")
+            engine.session.read("delete from @.jobs returning 1")
     return late, took
 
 
@@ -464,7 +464,7 @@ def some_jobs(engine: PostgresEngine) -> list[Job]:
 
 
 def held(engine: PostgresEngine) -> set[str]:
-    return {id_ for (id_,) in engine._read("select id::text from @.jobs where state = 'running'")}
+    return {id_ for (id_,) in engine.session.read("select id::text from @.jobs where state = 'running'")}
 
 
 @pytest.mark.slow

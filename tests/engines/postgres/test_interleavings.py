@@ -20,13 +20,16 @@ from tests.support.making import a_job, an_error
 from tests.support.workbench import until
 from treadle.engines import connect
 from treadle.engines.postgres import schema
-from treadle.engines.postgres.connections import Connection, conninfo
+from treadle.engines.postgres.connection import Connection, conninfo
 from treadle.engines.postgres.engine import PostgresEngine
+from treadle.engines.postgres.session import Session
 from treadle.engines.scripts import drive
 from treadle.engines.values import Claim, JobFilter, Lease, Retention
 from treadle.model import Job, Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Succeeded
 from treadle.model.retry import Retry
+
+pytestmark = pytest.mark.server
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LEASE = 30.0
@@ -93,9 +96,9 @@ def settle_in_transaction(engine: PostgresEngine, side: str, jobs: Jobs) -> Any:
     script = engine.settle_script(lifecycle.settle(jobs[J], Succeeded(f'"{side}"'), NOW))
 
     def inside(connection: Connection) -> Any:
-        return drive(script, lambda sql, text: engine._execute(connection, sql, text)).ruling.value
+        return engine.session.drive(connection, script).ruling.value
 
-    return engine._transact(inside)
+    return engine.session.transact(inside)
 
 
 def recovery(engine: PostgresEngine, side: str, jobs: Jobs) -> Any:
@@ -156,22 +159,27 @@ def may_wait(place: str, scope: Scope, a: Act, b: Act) -> bool:
 # ------------------------------------------------------------------------------------------------ the stage
 
 
-class Stepped(PostgresEngine):
-    """Its calls run in one transaction, which stands still after the statement it is told."""
+class Stepped(Session):
+    """Runs all its work in one transaction, which stands still after a given statement."""
+
+    @classmethod
+    def of(cls, engine: PostgresEngine) -> PostgresEngine:
+        """The same engine with such a session."""
+        store = engine._store._replace(session=cls(engine.server, engine._schema))
+        return PostgresEngine(engine.server, engine._schema, store)
 
     def begin(self, stop_after: int) -> None:
         self.connection.execute("begin")
         self.stop_after, self.statements = stop_after, 0
         self.stands, self.goes = threading.Event(), threading.Event()
-        self._ready = True
 
-    def _run(self, work: Any, **_: Any) -> Any:
+    def run(self, work: Any, **_: Any) -> Any:
         return work(self.connection)
 
-    _transact = _run
+    transact = run_read_committed = run
 
-    def _execute(self, connection: Connection, sql: str, text: str) -> Any:
-        rows = super()._execute(connection, sql, text)
+    def execute(self, connection: Connection, sql: str, text: str) -> Any:
+        rows = super().execute(connection, sql, text)
         self.statements += 1
         if self.statements == self.stop_after:
             self.stands.set()
@@ -183,11 +191,7 @@ class Stepped(PostgresEngine):
 
     @cached_property
     def connection(self) -> Connection:
-        return self.server.connect()
-
-    def close(self) -> None:
-        self.connection.close()
-        super().close()
+        return self._server.connect()
 
 
 class Outcome(NamedTuple):
@@ -201,8 +205,8 @@ class Stage:
 
     def __init__(self, url: str) -> None:
         self.engine: PostgresEngine = connect(url, clock=lambda: NOW)
-        self.stepped: Stepped = connect(url, clock=lambda: NOW)  # type: ignore[assignment]
-        self.stepped.__class__ = Stepped
+        self.stepped_engine = Stepped.of(connect(url, clock=lambda: NOW))
+        self.stepped: Stepped = self.stepped_engine.session  # type: ignore[assignment]
         self.watcher = psycopg.connect(conninfo(url.partition("?")[0]), autocommit=True)
         self.locker = psycopg.connect(conninfo(url.partition("?")[0]))
         self.errors: list[str] = []
@@ -216,7 +220,8 @@ class Stage:
         self.pool.shutdown()
         self.watcher.close()
         self.locker.close()
-        self.stepped.close()
+        self.stepped.connection.close()
+        self.stepped_engine.close()
         self.engine.close()
 
     def save(self, place: str, scope: Scope) -> None:
@@ -265,7 +270,7 @@ class Stage:
         """
         self.set_up()
         self.stepped.begin(stop_after)
-        first: Future[Any] = self.pool.submit(a, self.stepped, "A", self.jobs)
+        first: Future[Any] = self.pool.submit(a, self.stepped_engine, "A", self.jobs)
         until(lambda: self.stepped.stands.is_set() or first.done(), "A's statement")
         if not self.stepped.stands.is_set():
             first.result()

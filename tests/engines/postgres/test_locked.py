@@ -23,8 +23,8 @@ Locked = Callable[..., AbstractContextManager[None]]
 
 
 @pytest.fixture(autouse=True)
-def _little_patience(patience: Callable[[float], None]) -> None:
-    patience(3.0)  # who waits for a lock is told so in time
+def _short_timeout(answer_timeout: Callable[[float], None]) -> None:
+    answer_timeout(3.0)  # who waits for a lock is told so in time
 
 
 @pytest.fixture

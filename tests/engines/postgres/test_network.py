@@ -18,8 +18,8 @@ from tests.support.making import a_job, claim, current, enqueued, recover, runni
 from tests.support.proxy import Proxy
 from tests.support.workbench import QUICK, Crowd, Process, ended, until, working
 from treadle import Context, EngineUnavailable, State, Treadle
-from treadle.engines.postgres.connections import IDLE
-from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
+from treadle.engines.postgres.connection import MAX_IDLE, RETRY_FOR
+from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Retention, Ruling, Turn
 from treadle.model import Job, Scope, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
@@ -200,7 +200,7 @@ def test_a_claim_repeated_while_its_first_try_still_runs_strands_no_job(
         waiting = (
             "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'treadle'"
         )
-        until(lambda: turn.done() or near._read(waiting)[0][0] >= 2, "it was repeated, and waits for the first")
+        until(lambda: turn.done() or near.session.read(waiting)[0][0] >= 2, "it was repeated, and waits for the first")
         stranger.rollback()
     until(lambda: near.server.run(lambda c: c.execute(UNFINISHED, [far.schema]).fetchone()) == (0,), "both are over")
     try:
@@ -312,7 +312,7 @@ def test_an_operator_whose_write_was_done_but_not_heard_of_is_not_told_that_it_i
 ) -> None:
     app = make_app(far_url)
     app.engine.now()
-    drops = proxy.drop_replies(lambda sql: is_turn(sql) or ".finished where id = any" in sql or "asked as" in sql)
+    drops = proxy.drop_replies(lambda sql: is_turn(sql) or ".finished where id = any" in sql or "requested as" in sql)
     job = OPERATOR[act](app, near)
     drops.wait()
     operators = [event.kind for event in near.events(job.id) if event.actor == "api"]
@@ -324,10 +324,10 @@ def test_an_operator_whose_write_was_done_but_not_heard_of_is_not_told_that_it_i
 
 
 BOUNDED: dict[str, tuple[Callable[[PostgresEngine, Job], Any], float]] = {
-    "enqueue": (lambda engine, job: engine.enqueue([a_job(job.created_at)]), PERSISTENCE),
+    "enqueue": (lambda engine, job: engine.enqueue([a_job(job.created_at)]), RETRY_FOR),
     "keyed enqueue": (
         lambda engine, job: engine.enqueue([a_job(job.created_at, key="k", key_scope=Scope.EVER)]),
-        PERSISTENCE,
+        RETRY_FOR,
     ),
     "turn": (lambda engine, job: engine.turn([], Claim(new_id(), "w1", 5, 30.0)), 0.0),
     "settle": (lambda engine, job: engine.turn([lifecycle.settle(job, Succeeded(), job.created_at)]), 0.0),
@@ -335,13 +335,13 @@ BOUNDED: dict[str, tuple[Callable[[PostgresEngine, Job], Any], float]] = {
         lambda engine, job: engine.turn([lifecycle.cancel(job, job.created_at, actor="me")]),
         0.0,
     ),
-    "expired": (lambda engine, job: engine.expired(limit=5), PERSISTENCE),
-    "get": (lambda engine, job: engine.get([job.id]), PERSISTENCE),
-    "find": (lambda engine, job: engine.find(JobFilter(), limit=5), PERSISTENCE),
-    "events": (lambda engine, job: engine.events(job.id), PERSISTENCE),
+    "expired": (lambda engine, job: engine.expired(limit=5), RETRY_FOR),
+    "get": (lambda engine, job: engine.get([job.id]), RETRY_FOR),
+    "find": (lambda engine, job: engine.find(JobFilter(), limit=5), RETRY_FOR),
+    "events": (lambda engine, job: engine.events(job.id), RETRY_FOR),
     "prune": (lambda engine, job: engine.prune(Retention({State.SUCCEEDED: timedelta(0)}), limit=5), 0.0),
-    "records": (lambda engine, job: engine.records(Pause), PERSISTENCE),
-    "due": (lambda engine, job: engine.due(limit=5), PERSISTENCE),
+    "records": (lambda engine, job: engine.records(Pause), RETRY_FOR),
+    "due": (lambda engine, job: engine.due(limit=5), RETRY_FOR),
     "save": (lambda engine, job: engine.save(Pause(), before=None), 0.0),
     "drop": (lambda engine, job: engine.drop(Pause()), 0.0),
 }
@@ -349,17 +349,17 @@ BOUNDED: dict[str, tuple[Callable[[PostgresEngine, Job], Any], float]] = {
 
 def with_many_connections(engine: PostgresEngine) -> None:
     """As many idle connections as an engine keeps: what a web server with a few threads has."""
-    gate = threading.Barrier(IDLE)
-    with ThreadPoolExecutor(IDLE) as pool:
-        list(pool.map(lambda _: engine.server.run(lambda connection: gate.wait(10)), range(IDLE)))
+    gate = threading.Barrier(MAX_IDLE)
+    with ThreadPoolExecutor(MAX_IDLE) as pool:
+        list(pool.map(lambda _: engine.server.run(lambda connection: gate.wait(10)), range(MAX_IDLE)))
 
 
 @pytest.mark.parametrize("what", BOUNDED)
 def test_a_call_into_a_stalled_network_ends_within_its_patience_and_says_that_repeating_is_safe(
-    far: PostgresEngine, near: PostgresEngine, proxy: Proxy, patience: Callable[[float], None], what: str
+    far: PostgresEngine, near: PostgresEngine, proxy: Proxy, answer_timeout: Callable[[float], None], what: str
 ) -> None:
     call = 1.0
-    patience(call)
+    answer_timeout(call)
     act, persists = BOUNDED[what]
     job = running(near)
     far.now()
@@ -448,9 +448,9 @@ def flowing_afterwards(proxy: Proxy) -> Iterator[None]:
 
 
 def test_an_engine_closes_soon_although_its_network_stands_still(
-    far: PostgresEngine, proxy: Proxy, patience: Callable[[float], None]
+    far: PostgresEngine, proxy: Proxy, answer_timeout: Callable[[float], None]
 ) -> None:
-    patience(1.0)
+    answer_timeout(1.0)
     far.wait(["default"], 0.01)  # the listener starts
     until(lambda: proxy.connections >= 2, "a connection that listens")
     proxy.stall()

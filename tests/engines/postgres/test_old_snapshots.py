@@ -60,7 +60,10 @@ def test_a_job_that_came_and_went_while_a_bulk_waited_does_not_run_again(near, o
     thread = threading.Thread(target=lambda: receipts.extend(bulk.enqueue([first, victim])))
     thread.start()
     blocked = "select count(*) from pg_stat_activity where %s = any (pg_blocking_pids(pid))"
-    until(lambda: near._read(blocked, [connection.info.backend_pid])[0][0], "the bulk waits at the first of its jobs")
+    until(
+        lambda: near.session.read(blocked, [connection.info.backend_pid])[0][0],
+        "the bulk waits at the first of its jobs",
+    )
     near.enqueue([victim])
     settle(near, claimed(near, victim), Succeeded())
 

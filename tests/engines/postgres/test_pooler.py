@@ -132,7 +132,7 @@ def test_two_workers_share_two_server_connections_with_their_callers(pooled: Pos
 def test_the_doctor_says_that_nothing_is_heard_and_that_polling_is_enough(pooled: PostgresEngine) -> None:
     heard = pooled.doctor()[-1]
     assert heard.level == "warning"
-    assert "LISTEN hears nothing" in heard.text
+    assert "LISTEN receives nothing" in heard.text
     assert "polling, which is always enough" in heard.text
     assert "listen_url" in heard.text
 
@@ -152,7 +152,7 @@ def test_a_worker_with_a_listen_url_starts_a_job_of_another_process_at_once(
     try:
         app.register("work", lambda: None)
         with working(app, poll=20.0, lease=60.0):
-            until(lambda: other.engine._read(LISTENING), "it listens")
+            until(lambda: other.engine.session.read(LISTENING), "it listens")
             ended(other, other.enqueue("work", checked=False), within=10)  # perhaps found by its first look
             [job] = ended(other, other.enqueue("work", checked=False), within=10)
         assert (job.finished_at - job.created_at).total_seconds() < 5.0

@@ -3,14 +3,12 @@
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 
-from tests.support import provision
 from tests.support.making import a_job, claim, current, enqueued
-from treadle.engines.postgres import records, schema
+from treadle.engines.postgres import audit
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.rows import on_end_from, on_end_text
 from treadle.engines.values import JobFilter, Retention, Ruling, Saved
@@ -25,8 +23,8 @@ Session = Callable[[], psycopg.Connection[Any]]
 
 
 @pytest.fixture(autouse=True)
-def _little_patience(patience: Callable[[float], None]) -> None:
-    patience(5.0)  # who waits for a lock is told so in time
+def _short_timeout(answer_timeout: Callable[[float], None]) -> None:
+    answer_timeout(5.0)  # who waits for a lock is told so in time
 
 
 @pytest.fixture
@@ -290,7 +288,7 @@ def test_a_sealer_that_finds_the_oldest_line_taken_takes_none_of_the_others(
         return sealer.execute(statement.replace("@.", f"{engine.schema}."), values).fetchall()
 
     seal = Seal("acme", 1, 4, clock.now(), clock.now(), "d", "", "h", clock.now())
-    assert not records.seal(query, seal, lines)
+    assert not audit.seal(query, seal, lines)
     free = f"select job::text from {engine.schema}.events for update skip locked"
     assert {job for (job,) in stranger.execute(free)} == set(older_ids)
 
@@ -333,49 +331,3 @@ def test_thousands_of_jobs_that_ended_in_one_moment_are_walked_over(
     assert engine.prune(keep, limit=100) == 0  # and the next call goes on from there
     assert engine.prune(keep, limit=100, to_the_end=True) == 7
     assert engine.count(JobFilter()) == {State.FAILED: 25_000}
-
-
-# -------------------------------------------------------------------------------------------- from before
-
-
-@pytest.fixture
-def old_url() -> Iterator[str]:
-    """A schema of the first treadle, with jobs in every place."""
-    server, name = provision.shared_postgres(), f"b{uuid4().hex[:20]}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        first = schema.migrations()[0]
-        for statement in (schema.SCHEMA, schema.LEDGER, first.sql, first.record, OLD):
-            connection.execute(statement.replace("@", name))
-        yield f"{server}?schema={name}"
-        connection.execute(f"drop schema {name} cascade")
-
-
-OLD = """
-insert into @.jobs (task) values ('greet');
-insert into @.jobs (task, filed) values ('other', true);
-select @.enqueue('greet', key => 'k');
-insert into @.finished (id, task, payload, created_at, due_at, tenant, queue, lane, task_version, priority,
-    max_attempts, retry_base, retry_jitter, state, attempt, failures, crashes, finished_at, cancel_requested,
-    cost_micros, revision)
-values (@.new_id(), 'greet', '{}', now(), now(), 'default', 'default', '', 1, 0, 5, 5, 1, 'failed', 1, 1, 0, now(),
-    false, 0, 2);
-insert into @.events select id, 2, now(), 'failed', 'w1', 'boom', 'default' from @.finished;
-"""
-
-
-def test_jobs_and_audit_lines_of_the_first_schema_live_on(
-    open_engine: Callable[..., PostgresEngine], old_url: str
-) -> None:
-    engine = open_engine(old_url)
-    engine.migrate()
-
-    assert engine.check() == []
-    assert engine.count(JobFilter()) == {State.PENDING: 3, State.FAILED: 1}
-    [failed] = engine.find(JobFilter(state=State.FAILED), limit=10).jobs
-    assert (failed.schedule, failed.on_end) == (None, None)
-    assert engine.unsealed(limit=10) == engine.events(failed.id)
-    assert [event.note for event in engine.events(failed.id)] == ["boom"]
-    engine.save(Pause(task="greet"), before=None)
-    assert [job.task for job in claim(engine)] == ["other"]
-    engine.drop(Pause(task="greet"))
-    assert [job.task for job in claim(engine)] == ["greet", "greet"]

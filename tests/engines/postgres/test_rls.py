@@ -15,7 +15,7 @@ from treadle.engines.postgres.rls import TABLES
 from treadle.errors import EngineError
 from treadle.model import new_id
 
-WORKER, APP = "walls_worker", "walls_app"
+WORKER, APP = "rls_worker", "rls_app"
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_two_tenants_work_side_by_side_and_see_nothing_of_each_other(shop: Tread
         globex.cancel(ours.id)
 
 
-def test_a_bound_handle_lives_its_whole_life_behind_the_walls(shop: Treadle, crew: Treadle) -> None:
+def test_a_bound_handle_lives_its_whole_life_under_row_level_security(shop: Treadle, crew: Treadle) -> None:
     acme = shop.tenant("acme")
     job = acme.enqueue("greet", {"name": "Ada"}, run_after="1h")
     assert acme.why(job.id)[0].kind == "due"
@@ -147,7 +147,7 @@ def test_the_id_of_another_tenants_job_is_an_error_whether_it_waits_or_has_ended
     assert shop.tenant("globex").find().jobs == []
 
 
-def test_plain_sql_of_the_application_meets_the_same_walls(shop: Treadle, store_url: str) -> None:
+def test_plain_sql_of_the_application_meets_the_same_policies(shop: Treadle, store_url: str) -> None:
     shop.tenant("acme").enqueue("greet", {"name": "Ada"}, key="k")
     shop.tenant("acme").schedules.create("nightly", "greet", {"name": "Ada"}, cron="0 2 * * *")
     url = as_role(store_url, APP)
@@ -217,9 +217,20 @@ def test_an_owner_condition_lets_the_owner_see_its_rows_without_a_setting(owner:
         with pytest.raises(psycopg.errors.InsufficientPrivilege), connection.transaction():
             connection.execute("select treadle.enqueue('greet', '{}', tenant => 'u2')")
         assert connection.execute("select tenant from treadle.jobs").fetchall() == [("u1",)]
+        connection.commit()
+    other = owner.enqueue("greet", {"name": "Bob"}, checked=False, tenant="u2")
+    with psycopg.connect(as_role(store_url, APP), autocommit=True) as connection:
+        connection.execute("set shop.owner = 'u1'")
+        assert connection.execute("update treadle.jobs set priority = 7").rowcount == 1
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("update treadle.jobs set tenant = 'u2'")
+        assert connection.execute("delete from treadle.jobs").rowcount == 1
+    assert owner.find().jobs == [other]  # as it was
 
 
-def test_doctor_tells_walls_that_stand_from_walls_with_holes(owner: Treadle, crew: Treadle, store_url: str) -> None:
+def test_doctor_tells_policies_that_hold_from_policies_with_holes(
+    owner: Treadle, crew: Treadle, store_url: str
+) -> None:
     def said(app: Treadle) -> list[tuple[str, str]]:
         return [(line.level, line.text) for line in app.doctor() if "row-level" in line.text]
 
@@ -236,7 +247,7 @@ def test_doctor_tells_walls_that_stand_from_walls_with_holes(owner: Treadle, cre
     assert "events: no policy treadle_tenant" in text
 
 
-def test_the_tables_owner_need_be_no_superuser_to_raise_walls(cluster: Cluster, store_url: str) -> None:
+def test_the_tables_owner_need_be_no_superuser_to_set_it_up(cluster: Cluster, store_url: str) -> None:
     with psycopg.connect(store_url, autocommit=True) as connection:
         connection.execute("create role boss login")
         connection.execute(f"grant {WORKER} to boss")
@@ -258,7 +269,28 @@ def test_the_tables_owner_need_be_no_superuser_to_raise_walls(cluster: Cluster, 
             connection.execute("drop schema if exists treadle cascade; drop owned by boss; drop role boss")
 
 
-def test_a_schema_with_walls_is_still_as_expected(owner: Treadle) -> None:
+def test_a_schema_with_row_level_security_is_still_as_expected(owner: Treadle) -> None:
+    assert owner.check_schema() == []
+
+
+OLD_GUARD = """
+alter trigger rls_guard on treadle.jobs rename to walls_guard;
+alter function treadle.rls_guard() rename to walls_guard;
+"""
+GUARDS = """
+select tgname from pg_trigger where tgname like '%\\_guard'
+union all select proname from pg_proc where proname like '%\\_guard'
+"""
+
+
+def test_the_guard_of_an_older_treadle_is_replaced_when_it_is_set_up_again(owner: Treadle, store_url: str) -> None:
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        connection.execute(OLD_GUARD)
+        assert owner.check_schema() == []
+
+        owner.rls(worker_role=WORKER, app_role=APP)
+
+        assert connection.execute(GUARDS).fetchall() == [("rls_guard",)] * 2
     assert owner.check_schema() == []
 
 
@@ -270,7 +302,7 @@ def test_a_schema_with_walls_is_still_as_expected(owner: Treadle) -> None:
         ({"worker_role": "same", "app_role": "same"}, "another role"),
     ],
 )
-def test_walls_for_roles_that_cannot_be_are_refused(
+def test_roles_that_cannot_be_are_refused(
     open_engine: Callable[..., object], store_url: str, roles: dict[str, str], said: str
 ) -> None:
     app = Treadle(store_url)

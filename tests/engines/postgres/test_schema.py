@@ -21,10 +21,10 @@ from tests.support.provision import Cluster, standby
 from tests.support.workbench import until
 from treadle import Treadle
 from treadle.engines import connect
-from treadle.engines.contract import Engine
+from treadle.engines.contract import Engine, StagedSchema, TenantIsolation
 from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
-from treadle.engines.postgres.schema import Migration
+from treadle.engines.postgres.schema import MigrationStep
 from treadle.engines.values import Claim, Finding, JobFilter, Lease, Retention, RowSecurity, Ruling
 from treadle.errors import ConfigError, EngineError, SchemaError
 from treadle.model import State, lifecycle, new_id
@@ -164,7 +164,8 @@ NEEDS_NO_TABLES = {
 
 
 def test_every_method_is_in_the_list_of_calls(open_engine: OpenEngine, bare_url: str) -> None:
-    methods = {name for name, value in vars(Engine).items() if callable(value) and not name.startswith("_")}
+    promised = (Engine, StagedSchema, TenantIsolation)
+    methods = {name for protocol in promised for name in dir(protocol) if not name.startswith("_")}
     assert methods == {"open", *CALLS} | NEEDS_NO_TABLES
     assert the_calls(open_engine(bare_url)).keys() == {"open", *CALLS}
 
@@ -508,7 +509,7 @@ def test_check_leaves_nothing_behind(open_engine: OpenEngine, store_url: str) ->
     assert engine.check() == []
     run(store_url, "drop index @.jobs_claim")
     assert engine.check() == ["index jobs_claim is missing"]
-    run(store_url, *re.findall(r"create index jobs_claim [^;]+;", FIRST.sql))
+    run(store_url, *(s.replace("filed", "parked") for s in re.findall(r"create index jobs_claim [^;]+;", FIRST.sql)))
     assert everything_in(store_url) == before
     left = "select pid from pg_stat_activity where state like 'idle in transaction%' and query like '%@%'"
     assert run(store_url, left) == []
@@ -541,7 +542,7 @@ def test_check_is_not_put_off_by_a_schema_called_like_its_scratch(open_engine: O
 @pytest.mark.covers("002-M2.a", "002-M2.b", "002-M4.e")
 def test_the_indexes_that_claims_and_recovery_need_are_partial(store_url: str) -> None:
     found = described(store_url)
-    assert "WHERE ((state = 'pending'::text) AND (NOT filed))" in found["index jobs_claim"]
+    assert "WHERE ((state = 'pending'::text) AND (NOT parked))" in found["index jobs_claim"]
     assert "(lease_token, lease_until) WHERE (state = 'running'::text)" in found["index jobs_lease"]
 
 
@@ -559,13 +560,13 @@ def test_the_database_itself_refuses_a_second_holder_of_a_key(open_engine: OpenE
 
 CHAIN = (
     *OURS,
-    Migration("9001_more.pre", "alter table @.jobs add column more text;\ncreate table @.more (id int);"),
-    Migration("9001_more.post", "alter table @.more alter column id set not null;\ndrop index @.jobs_expiry;"),
-    Migration(
+    MigrationStep("9001_more.pre", "alter table @.jobs add column more text;\ncreate table @.more (id int);"),
+    MigrationStep("9001_more.post", "alter table @.more alter column id set not null;\ndrop index @.jobs_expiry;"),
+    MigrationStep(
         "9002_last.pre",
         "create function @.last() returns int language sql return 1;\ncreate index more_id on @.more (id);",
     ),
-    Migration("9002_last.post", "alter table @.jobs drop column more;"),
+    MigrationStep("9002_last.post", "alter table @.jobs drop column more;"),
 )
 MORE = CHAIN[len(OURS)]
 NAMES = [step.name for step in CHAIN]
@@ -675,7 +676,7 @@ def test_what_must_wait_is_not_applied_before_what_must_come_first(
     assert not exists(bare_url)
     pretend(*OURS)
     open_engine(bare_url).migrate()
-    pretend(*OURS, MORE, Migration("9001_more.post", "drop index @.jobs_expiry;"))  # would not even fail
+    pretend(*OURS, MORE, MigrationStep("9001_more.post", "drop index @.jobs_expiry;"))  # would not even fail
     with pytest.raises(SchemaError, match=r"9001_more\.pre.*`treadle migrate --pre`"):
         open_engine(bare_url).migrate_half("post")
     assert "index jobs_expiry" in described(bare_url)
@@ -760,7 +761,7 @@ def test_a_migration_that_is_not_the_one_applied_is_refused(old: PostgresEngine,
         assert "0001_jobs.pre differs" in said
 
 
-BROKEN = Migration(
+BROKEN = MigrationStep(
     "9001_broken.pre", "create table @.more (id int);\ninsert into @.more values (1);\nselect 1 / (id - 1) from @.more;"
 )
 
@@ -798,7 +799,7 @@ def test_a_process_killed_while_it_migrates_leaves_nothing_and_the_next_one_does
     slow = (
         "import sys; from treadle.engines import connect; from treadle.engines.postgres import schema\n"
         "first = schema.migrations()\n"
-        "schema.migrations = lambda: (*first, schema.Migration('9001_slow.pre', 'select pg_sleep(60);'))\n"
+        "schema.migrations = lambda: (*first, schema.MigrationStep('9001_slow.pre', 'select pg_sleep(60);'))\n"
         "connect(sys.argv[1]).migrate()\n"
     )
     process = subprocess.Popen([sys.executable, "-c", slow, bare_url])
@@ -885,7 +886,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
     with Cluster(fsync="on", synchronous_commit="on") as primary:
-        engine = PostgresEngine(primary.url)
+        engine = PostgresEngine.connect(primary.url)
         engine.migrate()
         engine.close()
         with standby(primary, name="second") as follower:

@@ -1,13 +1,17 @@
-"""A handler that settles its job by a connection of its own."""
+"""How a job ends: when, and by the handler's own connection."""
 
 import asyncio
+from datetime import timedelta
 
 import psycopg
 
 from tests.support import workbench
+from tests.support.making import claim, current, enqueued
 from tests.support.workbench import until
 from treadle import Context
-from treadle.model import State
+from treadle.engines.values import Lease
+from treadle.model import State, lifecycle
+from treadle.model.lifecycle import Succeeded
 
 
 def test_a_handler_that_settled_its_job_is_not_stopped_for_it(store_url, make_app):
@@ -31,3 +35,17 @@ def test_a_handler_that_settled_its_job_is_not_stopped_for_it(store_url, make_ap
 
     assert ended == ["by itself"]
     assert app.get(job.id).state is State.SUCCEEDED
+
+
+def test_a_job_never_ends_before_it_has_started(engine, clock):
+    """The worker's idea of the server's time may have been ahead when it noted the start."""
+    enqueued(engine)
+    [job] = claim(engine)
+    started_at = clock.now() + timedelta(seconds=3)
+    engine.extend([Lease(job.id, job.lease_token, started_at)], lease=30.0)
+    [job] = engine.get([job.id])
+
+    engine.turn([lifecycle.settle(job, Succeeded(), clock.now())])
+
+    ended = current(engine, job)
+    assert (ended.started_at, ended.finished_at) == (started_at, started_at)

@@ -107,7 +107,6 @@ def enqueued(sql: Sql, arguments: str = "'greet'", *values: object) -> str:
 # ------------------------------------------------------------------------------------- a worker runs it
 
 
-@pytest.mark.covers("000-R14.a")
 def test_a_plain_insert_is_a_job_that_a_worker_runs(shop: Shop, sql: Sql) -> None:
     [(id,)] = sql("""insert into @.jobs (task, payload) values ('greet', '{"name": "Ada"}') returning id""")
     assert shop.work() == ["Ada"]
@@ -115,7 +114,6 @@ def test_a_plain_insert_is_a_job_that_a_worker_runs(shop: Shop, sql: Sql) -> Non
     assert (job.state, job.result, job.attempt) == (State.SUCCEEDED, "hello Ada", 1)
 
 
-@pytest.mark.covers("000-R14.a")
 def test_a_plain_insert_may_name_whose_job_it_is(shop: Shop, sql: Sql) -> None:
     sql("""insert into @.jobs (tenant, task, payload) values ('ada', 'greet', '{"name": "Ada"}')""")
     assert shop.work() == ["Ada"]
@@ -135,7 +133,6 @@ def test_many_rows_in_one_insert_are_many_jobs(shop: Shop, sql: Sql) -> None:
     assert sorted(shop.work()) == sorted(str(n) for n in range(200))
 
 
-@pytest.mark.covers("000-R14.a")
 def test_the_function_makes_a_job_that_a_worker_runs(shop: Shop, sql: Sql) -> None:
     id = enqueued(
         sql,

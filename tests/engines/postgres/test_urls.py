@@ -17,8 +17,9 @@ from tests.support.making import claimed, enqueued, settle
 from tests.support.provision import Cluster, drop_database, fresh_database
 from treadle import ConfigError, EngineError, EngineUnavailable, Treadle
 from treadle.engines import connect
-from treadle.engines.postgres import connections, engine
-from treadle.engines.postgres.engine import PERSISTENCE, PostgresEngine
+from treadle.engines.postgres import connection as connections
+from treadle.engines.postgres.connection import RETRY_FOR
+from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.values import Ruling
 from treadle.model.lifecycle import Succeeded
 
@@ -130,7 +131,7 @@ def test_a_plus_is_a_plus(open_engine: OpenEngine, server: Cluster) -> None:
 def test_without_options_there_are_sensible_ones(open_engine: OpenEngine, server: Cluster) -> None:
     engine = open_engine(server.url)
     assert setting(engine, "application_name") == "treadle"
-    assert int(setting(engine, "tcp_user_timeout")) == connections.SILENCE
+    assert int(setting(engine, "tcp_user_timeout")) == connections.TCP_TIMEOUT
 
 
 @pytest.mark.parametrize(("option", "prepared"), [("", False), ("?prepare=off", False), ("?prepare=on", True)])
@@ -244,7 +245,7 @@ def said_by(act: Callable[[], object], caplog: pytest.LogCaptureFixture) -> str:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that does not answer is not waited for."""
-    monkeypatch.setattr(engine, "PERSISTENCE", 0.0)
+    monkeypatch.setattr(connections.Connections, "retry_for", 0.0)
 
 
 @pytest.mark.usefixtures("hurried")
@@ -346,7 +347,7 @@ def test_a_server_that_is_not_there_is_tried_for_a_while_and_no_longer(took: Cal
     app = Treadle(NOBODY_THERE)
     with pytest.raises(EngineUnavailable):
         app.enqueue("greet", checked=False)
-    assert PERSISTENCE / 2 < took() < PERSISTENCE + SLACK
+    assert RETRY_FOR / 2 < took() < RETRY_FOR + SLACK
     app.close()
 
 
@@ -357,7 +358,7 @@ def test_a_server_that_takes_connections_and_says_nothing_is_unavailable_in_time
         engine = open_engine(f"postgresql://treadle@127.0.0.1:{deaf.getsockname()[1]}/postgres?connect_timeout=2")
         with pytest.raises(EngineUnavailable, match="repeating is safe"):
             enqueued(engine)
-        assert took() < PERSISTENCE + 2 + SLACK
+        assert took() < RETRY_FOR + 2 + SLACK
 
 
 NO_DATABASE = ("treadle@127.0.0.1:{port}/no_such_database", 'database "no_such_database" does not exist')
@@ -384,7 +385,7 @@ def test_what_repeating_cannot_mend_is_an_error_at_once(
     with pytest.raises(EngineError, match=said) as refused:
         CALLS[call](engine)
     assert not isinstance(refused.value, EngineUnavailable)
-    assert took() < PERSISTENCE / 2
+    assert took() < RETRY_FOR / 2
 
 
 @pytest.mark.timeout(20)  # else it would try for ever

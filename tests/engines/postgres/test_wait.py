@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.support.making import a_job, claim
-from treadle.engines.postgres import listener
+from treadle.engines.postgres.notify import ECHO_DELAY
 
 SOON = 5.0  # seconds; the machine may be busy
 NEVER = 0.3
@@ -16,8 +16,10 @@ NEVER = 0.3
 @pytest.fixture
 def waiting(near):
     """An engine that listens already."""
-    assert near._listener.hears(lambda: near._read("select pg_notify(%s, '')::text", [near._channel]), within=SOON)
-    time.sleep(listener.ECHO * 2)  # the echo of that
+    assert near._store.notifications.receives(
+        lambda: near.session.read("select pg_notify(%s, '')::text", [near._store.notifications.channel]), within=SOON
+    )
+    time.sleep(ECHO_DELAY * 2)  # the echo of that
     return near
 
 
@@ -39,7 +41,7 @@ def test_an_enqueue_of_another_process_wakes_who_waits(waiting, open_engine, sto
 
 
 def test_an_enqueue_of_this_process_wakes_without_the_server(near, monkeypatch):
-    monkeypatch.setattr(near._listener, "_start", lambda: None)  # nobody listens
+    monkeypatch.setattr(near._store.notifications, "_start", lambda: None)  # nobody listens
     timer = threading.Timer(0.05, lambda: near.enqueue([a_job(near.now())]))
     timer.start()
 
@@ -66,15 +68,15 @@ def test_many_enqueues_are_few_notifications_and_an_echo_follows_for_the_last_of
     sender.open()
     heard = []
     with psycopg.connect(store_url.partition("?")[0], autocommit=True) as connection:
-        connection.execute(f"listen {sender._channel}")
+        connection.execute(f"listen {sender._store.notifications.channel}")
         began = time.monotonic()
-        while time.monotonic() - began < 4 * listener.ECHO:
+        while time.monotonic() - began < 4 * ECHO_DELAY:
             sender.enqueue([a_job(sender.now())])
         took = time.monotonic() - began
         heard = list(connection.notifies(timeout=0.2))
 
     made = len(claim(sender, 10_000))
-    assert 1 <= len(heard) <= took / (listener.ECHO / 2) + 1
+    assert 1 <= len(heard) <= took / (ECHO_DELAY / 2) + 1
     assert made > len(heard), "coalesced"
 
 
@@ -101,12 +103,16 @@ def test_a_second_hint_follows_the_first_for_what_was_sent_without_a_notificatio
 
 
 def test_the_listener_comes_back_after_its_connection_was_cut(far, near, proxy):
-    assert far._listener.hears(lambda: near._read("select pg_notify(%s, '')::text", [near._channel]), within=SOON)
+    assert far._store.notifications.receives(
+        lambda: near.session.read("select pg_notify(%s, '')::text", [near._store.notifications.channel]), within=SOON
+    )
 
     proxy.reset()
 
     deadline = time.monotonic() + 20
-    while not far._listener.hears(lambda: near._read("select pg_notify(%s, '')::text", [near._channel]), within=0.5):
+    while not far._store.notifications.receives(
+        lambda: near.session.read("select pg_notify(%s, '')::text", [near._store.notifications.channel]), within=0.5
+    ):
         assert time.monotonic() < deadline, "it listens no more"
 
 

@@ -1,4 +1,4 @@
-"""What the tests of one SQLite file need: other processes, locks held by strangers, and less patience."""
+"""What the tests of one SQLite file need: other processes, locks held by strangers, and a short lock timeout."""
 
 import multiprocessing
 import os
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support import stores
-from treadle.engines.sqlite import file
+from treadle.engines.sqlite import connection
 
 FORK = multiprocessing.get_context("fork")
 BROKEN = "BrokenBarrierError"  # only says that another one failed
@@ -63,8 +63,8 @@ def plain(path: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
         return opened[-1]
 
     yield connect
-    for connection in opened:
-        connection.close()
+    for stranger in opened:
+        stranger.close()
 
 
 @pytest.fixture
@@ -85,19 +85,18 @@ def locked(plain: Callable[[], sqlite3.Connection]) -> Callable[[], AbstractCont
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """`patience(0.3)`: the engine gives up on a locked file after this many seconds instead of thirty."""
+def lock_timeout(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """`lock_timeout(0.3)`: the engine gives up on a locked file after this many seconds instead of thirty."""
 
-    def set_patience(seconds: float) -> None:
-        monkeypatch.setattr(file, "PATIENCE", seconds)
-        monkeypatch.setattr(file.File.write.__wrapped__, "__defaults__", (seconds,))
+    def set_timeout(seconds: float) -> None:
+        monkeypatch.setattr(connection, "LOCK_TIMEOUT", seconds)
 
-    return set_patience
+    return set_timeout
 
 
 @pytest.fixture
-def impatient(patience: Callable[[float], None]) -> None:
-    patience(0.3)
+def impatient(lock_timeout: Callable[[float], None]) -> None:
+    lock_timeout(0.3)
 
 
 class Neighbour:

@@ -201,7 +201,7 @@ def test_claims_walk_the_claim_index_and_nothing_else(crowded: Engine) -> None:
     assert_searched_by_key(found)
 
 
-def test_claims_behind_a_pause_walk_the_indexes_of_what_was_put_away(crowded: Engine, clock: FakeClock) -> None:
+def test_claims_behind_a_pause_walk_the_indexes_of_what_is_parked(crowded: Engine, clock: FakeClock) -> None:
     insert(crowded, (a_job(clock.now(), tenant=f"t{number}", task=f"k{number % 7}") for number in range(70)))
     crowded.save(Pause(tenant="t1", at=clock.now()), before=None)
     crowded.save(Pause(task="k3", at=clock.now()), before=None)
@@ -210,8 +210,8 @@ def test_claims_behind_a_pause_walk_the_indexes_of_what_was_put_away(crowded: En
 
     found = plans(crowded, lambda: claim(crowded, 10, tasks=["greet"]))
 
-    stepping = {sql: plan for sql, plan in found.items() if "filed = 1" in sql or "filed = 2" in sql}
-    assert {"treadle_jobs_filed", "treadle_jobs_parked"} <= set(
+    stepping = {sql: plan for sql, plan in found.items() if "parked = 1" in sql or "parked = 2" in sql}
+    assert {"treadle_jobs_parked_by_task", "treadle_jobs_parked_by_pause"} <= set(
         re.findall(r"treadle_jobs_\w+", " ".join(plan[0] for plan in stepping.values()))
     )
     assert_walked_in_order({sql: plan for sql, plan in stepping.items() if "update" not in sql})
@@ -343,7 +343,9 @@ def plans(engine: Engine, act: Callable[[], object]) -> dict[str, list[str]]:
 def assert_walked_in_order(found: dict[str, list[str]]) -> None:
     """Each of these queries goes along an index that begins with the queue, and none sorts."""
     for plan in found.values():
-        assert re.search(r"(USING|COVERING) INDEX treadle_jobs_(claim|filed|parked) \(queue=\?", plan[0])
+        assert re.search(
+            r"(USING|COVERING) INDEX treadle_jobs_(claim|parked_by_task|parked_by_pause) \(queue=\?", plan[0]
+        )
         assert "TEMP B-TREE" not in " ".join(plan)
 
 

@@ -199,9 +199,9 @@ def test_jobs_in_memory_survive_a_fork_in_their_own_process(clock: FakeClock, ne
 
 
 def test_children_forked_beside_a_busy_writer_all_work_and_the_file_stays_whole(
-    engine: Engine, neighbour: Fork, plain: Any, patience: Callable[[float], None]
+    engine: Engine, neighbour: Fork, plain: Any, lock_timeout: Callable[[float], None]
 ) -> None:
-    patience(5.0)
+    lock_timeout(5.0)
     enqueued(engine)
     enough = threading.Event()
     written: list[Job] = []

@@ -172,8 +172,8 @@ def test_reads_do_not_wait_for_a_writer_of_their_own_process(
             assert not waiting.done()
 
 
-def test_many_threads_may_use_a_fresh_engine_at_once(clock: FakeClock, patience: Callable[[float], None]) -> None:
-    patience(5.0)
+def test_many_threads_may_use_a_fresh_engine_at_once(clock: FakeClock, lock_timeout: Callable[[float], None]) -> None:
+    lock_timeout(5.0)
     threads = 8
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # let threads meet where they seldom do
@@ -295,7 +295,7 @@ def until_it_waits(engine: Engine) -> None:
     """Return once another thread is inside a write of this engine: it is then our own, not SQLite, that says no."""
     while True:
         try:
-            with engine.file.write(patience=0.001):
+            with engine.file.write(timeout=0.001):
                 pass
         except EngineUnavailable as told:
             if told.__cause__ is None:
@@ -353,7 +353,7 @@ def test_a_slow_read_does_not_hold_up_the_renewal_of_a_lease(
         return enough.wait(20)
 
     answers: list[bool] = []
-    reader = threading.Thread(target=lambda: answers.append(engine.file.look(slow)))
+    reader = threading.Thread(target=lambda: answers.append(engine.file.read(slow)))
     reader.start()
     try:
         assert reading.wait(30)

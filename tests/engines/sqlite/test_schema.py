@@ -3,23 +3,26 @@
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.support.making import a_job, claim, current, enqueued
-from treadle.engines import connect
+from tests.support.making import a_job, an_error, claim, current, enqueued, settle, write
+from treadle.engines import connect, records
 from treadle.engines.contract import Engine
+from treadle.engines.migrations import Migration
 from treadle.engines.rows import COLUMNS
-from treadle.engines.sqlite import file
-from treadle.engines.sqlite.file import Migration
+from treadle.engines.sqlite import schema
 from treadle.engines.sqlite.rows import micros, row_from
-from treadle.engines.values import JobFilter
+from treadle.engines.values import JobFilter, Ruling
 from treadle.errors import EngineError, SchemaError
-from treadle.model import Event, EventKind, State
+from treadle.model import Event, EventKind, Job, Reason, Scope, State, lifecycle
+from treadle.model.lifecycle import Succeeded
+from treadle.model.records import Pause, Seal
 from treadle.testing import FakeClock
 
-ORIGINALS = file.migrations()
+ORIGINALS = schema.migrations()
 ALL = [step.name for step in ORIGINALS]
 
 TABLES = [
@@ -36,7 +39,7 @@ def test_nothing_is_touched_until_the_engine_is_used(make_engine: Callable[[], E
 def test_the_first_use_makes_the_tables(engine: Engine, path: Path) -> None:
     assert engine.get(["none"]) == [None]
     assert tables(path) == TABLES
-    assert recorded(path) == [(step.number, step.name, step.checksum) for step in file.migrations()]
+    assert recorded(path) == [(step.number, step.name, step.checksum) for step in schema.migrations()]
 
 
 def test_migrate_names_what_it_applied_and_the_second_time_nothing(make_engine: Callable[[], Engine]) -> None:
@@ -231,17 +234,17 @@ def test_check_of_jobs_in_memory_finds_nothing(clock: FakeClock) -> None:
 
 NEXT = len(ORIGINALS) + 1
 GOOD = Migration(
-    NEXT, "9999_good", "create table treadle_more (id text);\ncreate index treadle_more_id on treadle_more (id);"
+    f"{NEXT:04}_good", "create table treadle_more (id text);\ncreate index treadle_more_id on treadle_more (id);"
 )
-BROKEN = Migration(NEXT, "9999_broken", "create table treadle_more (id text);\ncreate table treadle_more (id text);")
+BROKEN = Migration(f"{NEXT:04}_broken", "create table treadle_more (id text);\ncreate table treadle_more (id text);")
 
 
 def test_a_migration_that_fails_in_the_middle_leaves_nothing(
     make_engine: Callable[[], Engine], path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert file.migrations()  # and what is expected of a file is known by now
+    assert schema.migrations()  # and what is expected of a file is known by now
     with monkeypatch.context() as later:
-        later.setattr(file, "migrations", lambda: [*ORIGINALS, BROKEN])
+        later.setattr(schema, "migrations", lambda: [*ORIGINALS, BROKEN])
         with pytest.raises(EngineError, match="treadle_more"):
             enqueued(make_engine())
     assert tables(path) == []
@@ -252,7 +255,7 @@ def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
     used: Path, make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
-        later.setattr(file, "migrations", lambda: [*ORIGINALS, BROKEN])
+        later.setattr(schema, "migrations", lambda: [*ORIGINALS, BROKEN])
         with pytest.raises(EngineError):
             enqueued(make_engine())
     assert tables(used) == TABLES
@@ -262,10 +265,10 @@ def test_an_upgrade_that_fails_leaves_the_file_as_it_was(
 def test_an_upgrade_applies_only_what_is_new_and_keeps_the_jobs(
     used: Path, make_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "migrations", lambda: [*ORIGINALS, GOOD])
-    monkeypatch.setattr(file, "_expected", file._expected.__wrapped__)  # not the schema remembered from before
+    monkeypatch.setattr(schema, "migrations", lambda: [*ORIGINALS, GOOD])
+    monkeypatch.setattr(schema, "_expected", schema._expected.__wrapped__)  # not the schema remembered from before
     engine = make_engine()
-    assert engine.migrate() == ["9999_good"]
+    assert engine.migrate() == [GOOD.name]
     assert [number for number, _, _ in recorded(used)] == list(range(1, NEXT + 1))
     assert engine.count(JobFilter()) == {State.PENDING: 1}
 
@@ -277,7 +280,7 @@ def test_a_file_from_before_the_schedules_keeps_its_jobs_and_its_trail(
     path: Path, make_engine: Callable[..., Engine], clock: FakeClock
 ) -> None:
     before = [step for step in ORIGINALS if step.number < 3]
-    script(path, ";\n".join([file.LEDGER, *(f"{step.sql}\n{step.record}" for step in before)]))
+    script(path, ";\n".join([schema.LEDGER, *(f"{step.sql}\n{schema.ledger_entry(step)}" for step in before)]))
     job = a_job(clock.now())
     done = a_job(clock.now()).evolve(state=State.CANCELLED, finished_at=clock.now(), revision=1)
     line = Event(done.id, 1, clock.now(), EventKind.CANCELLED, "ann", "☃", "default")
@@ -293,6 +296,88 @@ def test_a_file_from_before_the_schedules_keeps_its_jobs_and_its_trail(
     assert [found.id for found in claim(engine)] == [job.id]
 
 
+@pytest.mark.parametrize("last", [3, 4], ids=["before the words", "before parked"])
+def test_a_file_of_an_older_treadle_with_jobs_of_every_kind_opens(
+    path: Path, make_engine: Callable[..., Engine], clock: FakeClock, last: int
+) -> None:
+    old = OldFile(path, last, clock)
+    engine = make_engine()
+
+    assert engine.migrate() == ALL[last:]
+    assert engine.check() == []
+    jobs = list(old.jobs.values())
+    assert engine.get([job.id for job in jobs]) == jobs
+    assert engine.records(Pause) == [old.pause]
+    assert engine.sealed(old.seal) == [old.events[0]]
+    assert engine.unsealed(limit=10) == [old.events[1]]
+
+
+@pytest.mark.parametrize("last", [3, 4], ids=["before the words", "before parked"])
+def test_the_jobs_in_a_file_of_an_older_treadle_go_their_way(
+    path: Path, make_engine: Callable[..., Engine], clock: FakeClock, last: int
+) -> None:
+    old = OldFile(path, last, clock)
+    engine, jobs = make_engine(), old.jobs
+
+    assert [job.id for job in claim(engine, tasks=["greet"])] == [jobs["due"].id]  # the others are parked
+    assert not engine.enqueue([a_job(clock.now(), **KEYED)])[0].created
+    assert settle(engine, jobs["running"], Succeeded("1")).ruling is Ruling.APPLIED
+    assert [job.id for job in engine.expired(limit=10)] == [jobs["lost"].id]
+    assert engine.drop(old.pause)
+    assert {job.id for job in claim(engine)} == {jobs["parked by task"].id, jobs["parked by pause"].id}
+    assert write(engine, lifecycle.retry(jobs["failed"], clock.now(), actor="ann")).ruling is Ruling.APPLIED
+    assert [job.id for job in claim(engine)] == [jobs["failed"].id]
+    clock.advance(hours=1)
+    assert [job.id for job in claim(engine, limit=1)] == [jobs["later"].id]
+
+
+KEYED = {"key": "k", "key_scope": Scope.ACTIVE}
+
+
+class OldFile:
+    """A file as the first `last` migrations made it, with jobs and records of every kind in it."""
+
+    def __init__(self, path: Path, last: int, clock: FakeClock) -> None:
+        now = clock.now()
+        script(path, ";\n".join([schema.LEDGER, *(f"{s.sql}\n{schema.ledger_entry(s)}" for s in ORIGINALS[:last])]))
+        held = {"state": State.RUNNING, "attempt": 1, "revision": 1, "claimed_at": now, "worker": "w1"}
+        ended = {"attempt": 1, "revision": 2, "finished_at": now}
+        self.jobs = {
+            "due": a_job(now),
+            "later": a_job(now, due_at=now + timedelta(hours=1), **KEYED),
+            "parked by task": a_job(now, task="render", priority=5),
+            "parked by pause": a_job(now, tenant="acme"),
+            "running": a_job(now).evolve(**held, lease_token="t1", lease_until=now + timedelta(minutes=1)),
+            "lost": a_job(now).evolve(**held, lease_token="t2", lease_until=now),
+            "succeeded": a_job(now).evolve(**ended, state=State.SUCCEEDED, result_json="1"),
+            "failed": a_job(now).evolve(**ended, state=State.FAILED, reason=Reason.PERMANENT, error=an_error(now)),
+            "cancelled": a_job(now).evolve(**ended, state=State.CANCELLED, reason=Reason.BY_REQUEST),
+        }
+        for kind, job in self.jobs.items():
+            filed = {"parked by task": 1, "parked by pause": 2}.get(kind, 0)
+            insert_job(path, job, filed)
+        later = self.jobs["later"]
+        insert(path, "insert into treadle_keys", [later.tenant, later.task, "k", later.id, Scope.ACTIVE, None])
+        self.pause = Pause(tenant="acme", actor="ann", at=now)
+        insert(path, "insert into treadle_pauses", records.row_from(self.pause, micros)[:-1])  # it had no owner then
+        self.seal = Seal("default", 1, 1, now, now, "d", "p", "h", now)
+        insert(path, "insert into treadle_seals", records.row_from(self.seal, micros))
+        self.events = [
+            Event(self.jobs[kind].id, 2, now, EventKind.FAILED, "w1", "☃", "default")
+            for kind in ("failed", "cancelled")
+        ]
+        for event, seal in zip(self.events, (1, None), strict=True):
+            insert(path, "insert into treadle_events", [*event[:2], micros(event.at), *event[3:], seal])
+
+
+def insert_job(path: Path, job: Job, filed: int) -> None:
+    names, row = list(COLUMNS), list(row_from(job))
+    if job.state.final:
+        insert(path, f"insert into treadle_finished ({', '.join(names)})", row)
+    else:
+        insert(path, f"insert into treadle_jobs ({', '.join([*names, 'filed'])})", [*row, filed])
+
+
 # -------------------------------------------------------------------------------------------- schema_sql
 
 
@@ -300,8 +385,8 @@ def test_the_printed_schema_makes_the_very_tables(engine: Engine, path: Path, tm
     enqueued(engine)
     by_hand = tmp_path / "hand.db"
     script(by_hand, engine.schema_sql())
-    ours = [row for row in schema(path) if row[0] != "treadle_migrations"]
-    assert [row for row in schema(by_hand) if row[0] != "treadle_migrations"] == ours
+    ours = [row for row in tables_and_indexes(path) if row[0] != "treadle_migrations"]
+    assert [row for row in tables_and_indexes(by_hand) if row[0] != "treadle_migrations"] == ours
 
 
 def test_a_file_made_from_the_printed_schema_is_accepted(engine: Engine, path: Path) -> None:
@@ -342,7 +427,7 @@ def tables(path: Path) -> list[str]:
     return [name for (name,) in run(path, "select name from sqlite_schema where type = 'table' order by name")]
 
 
-def schema(path: Path) -> list[tuple[object, ...]]:
+def tables_and_indexes(path: Path) -> list[tuple[object, ...]]:
     return run(path, "select tbl_name, type, name, sql from sqlite_schema where sql is not null order by type, name")
 
 

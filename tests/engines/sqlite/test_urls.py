@@ -28,7 +28,7 @@ def test_the_durability_asked_for_is_the_one_in_force(
 ) -> None:
     engine = connect(store_url + option, clock=clock.now)
     enqueued(engine)
-    assert engine.file.read("pragma synchronous") == [(level,)]
+    assert engine.file.rows("pragma synchronous") == [(level,)]
     with engine.file.write() as connection:
         assert connection.execute("pragma synchronous").fetchone() == (level,)
         assert connection.execute("pragma journal_mode").fetchone() == ("wal",)

@@ -1,4 +1,4 @@
-"""A worker that waits: woken by its own process at once, by another within a glance, else at its timeout."""
+"""A worker that waits: woken by its own process at once, by another within a poll interval, else at its timeout."""
 
 import os
 import threading
@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.making import claim, enqueued, settle
+from tests.support.making import claim, enqueued, race, settle
 from treadle.engines import connect
 from treadle.engines.contract import Engine
+from treadle.engines.values import Claim
+from treadle.model import lifecycle, new_id
 from treadle.model.lifecycle import Released
 from treadle.testing import FakeClock
 
 AGES = 60.0
-PAUSE = 2.0  # between two tries to wake somebody, who may not have been asleep yet
+PAUSE = 2.0  # between two tries to wake a thread that may not have been asleep yet
 
 
 class Sleeper:
@@ -128,6 +130,33 @@ def test_reading_wakes_nobody(engine: Engine, stopwatch: Callable[[], Callable[[
     enough.set()
     reader.join()
     assert took() >= 0.3
+
+
+def test_a_write_between_a_claim_and_the_wait_is_not_missed(any_engine: Engine) -> None:
+    claim(any_engine)
+
+    race(1, lambda _: enqueued(any_engine))
+
+    assert any_engine.wait(["default"], 0.0)
+    assert not any_engine.wait(["default"], 0.0)  # it has been noticed once
+
+
+def test_a_turn_that_settles_and_claims_does_not_wake_itself(any_engine: Engine) -> None:
+    [job] = claim(any_engine)
+    settled = lifecycle.settle(job, Released(), any_engine.now())
+
+    any_engine.turn([settled], Claim(new_id(), "w1", 10, 30.0))
+
+    assert not any_engine.wait(["default"], 0.0)
+
+
+def test_a_write_between_a_turn_that_settles_and_the_wait_is_not_missed(any_engine: Engine) -> None:
+    [job] = claim(any_engine)
+    any_engine.turn([lifecycle.settle(job, Released(), any_engine.now())], Claim(new_id(), "w1", 10, 30.0))
+
+    race(1, lambda _: enqueued(any_engine))
+
+    assert any_engine.wait(["default"], 0.0)
 
 
 def test_a_locked_file_does_not_disturb_who_waits(engine: Engine, locked: Callable[..., Any]) -> None:

@@ -1,36 +1,32 @@
 """The DynamoDB engine: one table, no index, every decision by a condition of the write that makes it.
 
-See docs/dynamodb.md for the layout and what each operation costs. A turn is a series of atoms: each change and each
-claim is one of its own, so a part of a turn may be applied when the rest was not, and repeating it is safe.
+docs/dynamodb.md has the layout of the table and what each operation costs. A turn is a series of atoms: each change and
+each claim is one. So a part of a turn may be applied when the rest was not, and repeating the turn is safe.
 """
 
-import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import TypeVar
 
-from treadle.engines.dynamodb import claims, table, writes
-from treadle.engines.dynamodb.client import BRIEFLY, Client
-from treadle.engines.dynamodb.costs import Costs
-from treadle.engines.dynamodb.gate import Keeper
-from treadle.engines.dynamodb.items import Place, due_place, id_of, place_of
-from treadle.engines.dynamodb.keeping import Expiry, Recovery
-from treadle.engines.dynamodb.looking import Reader
+from treadle.engines.batches import check_one_each
+from treadle.engines.dynamodb import schema
+from treadle.engines.dynamodb.audit import AuditTrail
+from treadle.engines.dynamodb.claim import Claimer
+from treadle.engines.dynamodb.client import Client
+from treadle.engines.dynamodb.cursors import Cursors
+from treadle.engines.dynamodb.enqueue import EnqueueWriter
+from treadle.engines.dynamodb.gate import PauseGate
+from treadle.engines.dynamodb.items import ItemKey
+from treadle.engines.dynamodb.leases import Leases
 from treadle.engines.dynamodb.pools import Memory, Pools
-from treadle.engines.dynamodb.pruning import Pruning
+from treadle.engines.dynamodb.queries import Reader
+from treadle.engines.dynamodb.ranges import Ranges
 from treadle.engines.dynamodb.records import Records
-from treadle.engines.dynamodb.renewing import Renewing
-from treadle.engines.dynamodb.scripts import Scripts
-from treadle.engines.dynamodb.settling import Settling
-from treadle.engines.dynamodb.slots import Slots
-from treadle.engines.dynamodb.storing import Storing
-from treadle.engines.dynamodb.trail import Trail
-from treadle.engines.dynamodb.writes import Part, Table
-from treadle.engines.fence import stamped
-from treadle.engines.scripts import Script
+from treadle.engines.dynamodb.retention import Pruner
+from treadle.engines.dynamodb.settle import Settler
+from treadle.engines.dynamodb.writes import TableInfo
+from treadle.engines.scripts import ItemScript
 from treadle.engines.values import (
     Claim,
     Finding,
@@ -46,14 +42,12 @@ from treadle.engines.values import (
     Verdict,
 )
 from treadle.engines.waiting import Waiters
-from treadle.errors import EngineError, EngineUnavailable, SchemaError
+from treadle.errors import SchemaError
 from treadle.model import Change, Event, Job, State
 from treadle.model.clock import SystemClock
 from treadle.model.records import Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
-
-SELDOM = 1 / 1440  # of the times that a worker prunes, which it does each minute
 
 
 class DynamoEngine:
@@ -66,7 +60,7 @@ class DynamoEngine:
         region: str | None = None,
         endpoint: str | None = None,
         shards: int = 1,
-        spread: int = table.SPREAD,
+        spread: int = schema.DEFAULT_SPREAD,
         skew: float = 0.5,
         gate: bool = False,
         auto_migrate: bool = False,
@@ -74,18 +68,17 @@ class DynamoEngine:
         audit_all: bool = False,
     ) -> None:
         self.client = Client(name, region=region, endpoint=endpoint)
-        self._given = clock is not None
         self._clock = clock or SystemClock().now
+        self._real_time = clock is None  # a clock that is given is a test's: it stands still, goes back and jumps
         self._spread = spread
-        self._gate = gate  # whether a table is made with one
+        self._skew = skew
+        self._gate = gate  # whether a new table gets one
         self._audit_all = audit_all
         self._auto_migrate = auto_migrate
-        self._slots = Slots(self.client, shards)
-        self._cursors = claims.Cursors()
-        self._places: Memory[Place] = Memory()  # where jobs were seen last
+        self._cursors = Cursors()
+        self._ranges = Ranges(self.client, self._cursors, shards)
         self._waiters = Waiters()
         self._pools = Pools()
-        self._recovery = Recovery(self.client, self._slots, skew, self._pools.each)
         self._ready = False
 
     # ------------------------------------------------------------------------------------ the table
@@ -94,58 +87,42 @@ class DynamoEngine:
         if self._ready:
             return
         try:
-            spread = table.spread_of(self.client)
+            spread = schema.spread_of(self.client)
         except SchemaError:
             if not self._auto_migrate:
                 raise
             self.migrate()
-            spread = table.spread_of(self.client)
-        self._table = Table(self.client.table, spread, self._audit_all)
-        self._reader = Reader(self.client, self._slots, spread, self._pools.each)
-        self._storing = Storing(self.client, self._reader, self._pools, self._new)
-        self._costs = Costs(self.client, self._table, self._pools.each)
-        self._settling = Settling(
-            self.client, self._table, self._reader, self._costs, self._cursors, self._places, self._new, self._due_place
-        )
-        self._scripts = Scripts(self._reader, self._new, self._settling.parts)
-        self._renewing = Renewing(self.client, self._table, self._reader, self._places)
-        self._expiry = Expiry(self.client, self._reader, self._table, self._pools.each)
-        self._pruning = Pruning(self.client, self._reader, self._table, self._pools.each)
-        self._trail = Trail(self.client, self._table, self._pools.each)
-        keeper = Keeper(self.client, self._table, self._slots, self._pools.each, patient=not self._given)
-        self._records = Records(self.client, self._table, self._storing, keeper, self._new)
-        self._claims = claims.Claims(
-            self.client, self._table, self._slots, self._reader, self._pools, self._cursors, self._places,
-            keeper, self._settling.put_back,
-        )  # fmt: skip
+            spread = schema.spread_of(self.client)
+        self._compose(TableInfo(self.client.table, spread, self._audit_all))
         self._ready = True
 
+    def _compose(self, table: TableInfo) -> None:
+        client, ranges, cursors, pools, real_time = (
+            self.client, self._ranges, self._cursors, self._pools, self._real_time,
+        )  # fmt: skip
+        last_keys: Memory[ItemKey] = Memory()  # by job: where its due item was seen last
+        gate = PauseGate(client, table, ranges, pools.each, real_time=real_time)
+        self._reader = reader = Reader(client, ranges, table.spread, pools.each)
+        self._leases = Leases(client, table, reader, ranges, pools, last_keys, self._skew, real_time=real_time)
+        self._enqueuer = EnqueueWriter(client, table, reader, ranges, pools, self._leases.expect)
+        self._settler = Settler(client, table, reader, ranges, cursors, pools, last_keys, self._enqueuer)
+        put_back = self._settler.put_back
+        self._claimer = Claimer(client, table, ranges, reader, pools, cursors, last_keys, gate, put_back)
+        self._pruner = Pruner(client, reader, table, pools.each, real_time=real_time)
+        self._records = Records(client, table, self._enqueuer, gate)
+        self._audit = AuditTrail(client, table, pools.each)
+
     def migrate(self) -> list[str]:
-        return [table.MIGRATION] if table.create(self.client, self._spread, gate=self._gate) else []
+        return [schema.MIGRATION_NAME] if schema.create(self.client, self._spread, gate=self._gate) else []
 
     def check(self, *, quick: bool = False) -> list[str]:
-        return table.differences(self.client, quick=quick)
+        return schema.differences(self.client, quick=quick)
 
     def schema_sql(self) -> str:
-        return table.as_text(self.client.table)
+        return schema.as_text(self.client.table)
 
     def doctor(self) -> list[Finding]:
-        try:
-            differences = table.differences(self.client, quick=False)
-        except EngineUnavailable:
-            raise
-        except EngineError as error:  # a worker may do without that right
-            found = [Finding("warning", f"the table was not compared: {error}")]
-        else:
-            if differences:
-                return [Finding("error", event) for event in differences]
-            found = [Finding("ok", f"{self.client.where} is up to date")]
-        drift = self.client.drift
-        if drift is not None:
-            level = "warning" if abs(drift) > 1.5 else "ok"  # the server tells whole seconds
-            found.append(Finding(level, f"this machine's clock and the server's differ by about {abs(drift):.0f} s"))
-        found.append(Finding("ok", "there are no notifications here: workers find jobs by polling"))
-        return found
+        return schema.doctor(self.client)
 
     def close(self) -> None:
         self._pools.close()
@@ -158,91 +135,55 @@ class DynamoEngine:
         if not self._ready:
             self.open()
 
-    # -------------------------------------------------------------------------------------- enqueue
+    # --------------------------------------------------------------------------- the way of a job
 
     def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> list[Receipt]:
         self._opened()
-        now = now or self._clock()
-        fresh: dict[str, Job] = {}
-        for job in jobs:
-            fresh.setdefault(job.id, stamped(job, now))
-        receipts = self._storing.store(list(fresh.values()), now)
+        receipts = self._enqueuer.enqueue(jobs, now or self._clock())
         self._waiters.wake()
-        told: list[Receipt] = []
-        for job in jobs:
-            told.append(receipts[job.id])
-            receipts[job.id] = receipts[job.id]._replace(created=False)  # a second one of the same id finds the first
-        return told
-
-    def _new(self, job: Job, now: datetime, dead: str | None = None) -> list[Part]:
-        """What a new job writes, in a slot that everybody knows."""
-        if job.expires_at is not None:
-            self._recovery.expect(job.expires_at)
-        return writes.enqueue(self._table, job, self._due_place(job), now, dead)
-
-    def _due_place(self, job: Job) -> Place:
-        place = due_place(job, self._slots.for_job(self._table, job), self._slots.shards)
-        self._cursors.back(place.pk, place.sk)
-        return place
-
-    # ----------------------------------------------------------------------------------------- turn
+        return receipts
 
     def turn(self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime | None = None) -> Turn:
-        if len({change.before.id for change in changes}) != len(changes):
-            raise ValueError("a turn takes at most one change a job")
+        check_one_each(changes)
         self._opened()
-        moment = now or self._clock()
-        repeated = claim is not None and self._claims.begun(claim.token)
-        free = [change for change in changes if not change.takes_key]
-        deadline = time.monotonic() + BRIEFLY  # for all of them: behind a crowded partition each has one try
-        verdicts = self._pools.each(lambda change: self._settling.settle(change, moment, deadline), free)
-        found = {change.before.id: verdict for change, verdict in zip(free, verdicts, strict=True)}
-        for change in changes:
-            if change.takes_key:  # one after the other: of two that want one key the first gets it
-                found[change.before.id] = self._settling.settle(change, moment, time.monotonic() + BRIEFLY)
+        repeated = claim is not None and self._claimer.may_be_repeat(claim.token)
+        verdicts = self._settler.settle_all(changes, now or self._clock())
         if changes:
             self._waiters.wake()
-        moment = now or self._clock()  # a lease counts from now, whatever the changes took
+        moment = now or self._clock()  # a lease counts from now, however long the changes took
         jobs: list[Job] = []
         if claim is not None:
             self._waiters.claiming()
-            jobs = self._claims.claim(claim, moment, repeated=repeated)
+            jobs = self._claimer.claim(claim, moment, repeated=repeated)
         if claim is not None and jobs:
-            self._recovery.expect(moment + timedelta(seconds=claim.lease))
-        return Turn([found[change.before.id] for change in changes], jobs, moment)
-
-    # ------------------------------------------------------------------------------------ in between
+            self._leases.expect(moment + timedelta(seconds=claim.lease))
+        return Turn(verdicts, jobs, moment)
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         self._opened()
-        deadline = time.monotonic() + BRIEFLY  # for all: none waits for many
 
         def until() -> datetime:
             return (now or self._clock()) + timedelta(seconds=lease)
 
-        forward = now is None and not self._given
-        renew = self._renewing.renew
-        return self._pools.each(lambda held: renew(held, until, deadline, forward=forward), leases, pool="renewals")
+        return self._leases.extend(leases, until, forward=now is None)
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
         self._opened()
-        now = now or self._clock()
-        if not self._given and not self._recovery.due(now):
-            return []
-        past = list(islice(self._recovery.past(now), limit))
-        for item in past:
-            self._places.put(id_of(item), place_of(item))
-        jobs = self._reader.jobs(past)
-        jobs += islice(self._expiry.past(limit, now), limit - len(jobs))
-        if jobs:
-            self._recovery.expect(now)
-        return jobs
+        return self._leases.expired(limit, now or self._clock())
 
     def wait(self, queues: Sequence[str], timeout: float, interrupt: threading.Event | None = None) -> bool:  # noqa: ARG002
-        """Wake at once for a write of this process; others' are found by polling."""
+        """A write of this process wakes at once; the writes of others are found by polling."""
         return self._waiters.wait(timeout, interrupt)
 
-    # -------------------------------------------------------------------------------------- looking
+    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> ItemScript[list[Receipt]]:
+        self._opened()
+        return (yield from self._enqueuer.script(jobs, now or self._clock()))
+
+    def settle_script(self, change: Change, *, now: datetime | None = None) -> ItemScript[Verdict]:
+        self._opened()
+        return (yield from self._settler.script(change, now or self._clock()))
+
+    # ---------------------------------------------------------------------- queries and retention
 
     def get(self, ids: Sequence[str]) -> list[Job | None]:
         self._opened()
@@ -256,23 +197,16 @@ class DynamoEngine:
         self._opened()
         return self._reader.count(where)
 
-    def events(self, job_id: str) -> list[Event]:
+    def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
         self._opened()
-        return self._reader.events(job_id)
+        return self._reader.costs(since, until, tenant)
 
     def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, to_the_end: bool = False) -> int:
         self._opened()
         moment = now or self._clock()
-        # Our ids tell when they were made, and nothing ends before it is made. Ids that others made, and ids under a
-        # clock for tests, do not: so once in a while we look at all of them.
-        everything = self._given or now is not None or random.random() < SELDOM  # noqa: S311 - no secret
-        return self._pruning.prune(keep, limit, moment, everything=everything, to_the_end=to_the_end)
+        return self._pruner.prune(keep, limit, moment, trust_ids=now is None, to_the_end=to_the_end)
 
-    def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
-        self._opened()
-        return self._costs.read(since, until, tenant)
-
-    # ------------------------------------------------------------------------ the rows beside the jobs
+    # ------------------------------------------------------------------------------------- records
 
     def records(self, kind: type[R], *, tenant: str | None = None) -> list[R]:
         self._opened()
@@ -302,34 +236,28 @@ class DynamoEngine:
         self._waiters.wake()
         return dropped
 
-    # -------------------------------------------------------------------------------- the audit trail
+    # ----------------------------------------------------------------------------- the audit trail
+
+    def events(self, job_id: str) -> list[Event]:
+        self._opened()
+        return self._audit.events(job_id)
 
     def unsealed(self, *, limit: int) -> list[Event]:
         self._opened()
-        return self._trail.unsealed(limit)
+        return self._audit.unsealed(limit)
 
     def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
         self._opened()
-        return self._trail.seal(seal, events)
+        return self._audit.seal(seal, events)
 
     def sealed(self, seal: Seal) -> list[Event]:
         self._opened()
-        return self._trail.sealed(seal)
+        return self._audit.sealed(seal)
 
     def orphaned_events(self, *, limit: int) -> list[Event]:
-        return self._trail.orphaned_events(lambda: self.records(Seal), limit)
+        self._opened()
+        return self._audit.orphaned_events(lambda: self.records(Seal), limit)
 
     def prune_events(self, seal: Seal) -> bool:
         self._opened()
-        return self._trail.prune_events(seal, self._clock())
-
-    # ------------------------------------------------------------- for the caller's own transaction
-
-    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
-        self._opened()
-        return (yield from self._scripts.enqueue(jobs, now or self._clock()))
-
-    def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
-        self._opened()
-        place = self._settling.where(change)  # read, not remembered: nobody tries again if it is wrong
-        return (yield from self._scripts.settle(change, place, now or self._clock()))
+        return self._audit.prune_events(seal, self._clock())

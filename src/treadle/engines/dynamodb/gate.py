@@ -1,14 +1,13 @@
 """The gate: which pauses hold, and how a claim is kept from committing behind one.
 
-The version of the gate rises with every pause that is saved or dropped, in the same transaction. It lies where every
-claim looks anyway, so reading it costs nothing. A claim that minds the gate is a transaction with a check that one of
-the copies of the version is no newer than what it has read; a pause is saved, then the copies are raised one by one.
-So when `save` returns, whatever was read before it can commit no more. No claim waits, and a busy copy holds up nobody:
-a claim takes another, and a pause needs each only for a moment.
+The version of the gate rises with every pause that is saved or dropped, in the same transaction. It lies in a
+partition that every claim reads anyway, so reading it costs nothing. A claim that checks the gate is a transaction: it
+commits only if one of the copies of the version is not newer than the version it has read. A pause is saved first, then
+the copies are raised one by one. So when `save` returns, a claim that has read the gate before cannot commit. No claim
+waits. A busy copy does not hold up others either: a claim checks another one, and a pause needs each for a moment.
 
-Who never pauses does not pay for that. A table without a version has never had a pause, and claims there are plain
-updates, sent within GATE_READ seconds of the look. The first pause of a table waits until those are over: it alone
-rests on clocks.
+A table that is never paused does not pay for that. It has no version, and claims on it are plain updates, sent within
+GATE_LIFETIME seconds of the read. The first pause of a table waits until those are over: it alone relies on clocks.
 """
 
 import random
@@ -19,21 +18,22 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import NamedTuple
 
-from treadle.engines.dynamodb.client import ALL, ANSWER, CONNECT, Client, Failed
-from treadle.engines.dynamodb.items import GATE, Place, plain, value_of
+from treadle.engines.dynamodb.client import MAX_SORT_KEY, Client
+from treadle.engines.dynamodb.connection import CONNECT_TIMEOUT, READ_TIMEOUT, ConditionFailed
+from treadle.engines.dynamodb.items import GATE, ItemKey, plain, value_of
 from treadle.engines.dynamodb.pools import Each
+from treadle.engines.dynamodb.ranges import Ranges
 from treadle.engines.dynamodb.rows import record_from
-from treadle.engines.dynamodb.slots import Slots
-from treadle.engines.dynamodb.writes import ABSENT, Part, Table, check, update
+from treadle.engines.dynamodb.writes import ABSENT, Part, TableInfo, check, update
 from treadle.model.records import Gate, Pause
 
-COPIES = 8
-GATE_READ = 2.0  # seconds that it is believed that a table has no gate
-LONGEST = CONNECT + ANSWER  # seconds that a request may be under way
+GATE_COPIES = 8
+GATE_LIFETIME = 2.0  # seconds for which a claim may trust that a table has no gate
+MAX_REQUEST_TIME = CONNECT_TIMEOUT + READ_TIMEOUT  # seconds that a request may be under way
 
 
-class Reading(NamedTuple):
-    """The gate as it was read: its version (None: nothing was ever paused), what is shut, and when it was asked for."""
+class GateReading(NamedTuple):
+    """The gate as it was read: its version (None: nothing was ever paused), what it blocks, and when it was read."""
 
     version: int | None
     gate: Gate
@@ -45,20 +45,20 @@ class Reading(NamedTuple):
 
     @property
     def left(self) -> float:
-        """Seconds for which it may be believed that there is no gate."""
-        return self.at + GATE_READ - time.monotonic()
+        """Seconds for which a claim may still trust that there is no gate."""
+        return self.at + GATE_LIFETIME - time.monotonic()
 
 
-class Raised(NamedTuple):
-    """What raises the version, and to what; `ready`: everybody is known to mind it."""
+class GateRaise(NamedTuple):
+    """The part that raises the version, the version it becomes, and whether every claim is known to check it."""
 
     part: Part
     version: int
     ready: bool
 
 
-class Underway:
-    """The claims of this process that are not over yet. Under a clock for tests these are waited for, and no time."""
+class RunningClaims:
+    """The claims of this process that are not over yet."""
 
     def __init__(self) -> None:
         self._claims: set[object] = set()
@@ -77,81 +77,86 @@ class Underway:
                 self._changed.notify_all()
 
     def wait(self) -> None:
-        """Return when those are over that are under way now."""
+        """Return when the claims that run now are over."""
         with self._changed:
             begun = set(self._claims)
-            self._changed.wait_for(lambda: not begun & self._claims, LONGEST)
+            self._changed.wait_for(lambda: not begun & self._claims, MAX_REQUEST_TIME)
 
 
-UNDERWAY = Underway()
+RUNNING_CLAIMS = RunningClaims()
 
 
-class Keeper:
-    """The gate of one table. A `patient` one waits, when it is the first to pause, as long as a claim may take."""
+class PauseGate:
+    """The gate of one table.
 
-    def __init__(self, client: Client, table: Table, slots: Slots, each: Each, *, patient: bool) -> None:
+    In `real_time` the first pause of a table waits as long as a claim of any process may take. Under a test's clock it
+    waits for the claims of this process, and not for the time.
+    """
+
+    def __init__(self, client: Client, table: TableInfo, ranges: Ranges, each: Each, *, real_time: bool) -> None:
         self._client = client
         self._table = table
-        self._slots = slots
+        self._ranges = ranges
         self._each = each
-        self._patient = patient
+        self._real_time = real_time
         self._known: tuple[int, Sequence[Pause]] = (0, ())  # the pauses as they were at this version
 
     # ------------------------------------------------------------------------------------- for claims
 
-    def seen(self, now: datetime) -> Reading:
+    def seen(self, now: datetime) -> GateReading:
         """The gate as it was when the slots were read last."""
-        version, asked = self._slots.gate
+        version, asked = self._ranges.gate
         return self._reading(version, asked, now)
 
-    def look(self, now: datetime) -> Reading:
+    def read(self, now: datetime) -> GateReading:
         """The gate as it is now."""
         asked = time.monotonic()
         item = self._client.get([GATE]).get(GATE)
         return self._reading(None if item is None else int(item["version"]["N"]), asked, now)
 
-    def _reading(self, version: int | None, asked: float, now: datetime) -> Reading:
+    def _reading(self, version: int | None, asked: float, now: datetime) -> GateReading:
         if version is None:
             self._known = (0, ())
-            return Reading(None, Gate(), asked)
+            return GateReading(None, Gate(), asked)
         known, pauses = self._known
-        if known != version:  # read after the version: what was paused before it rose is among them
-            pages = self._client.pages("pauses", high=ALL, limit=1000)
+        if known != version:  # read after the version, so every pause that raised it is among them
+            pages = self._client.pages("pauses", high=MAX_SORT_KEY, limit=1000)
             pauses = [record_from(Pause, item) for page in pages for item in page]
             self._known = (version, pauses)
-        return Reading(version, Gate.at(pauses, now), asked)
+        return GateReading(version, Gate.at(pauses, now), asked)
 
-    def check(self, reading: Reading) -> Part:
-        """Holds as long as nobody has been told since that something is paused."""
+    def check(self, reading: GateReading) -> Part:
+        """Holds as long as no pause was saved or dropped since this reading."""
         older = [("version", "<=", value_of(reading.version or 0))]
-        return check(self._table, _copy(random.randrange(COPIES)), [ABSENT], older)  # noqa: S311 - spreads the claims
+        copy = _copy(random.randrange(GATE_COPIES))  # noqa: S311 - spreads the claims
+        return check(self._table, copy, [ABSENT], older)
 
     # ------------------------------------------------------------------------------------- for pauses
 
-    def raised(self) -> Raised:
+    def raised(self) -> GateRaise:
         """What raises the version by one, if it is still the one read now."""
         at = plain(self._client.get([GATE]).get(GATE, {}))
         version, ready = int(at.get("version", 0)), bool(at.get("ready", False))
         sets = {"version": value_of(version + 1), "ready": value_of(ready)}
         same = ("version", "=", value_of(version)) if at else ABSENT
-        return Raised(update(self._table, GATE, sets, (), [same]), version + 1, ready)
+        return GateRaise(update(self._table, GATE, sets, (), [same]), version + 1, ready)
 
-    def close(self, raised: Raised) -> None:
-        """Return when no claim commits any more that has not seen this version."""
-        self._each(lambda number: self._raise(number, raised.version), range(COPIES))
-        if not raised.ready:  # there may be claims on their way that know of no gate
-            if self._patient:
-                time.sleep(GATE_READ + LONGEST)
+    def close(self, raised: GateRaise) -> None:
+        """Return when no claim can commit that has not seen this version."""
+        self._each(lambda number: self._raise(number, raised.version), range(GATE_COPIES))
+        if not raised.ready:  # claims may be under way that do not know of a gate
+            if self._real_time:
+                time.sleep(GATE_LIFETIME + MAX_REQUEST_TIME)
             else:
-                UNDERWAY.wait()
+                RUNNING_CLAIMS.wait()
             self._client.write([update(self._table, GATE, {"ready": value_of(True)})])
 
     def _raise(self, number: int, version: int) -> None:
-        said = {"version": value_of(version)}
-        with suppress(Failed):  # it is newer already
-            older = [("version", "<", said["version"])]
-            self._client.write([update(self._table, _copy(number), said, (), [ABSENT], older)])
+        raised = {"version": value_of(version)}
+        with suppress(ConditionFailed):  # it is newer already
+            older = [("version", "<", raised["version"])]
+            self._client.write([update(self._table, _copy(number), raised, (), [ABSENT], older)])
 
 
-def _copy(number: int) -> Place:
-    return Place(f"gate#{number}", "gate")
+def _copy(number: int) -> ItemKey:
+    return ItemKey(f"gate#{number}", "gate")

@@ -1,4 +1,4 @@
-"""Several calls at once, and what a process remembers of them."""
+"""Several calls at once, and what a process remembers between calls."""
 
 import os
 import threading
@@ -12,16 +12,16 @@ R = TypeVar("R")
 V = TypeVar("V")
 
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
-"""Do it for each of these, several at once."""
+"""Does a work for each of these things, several at once."""
 
-AT_ONCE = 16  # calls in flight for one operation on many jobs
-REMEMBERED = 100_000
+MAX_CALLS = 16  # in flight at once, for one operation on many jobs
+MAX_REMEMBERED = 100_000  # names
 
 
 class Pools:
     """Threads for calls that need not wait for each other.
 
-    Renewals have a pool of their own: they must not wait behind what a crowded partition holds up.
+    Renewals have a separate pool, because they must not wait behind calls that a throttled partition holds up.
     """
 
     def __init__(self) -> None:
@@ -30,14 +30,14 @@ class Pools:
         self._lock = threading.Lock()
 
     def each(self, work: Callable[[T], R], things: Sequence[T], *, pool: str = "calls") -> list[R]:
-        """Do it for each of them, several at once; the first error is raised when all have ended."""
+        """Do the work for each thing, several at once; the first error is raised when all have ended."""
         if len(things) <= 1:
             return [work(thing) for thing in things]
         with self._lock:
             if self._process != os.getpid():  # threads do not survive a fork
                 self._pools, self._process = {}, os.getpid()
             if pool not in self._pools:
-                self._pools[pool] = ThreadPoolExecutor(AT_ONCE, f"treadle-{pool}")
+                self._pools[pool] = ThreadPoolExecutor(MAX_CALLS, f"treadle-{pool}")
             futures = [self._pools[pool].submit(work, thing) for thing in things]
         errors = [error for future in futures if (error := future.exception())]
         if errors:
@@ -53,7 +53,7 @@ class Pools:
 
 
 class Memory(Generic[V]):
-    """The last of what was put into it, by name."""
+    """What was put into it last, by name."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[str, V] = OrderedDict()
@@ -65,7 +65,7 @@ class Memory(Generic[V]):
     def put(self, name: str, value: V) -> None:
         with self._lock:
             self._found[name] = value
-            while len(self._found) > REMEMBERED:
+            while len(self._found) > MAX_REMEMBERED:
                 self._found.popitem(last=False)
 
     def drop(self, name: str) -> None:

@@ -1,28 +1,33 @@
-"""Row-level security: walls between tenants in the server itself, for roles that may not be trusted with all rows.
+"""Row-level security: the server itself keeps tenants apart, for roles that must not see all rows.
 
-Two roles: workers see every row; an application's role sees the rows of the tenant that its transaction names (the
-setting treadle.tenant, set by a handle that is bound to a tenant), or, with an owner expression, those that belong to
-it. FORCE holds the tables' owner to it too.
+There are two roles. Workers see every row. An application's role sees the rows of the tenant that its transaction names
+(the setting treadle.tenant, which app.tenant(name) sets), or, with an owner expression, the rows that belong to it.
+FORCE makes the policies hold for the tables' owner too.
 """
 
 import re
 from collections.abc import Sequence
 
-from treadle.engines.postgres.connections import Connection
-from treadle.engines.postgres.schema import named
+from treadle.engines.postgres.connection import Connection
+from treadle.engines.postgres.schema import RLS_GUARDS, named
 from treadle.engines.values import Finding, RowSecurity
 from treadle.errors import ConfigError
 
 TABLES = ("jobs", "finished", "keys", "events", "schedules", "pauses", "seals")
 SETTING = "treadle.tenant"
-WORKER, TENANT = "treadle_worker", "treadle_tenant"  # the names of the policies
+READ_TENANT = f"select coalesce(current_setting('{SETTING}', true), '') where $1::text is not null"
+SET_TENANT = f"select set_config('{SETTING}', $1::text, true)"
+WORKER_POLICY, TENANT_POLICY = "treadle_worker", "treadle_tenant"
 
 _ROLE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_OURS = f"nullif(current_setting('{SETTING}', true), '')"
+_CURRENT_TENANT = f"nullif(current_setting('{SETTING}', true), '')"
+_GUARD_NAME, _OLD_GUARD_NAME = RLS_GUARDS
 
-# What the walls hide must not be run again under the same id: this looks behind them, as its owner may.
-_GUARD = """
-create or replace function @.walls_guard() returns trigger
+# A job that the policies hide must not run again under the same id: the guard sees all rows, as the worker's role.
+_GUARD = f"""
+drop trigger if exists {_OLD_GUARD_NAME} on @.jobs;
+drop function if exists @.{_OLD_GUARD_NAME}();
+create or replace function @.{_GUARD_NAME}() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if exists (select 1 from added n join @.finished f on f.id = n.id) then
@@ -31,19 +36,20 @@ begin
     return null;
 end
 $$;
-drop trigger if exists walls_guard on @.jobs;
-create trigger walls_guard after insert on @.jobs
-referencing new table as added for each statement execute function @.walls_guard();
+drop trigger if exists {_GUARD_NAME} on @.jobs;
+create trigger {_GUARD_NAME} after insert on @.jobs
+referencing new table as added for each statement execute function @.{_GUARD_NAME}();
 """
 
-# Who hands a function over must be a superuser, or a member of the role that gets it, which may create in its schema.
-_HAND_OVER = """
+# To give a function to another role one must be a superuser, or a member of that role, and the role must have the right
+# to create in the schema.
+_HAND_OVER = f"""
 do $$ begin
     if has_schema_privilege('%worker', '@', 'create') then
-        alter function @.walls_guard() owner to %worker;
+        alter function @.{_GUARD_NAME}() owner to %worker;
     else
         grant create on schema @ to %worker;
-        alter function @.walls_guard() owner to %worker;
+        alter function @.{_GUARD_NAME}() owner to %worker;
         revoke create on schema @ from %worker;
     end if;
 end $$;
@@ -51,28 +57,26 @@ end $$;
 
 
 def rls_sql(schema: str, roles: RowSecurity) -> str:
-    """The statements that raise the walls; they may be run again, with other roles too."""
+    """The statements that set up row-level security; they may be run again, with other roles too."""
     for field, role in (("worker_role", roles.worker), ("app_role", roles.app)):
         if not _ROLE.fullmatch(role):
             raise ConfigError(f"{field}: {role!r} must be a lower-case name of letters, digits and _")
     if roles.worker == roles.app:
-        raise ConfigError("app_role: it must be another role than worker_role, or there are no walls")
-    ours = f"tenant = {_OURS}"
-    if roles.owner:  # which is asked of names only: a row with '*' is nobody's
+        raise ConfigError("app_role: it must be another role than worker_role, or it sees all rows")
+    ours = f"tenant = {_CURRENT_TENANT}"
+    if roles.owner:  # the owner expression is asked of names only: a row with '*' belongs to no tenant
         ours = f"case when tenant = '*' then false when {ours} then true else ({roles.owner}) end"
-    lines = [_GUARD, _HAND_OVER.replace("%worker", roles.worker)]
+    statements = [_GUARD, _HAND_OVER.replace("%worker", roles.worker)]
     for table in TABLES:
-        seen = f"case when tenant = '*' then true else {ours} end" if table == "pauses" else ours
-        lines += [
+        statements += [
             f"alter table @.{table} enable row level security;",
             f"alter table @.{table} force row level security;",
-            f"drop policy if exists {WORKER} on @.{table};",
-            f"create policy {WORKER} on @.{table} to {roles.worker} using (true) with check (true);",
-            f"drop policy if exists {TENANT} on @.{table};",
-            f"create policy {TENANT} on @.{table} to {roles.app} using ({seen}) with check ({ours});",
+            f"drop policy if exists {WORKER_POLICY} on @.{table};",
+            f"create policy {WORKER_POLICY} on @.{table} to {roles.worker} using (true) with check (true);",
+            *(_pause_policies(roles.app, ours) if table == "pauses" else _tenant_policy(table, roles.app, ours)),
         ]
     every = "select, insert, update, delete"
-    lines += [
+    statements += [
         f"grant usage on schema @ to {roles.worker}, {roles.app};",
         f"grant {every} on all tables in schema @ to {roles.worker};",
         f"grant {every} on @.jobs, @.finished, @.keys, @.schedules, @.pauses to {roles.app};",
@@ -80,11 +84,32 @@ def rls_sql(schema: str, roles: RowSecurity) -> str:
         f"grant select on @.seals, @.migrations to {roles.app};",
         f"grant execute on all functions in schema @ to {roles.worker}, {roles.app};",
     ]
-    return named("\n".join(lines), schema) + "\n"
+    return named("\n".join(statements), schema) + "\n"
 
 
-def stand(connection: Connection, schema: str) -> bool:
-    """Whether there are walls."""
+def _tenant_policy(table: str, role: str, ours: str) -> list[str]:
+    return [
+        f"drop policy if exists {TENANT_POLICY} on @.{table};",
+        f"create policy {TENANT_POLICY} on @.{table} to {role} using ({ours}) with check ({ours});",
+    ]
+
+
+def _pause_policies(role: str, ours: str) -> list[str]:
+    """A tenant sees the pauses that hold for it, and writes those that are its own or over."""
+    own = f"({ours}) and owner = 'tenant'"
+    free = f"({ours}) and (owner = 'tenant' or until <= statement_timestamp())"
+    policies = {
+        TENANT_POLICY: f"for select to {role} using (case when tenant = '*' then true else {ours} end)",
+        f"{TENANT_POLICY}_insert": f"for insert to {role} with check ({own})",
+        f"{TENANT_POLICY}_update": f"for update to {role} using ({free}) with check ({own})",
+        f"{TENANT_POLICY}_delete": f"for delete to {role} using ({free})",
+    }
+    drops = [f"drop policy if exists {name} on @.pauses;" for name in policies]
+    return [*drops, *(f"create policy {name} on @.pauses {rule};" for name, rule in policies.items())]
+
+
+def is_on(connection: Connection, schema: str) -> bool:
+    """Whether row-level security is on."""
     sql = "select coalesce((select relrowsecurity from pg_class where oid = to_regclass(%s)), false)"
     return bool(connection.execute(sql, [f"{schema}.jobs"]).fetchall()[0][0])
 
@@ -99,20 +124,17 @@ _ROLE_FACTS = "select rolsuper or rolbypassrls from pg_roles where rolname = cur
 
 
 def examine(connection: Connection, schema: str) -> list[Finding]:
-    """What an operator should know about the walls; nothing if there are none."""
+    """What an operator should know about row-level security; nothing if it is off."""
     rows = connection.execute(_FACTS, {"schema": schema, "tables": list(TABLES)}).fetchall()
     if not any(row[1] for row in rows):
         return []
     holes = [f"{table}: {hole}" for table, *facts in rows if (hole := _hole(*facts))]
     if holes:
-        return [Finding("error", f"row-level security has holes ({'; '.join(holes)}): raise the walls again")]
-    [[through]] = connection.execute(_ROLE_FACTS).fetchall()
-    if through:
-        return [
-            Finding(
-                "warning", "row-level security is on, but this role is a superuser or has BYPASSRLS: no wall for it"
-            )
-        ]
+        return [Finding("error", f"row-level security has holes ({'; '.join(holes)}): run `treadle rls` again")]
+    [[bypasses]] = connection.execute(_ROLE_FACTS).fetchall()
+    if bypasses:
+        problem = "row-level security is on, but this role is a superuser or has BYPASSRLS: it sees all rows"
+        return [Finding("warning", problem)]
     return [Finding("ok", "row-level security is on, and forced, for every table with tenants")]
 
 
@@ -121,5 +143,5 @@ def _hole(enabled: bool, forced: bool, policies: Sequence[str]) -> str:
         return "not enabled"
     if not forced:
         return "not forced"
-    lacking = [name for name in (WORKER, TENANT) if name not in policies]
+    lacking = [name for name in (WORKER_POLICY, TENANT_POLICY) if name not in policies]
     return f"no policy {', '.join(lacking)}" if lacking else ""

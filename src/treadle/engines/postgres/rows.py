@@ -1,6 +1,7 @@
-"""How a job lies in a row of PostgreSQL, and how values travel to it: one JSON text a statement."""
+"""The mapping between jobs and rows of PostgreSQL, and the one JSON text that a statement takes as its parameter."""
 
 import json
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,12 +17,12 @@ _TYPES = {
     "failures": "int", "crashes": "int", "claimed_at": "timestamptz", "started_at": "timestamptz",
     "finished_at": "timestamptz", "lease_until": "timestamptz", "cancel_requested": "boolean",
     "cost_micros": "bigint", "revision": "int", "was_revision": "int", "was_lease": "timestamptz", "at": "timestamptz",
-    "job": "uuid", "place": "int", "until": "timestamptz", "frees": "boolean",
+    "job": "uuid", "position": "int", "until": "timestamptz", "frees": "boolean",
 }  # fmt: skip
 JSON = frozenset(("payload", "on_end", "result", "error", "progress"))
 
 JOB = ", ".join(f"{name}::text" if name == "id" or name in JSON else name for name in COLUMNS)
-"""What to select for `job_from`; every driver reads it alike."""
+"""What to select for `job_from`; every driver reads it the same way."""
 
 
 def job_from(row: Row) -> Job:
@@ -35,12 +36,12 @@ def job_record(job: Job, names: Sequence[str] = COLUMNS) -> dict[str, Any]:
 
 
 def record(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
-    """Names and values as an object; what is left out arrives as null."""
+    """Names and values as an object; a None is left out and arrives as null."""
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def moment(read: datetime | None) -> datetime | None:
-    """A time as read, in UTC, whatever the session's time zone."""
+    """A time as read, in UTC, whatever the time zone of the connection is."""
     return None if read is None else read.astimezone(UTC)
 
 
@@ -49,8 +50,13 @@ def stored(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
 
 
+def as_given(moment: datetime | None) -> datetime | None:
+    """A time as the driver takes it."""
+    return moment
+
+
 def storable(text: str) -> bool:
-    """Whether the server takes this text at all."""
+    """Whether the server can store this text."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -65,12 +71,12 @@ def event_from(row: Row) -> Event:
 
 
 def unpack(names: Sequence[str]) -> str:
-    """The head of a statement: its parameter as relation `c` with these columns, its single values as `t`.
+    """The head of a statement: the parameter's rows as relation `c` with these columns, its single values as `t`.
 
-    The parameter is {"now": …, "rows": […], …}; without a `now`, which only tests give, the server's clock counts.
-    It is taken apart once, here: looking into it for every row would read all of it for every row.
+    The parameter is {"now": …, "rows": […], …}. Only tests give a `now`; without it the server's clock counts. The JSON
+    is parsed once, here: parsing it for each row would parse all of it each time.
     """
-    columns = ", ".join(f"{name} {_TYPES.get(name, 'text')}" for name in names)
+    columns = listed(f"{name} {_TYPES.get(name, 'text')}" for name in names)
     return f"""
 with recursive p as materialized (
     select * from json_to_record($1::text::json) as p(now timestamptz, rows json, claim json, notify text, lease float8,
@@ -79,11 +85,25 @@ with recursive p as materialized (
 t as materialized (
     select coalesce(p.now, statement_timestamp()) as now, notify, lease, since, after, until, tasks, these from p
 ),
-c as materialized (select c.* from p cross join lateral json_to_recordset(p.rows) as c({columns}))"""
+c as materialized (
+    select c.* from p cross join lateral json_to_recordset(p.rows) as c(
+        {columns})
+)"""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names with commas, broken into lines between two of them."""
+    joined = ", ".join(name.replace(" ", "\0") for name in names)
+    return textwrap.fill(joined, 110, subsequent_indent=" " * 8, break_long_words=False).replace("\0", " ")
+
+
+def without_comments(sql: str) -> str:
+    """The statement as it is sent."""
+    return "\n".join(line for line in sql.splitlines() if line and not line.lstrip().startswith("--"))
 
 
 def packed(records: Iterable[dict[str, Any]], now: datetime | None, **more: Any) -> str:
-    """The parameter for `unpack`; ValueError for what is not JSON."""
+    """The parameter for `unpack`; ValueError if a value has no JSON."""
     return json.dumps(
         {"now": stored(now), "rows": list(records), **more}, ensure_ascii=False, allow_nan=False, separators=(",", ":")
     )
@@ -100,13 +120,12 @@ _AUDIT = ("kind", "actor", "note", "at")
 CHANGE = (*FENCE_COLUMNS, *_OUTCOME, *_AUDIT)
 EDIT = (*FENCE_COLUMNS, *COLUMNS[1:], *_AUDIT)
 
-# The whole fence, in one place. Without the token a zombie settles a job that was claimed again; without the revision
-# a retry buries a cancel request; without the lease a reaper takes a job whose lease was renewed since it looked.
-FENCE = """
-j.id = c.id and j.state = c.was and j.revision = c.was_revision
-and (c.was_token is null or j.lease_token = c.was_token)
-and (c.was_lease is null or j.lease_until = c.was_lease and j.lease_until <= (select now from t))
-"""
+# The whole fence, in one place. Without the token, a zombie could settle a job that was claimed again. Without the
+# revision, a retry could bury a cancel request. Without the lease, recovery could take a job whose lease was renewed
+# after it was read.
+FENCE = """j.id = c.id and j.state = c.was and j.revision = c.was_revision
+    and (c.was_token is null or j.lease_token = c.was_token)
+    and (c.was_lease is null or j.lease_until = c.was_lease and j.lease_until <= (select now from t))"""
 
 
 def fence_record(change: Change) -> dict[str, Any]:
@@ -115,24 +134,23 @@ def fence_record(change: Change) -> dict[str, Any]:
 
 
 def change_record(change: Change, *, audit_all: bool) -> dict[str, Any]:
-    """A change that ends an attempt, finishes a job or puts it back."""
+    """A change that finishes a job or puts it back, for SETTLE."""
     after = change.after
     values = (
         after.state, after.reason, after.result_json, rows.small(after.error), after.failures, after.crashes,
         stored(after.started_at), stored(after.finished_at), after.lease_token, rows.small(after.progress),
         after.cost_micros, after.revision, stored(after.due_at), change.frees_key or None,
     )  # fmt: skip
-    told = audit_record(change, audit_all=audit_all)
-    return fence_record(change) | record(_OUTCOME, values) | told
+    return fence_record(change) | record(_OUTCOME, values) | audit_record(change, audit_all=audit_all)
 
 
 def edit_record(change: Change, *, audit_all: bool) -> dict[str, Any]:
-    """A change that writes most of the row."""
+    """A change that writes most of the row, for REPLACE and REVIVE."""
     return job_record(change.after) | fence_record(change) | audit_record(change, audit_all=audit_all)
 
 
 def audit_record(change: Change, *, audit_all: bool) -> dict[str, Any]:
-    """The audit line of a change; without a `what` none is written."""
-    if not (audit_all or change.always_audited or change.kind.noteworthy):
+    """The audit event of a change; without a `kind` none is written."""
+    if not change.audited(audit_all):
         return {}
     return record(_AUDIT, (change.kind, change.actor, change.note, stored(change.at)))

@@ -1,17 +1,18 @@
-"""The schema: numbered migrations, applied once by whoever comes first, and the comparison of what is there with it.
+"""The schema: numbered migrations, each applied once, and a comparison of the live schema with the expected one.
 
-A migration's `pre` half adds what new code needs and lets old code work on; its `post` half, applied when no old
-process is left, takes away what only old code needed. Halves are files: 0002_name.pre.sql, 0002_name.post.sql.
+A migration's `pre` half adds what new code needs while old code still works; its `post` half is applied when no old
+process is left, and removes what only old code needed. Halves are files: 0002_name.pre.sql, 0002_name.post.sql.
 """
 
 import hashlib
 import re
+import threading
 from functools import cache, lru_cache
 from importlib import resources
 from typing import NamedTuple
 from uuid import uuid4
 
-from treadle.engines.postgres.connections import Connection
+from treadle.engines.postgres.connection import Connection, Connections
 from treadle.engines.values import Half
 from treadle.errors import ConfigError, SchemaError
 
@@ -19,7 +20,7 @@ _NAME = re.compile(r"(\d{4})_(\w+)\.(pre|post)\.sql")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
 SCHEMA = "create schema if not exists @;"
-# Words that name a schema only in quotes.
+# These words can name a schema only in quotes.
 _RESERVED = frozenset(
     """
 all analyse analyze and any array as asc asymmetric authorization binary both case cast check
@@ -33,6 +34,11 @@ then to trailing true union unique user using variadic verbose when where window
 """.split()  # noqa: SIM905
 )
 
+# The trigger of row-level security, which a store may have or not (rls.py), and its name in older versions.
+RLS_GUARDS = ("rls_guard", "walls_guard")
+
+MIGRATION_TIMEOUT = 300.0  # seconds to wait for a step: it may wait for locks
+
 LEDGER = """create table if not exists @.migrations (
     name text primary key,
     checksum text not null,
@@ -40,7 +46,9 @@ LEDGER = """create table if not exists @.migrations (
 );"""
 
 
-class Migration(NamedTuple):
+class MigrationStep(NamedTuple):
+    """One half of a migration."""
+
     name: str  # 0001_jobs.pre
     sql: str
 
@@ -54,50 +62,98 @@ class Migration(NamedTuple):
 
     @property
     def record(self) -> str:
-        """The statement that notes it as applied."""
+        """The statement that records it as applied."""
         return f"insert into @.migrations (name, checksum) values ('{self.name}', '{self.checksum}');"
 
 
 @cache
-def migrations() -> tuple[Migration, ...]:
-    """The files beside this module: all of a number's pre half before its post half."""
+def migrations() -> tuple[MigrationStep, ...]:
+    """The files beside this module, by number; the pre half of a number comes before its post half."""
     folder = resources.files("treadle.engines.postgres") / "migrations"
     names = sorted((i.name for i in folder.iterdir() if _NAME.fullmatch(i.name)), key=lambda n: (n[:4], ".post." in n))
-    return tuple(Migration(name.removesuffix(".sql"), (folder / name).read_text("utf-8")) for name in names)
+    return tuple(MigrationStep(name.removesuffix(".sql"), (folder / name).read_text("utf-8")) for name in names)
 
 
 def schema_name(given: str) -> str:
-    """The name of a schema that needs no quoting."""
+    """The name of a schema, if it needs no quoting."""
     if not _SCHEMA.fullmatch(given):
-        raise ConfigError(f"url: schema={given!r} must be a lower-case name of letters, digits and _, up to 50 long")
+        raise ConfigError(
+            f"url: schema={given!r} must be a lower-case name of letters, digits and _, up to 50 characters"
+        )
     if given in _RESERVED or given.startswith("pg_"):
-        raise ConfigError(f"url: schema={given!r} is a name that PostgreSQL keeps for itself; choose another")
+        raise ConfigError(f"url: schema={given!r} is a name that PostgreSQL reserves; choose another")
     return given
+
+
+class PostgresSchema:
+    """The schema of one store: opened once, migrated, compared."""
+
+    def __init__(self, server: Connections, name: str, *, auto_migrate: bool) -> None:
+        self.name = schema_name(name)
+        self.ready = False
+        self.sets_isolation = False  # whether each claim must say that it is read committed
+        self._server = server
+        self._auto_migrate = auto_migrate
+        self._opening = threading.Lock()
+
+    def open(self) -> None:
+        """See that this code can use the schema; SchemaError if not."""
+        with self._opening:
+            if self.ready:
+                return
+            if self._auto_migrate:
+                self.migrate("pre")
+            if problems := self._problems():
+                raise SchemaError(f"{self._server.where}: {problems[0]}: run `treadle migrate`, or set auto_migrate")
+            isolation = self._server.run(lambda c: c.execute("show default_transaction_isolation").fetchall())
+            self.sets_isolation = isolation != [("read committed",)]  # a pooler may not pass our options on
+            self.ready = True
+
+    def migrate(self, half: Half | None = None) -> list[str]:
+        """Apply the missing steps, of one half or of both."""
+        return self._server.transaction(
+            lambda connection: migrate(connection, self.name, half), answer_timeout=MIGRATION_TIMEOUT
+        )
+
+    def check(self, *, quick: bool) -> list[str]:
+        """Every difference to the expected schema; with `quick`, only what keeps this code from using it."""
+        try:
+            if quick:
+                return self._problems()
+            return self._server.transaction(lambda connection: differences(connection, self.name))
+        except SchemaError as error:
+            return [str(error)]
+
+    def script(self, half: Half | None = None) -> str:
+        """The migrations as SQL, for another tool to run."""
+        steps = [f"-- {step.name}, checksum {step.checksum}\n{step.sql}\n{step.record}\n" for step in _half(half)]
+        return named("\n".join([SCHEMA, LEDGER, "", *steps]), self.name)
+
+    def _problems(self) -> list[str]:
+        retry_for = self._server.retry_for
+        done = self._server.run(lambda connection: ledger(connection, self.name), retry_for=retry_for)
+        refuse_foreign(done)
+        absent = missing(done)
+        return [f"schema {self.name} lacks {', '.join(absent)}"] if absent else []
 
 
 @lru_cache(200)
 def named(sql: str, schema: str) -> str:
-    """A statement with the schema's name in the place of @."""
+    """A statement with the schema's name in place of @."""
     return sql.replace("@", schema)
 
 
-def script(schema: str, half: Half | None = None) -> str:
-    """The migrations as SQL, for another tool to run."""
-    steps = [f"-- {step.name}, checksum {step.checksum}\n{step.sql}\n{step.record}\n" for step in _half(half)]
-    return named("\n".join([SCHEMA, LEDGER, "", *steps]), schema)
-
-
 def migrate(connection: Connection, schema: str, half: Half | None = None) -> list[str]:
-    """Apply what is missing, inside a transaction that starting processes take turns at; the names applied now."""
+    """Apply the missing steps, in a transaction that one process at a time can enter; the names applied now."""
     connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"treadle {schema}"])
     done = ledger(connection, schema)
-    refuse_strangers(done)
+    refuse_foreign(done)
     if half == "post" and (first := missing(done)):
         raise SchemaError(f"{', '.join(first)} must come first: run `treadle migrate --pre`")
     steps = [step for step in _half(half) if step.name not in done]
     if steps:
         [[there]] = connection.execute("select to_regnamespace(%s) is not null", [schema]).fetchall()
-        if not there:  # who owns it already need not have the right to create one
+        if not there:  # the owner of a schema need not have the right to create one
             connection.execute(named(SCHEMA, schema))
         connection.execute(named(LEDGER, schema))
     for step in steps:
@@ -106,15 +162,15 @@ def migrate(connection: Connection, schema: str, half: Half | None = None) -> li
 
 
 def ledger(connection: Connection, schema: str) -> dict[str, str]:
-    """The migrations this schema has seen: name -> checksum; empty if there is none."""
+    """The steps this schema has recorded: name -> checksum; empty if there is no ledger."""
     [[there]] = connection.execute("select to_regclass(%s) is not null", [f"{schema}.migrations"]).fetchall()
     if not there:
         return {}
     return dict(connection.execute(named("select name, checksum from @.migrations", schema)).fetchall())
 
 
-def refuse_strangers(done: dict[str, str]) -> None:
-    """Stop before a schema whose migrations are not ours. A newer treadle's `pre` halves leave room for us."""
+def refuse_foreign(done: dict[str, str]) -> None:
+    """Refuse a schema whose migrations are not ours. We can work with the `pre` halves of a newer treadle."""
     known = {step.name: step for step in migrations()}
     for name, checksum in done.items():
         if name not in known and name.endswith(".post"):
@@ -124,17 +180,20 @@ def refuse_strangers(done: dict[str, str]) -> None:
 
 
 def missing(done: dict[str, str]) -> list[str]:
-    """What this code cannot do without."""
+    """The steps that this code needs and the schema lacks."""
     return [step.name for step in _half("pre") if step.name not in done]
 
 
 def differences(connection: Connection, schema: str) -> list[str]:
-    """What is missing, altered or unknown, found by building the expected schema beside it for a moment."""
+    """What is missing, altered or unknown, found by building the expected schema beside it for a moment.
+
+    It is rolled back before this returns.
+    """
     done = ledger(connection, schema)
-    refuse_strangers(done)
+    refuse_foreign(done)
     if not done:
         return [f"schema {schema} has no treadle tables yet: `treadle migrate` creates them"]
-    lines = [f"migration {step.name} is not applied" for step in migrations() if step.name not in done]
+    differing = [f"migration {step.name} is not applied" for step in migrations() if step.name not in done]
     scratch = f"treadle_{uuid4().hex}"
     connection.execute("savepoint scratch")
     connection.execute(named(f"{SCHEMA}\n{LEDGER}", scratch))
@@ -143,33 +202,33 @@ def differences(connection: Connection, schema: str) -> list[str]:
             connection.execute(named(step.sql, scratch))
     wanted, found = describe(connection, scratch, schema), describe(connection, schema)
     connection.execute("rollback to savepoint scratch")
-    lines += [f"{name} is missing" for name in wanted if name not in found]
+    differing += [f"{name} is missing" for name in wanted if name not in found]
     for name in wanted:
         if name in found and found[name] != wanted[name]:
-            lines.append(f"{name} is {found[name]}, expected {wanted[name]}")
-    return lines + [f"{name} is unknown" for name in found if name not in wanted and not _harmless(found[name])]
+            differing.append(f"{name} is {found[name]}, expected {wanted[name]}")
+    return differing + [f"{name} is unknown" for name in found if name not in wanted and not _harmless(found[name])]
 
 
 def _harmless(described: str) -> bool:
-    """Whether this is an index of the user's own, which costs time but refuses no row of ours."""
+    """Whether this is an index that the user added: it costs time, but it refuses none of our rows."""
     return described.startswith("CREATE INDEX ")
 
 
 def describe(connection: Connection, schema: str, called: str | None = None) -> dict[str, str]:
     """Everything in a schema by name: columns, constraints, indexes, triggers, functions and storage options.
 
-    `called`: as if it had that name. (The name may be one that our functions use for something else, such as j.)
+    With `called`, as if the schema had that name. (Our functions may use that name for something else, such as j.)
     """
     rows = connection.execute(_DESCRIBE, {"schema": schema}).fetchall()
     name = called or schema
     return {
         what: " ".join(text.replace(f"{schema}.", f"{name}.").replace(f"{name}.", "").split())
         for what, text in rows
-        if "walls_" not in what  # raised or not as the user likes (walls.py)
+        if not any(guard in what for guard in RLS_GUARDS)
     }
 
 
-def _half(half: Half | None) -> list[Migration]:
+def _half(half: Half | None) -> list[MigrationStep]:
     return [step for step in migrations() if half is None or step.post == (half == "post")]
 
 

@@ -1,12 +1,22 @@
-"""How a job lies in a row of SQLite: times are microseconds since 1970, the rest is as in every SQL engine."""
+"""How jobs and events lie in rows of SQLite, and how many of them travel to a statement as one parameter.
 
+Times are microseconds since 1970; the rest is as in every SQL engine.
+"""
+
+import json
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from treadle.engines import rows
 from treadle.engines.rows import COLUMNS, Row
-from treadle.model import Event, EventKind, Job
+from treadle.model import Event, EventKind, Job, holds_nul
 
 JOB = ", ".join(COLUMNS)
+EVENT_COLUMNS = ("job", "revision", "at", "kind", "actor", "note", "tenant")
+EVENT = ", ".join(EVENT_COLUMNS)
+
+IDS = "(select value from json_each(?))"
+"""The parameter, an array of ids, as a relation."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -35,6 +45,25 @@ def row_from(job: Job) -> Row:
 
 
 def event_from(row: Row) -> Event:
-    """The event in a row (job, revision, at, kind, actor, note, tenant)."""
+    """The event in a row selected as EVENT."""
     job_id, revision, at, kind, actor, note, tenant = row
     return Event(job_id, revision, EPOCH + timedelta(microseconds=at), EventKind(kind), actor, note, tenant)
+
+
+def event_row(event: Event) -> Row:
+    """An event as a row, in the order of EVENT_COLUMNS."""
+    return (event.job_id, event.revision, micros(event.at), event.kind, event.actor, event.note, event.tenant)
+
+
+def unpack(names: Iterable[str]) -> str:
+    """`with c as (…)`: the parameter, an array of arrays, as a relation with these columns."""
+    columns = ", ".join(f"value ->> {index} as {name}" for index, name in enumerate(names))
+    return f"with c as materialized (select {columns} from json_each(?))"  # noqa: S608 - names are constants
+
+
+def packed(value: object) -> str:
+    """The parameter of a statement; ValueError for what SQLite would cut short or not take as JSON."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    if holds_nul(text):
+        raise ValueError("holds a NUL character, which would cut the text short")
+    return text

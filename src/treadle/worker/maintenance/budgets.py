@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from treadle.edits import Act, put, remove
 from treadle.engines.contract import Engine
 from treadle.model import EventKind
-from treadle.model.records import ANY, Pause
+from treadle.model.records import ANY, Pause, PauseOwner
 from treadle.model.why import BUDGET
 
 BUDGET_INTERVAL = 10.0  # seconds
@@ -45,7 +45,13 @@ class Budgets:
         holds = there is not None and (there.until is None or there.until > now)
         within = budget is not None and spent < budget
         # Lifted only when the budget was raised: what was spent may seem less since a job was run again.
-        if there is not None and holds and within and there.actor == BUDGET and _spent_by(there) < (budget or 0):
+        if (
+            there is not None
+            and holds
+            and within
+            and there.owner is PauseOwner.BUDGET
+            and _spent_by(there) < (budget or 0)
+        ):
             self._resume(there, now)
         if budget is not None and not within and not holds:
             self._pause(tenant, budget, spent, there, now)
@@ -54,6 +60,7 @@ class Budgets:
         today = now.replace(hour=0, minute=0, second=0, microsecond=0)
         why = f"{spent:,} of {budget:,} micros were spent on {today:%Y-%m-%d}"
         pause = Pause(tenant, actor=BUDGET, reason=why, at=now, until=today + timedelta(days=1))
+        pause = pause.evolve(owner=PauseOwner.BUDGET)
         if put(self._engine, pause, there, Act(EventKind.PAUSED, now, BUDGET, why)) is not None:
             self._log.warning("tenant %s is paused until %s: %s", tenant, pause.until, why)
 

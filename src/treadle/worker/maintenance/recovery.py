@@ -74,7 +74,14 @@ class Recovery:
             self._silent = True
             return 0
         found = [job for job in self._overdue(found, asked) if self._ours_to_recover(job, asked)]
-        done, busy = recover(self._engine, found, actor=self._config.name, logger=self._logger)
+        done, busy = recover(
+            self._engine,
+            found,
+            actor=self._config.name,
+            message=self._config.crash_message,
+            count_claims=self._config.count_claims,
+            logger=self._logger,
+        )
         for job in busy:  # its holder could not renew either, and needs time when it can
             self._spared[job.id, job.lease_token] = time.monotonic() + self._lease / 2
         return done
@@ -117,11 +124,18 @@ class Recovery:
         return wall - real > self._lease / 3
 
 
-def recover_leases(engine: JobStore, *, actor: str, message: str = "", logger: logging.Logger | None = None) -> int:
+def recover_leases(
+    engine: JobStore,
+    *,
+    actor: str,
+    message: str = "",
+    count_claims: bool = False,
+    logger: logging.Logger | None = None,
+) -> int:
     """Requeue or end every job whose lease has run out, but for those that are locked; how many it was."""
     total = 0
     while found := [job for job in engine.expired(limit=RECOVERY_BATCH) if job.state is State.RUNNING]:
-        done, _ = recover(engine, found, actor=actor, message=message, logger=logger)
+        done, _ = recover(engine, found, actor=actor, message=message, count_claims=count_claims, logger=logger)
         if not done:
             break
         total += done
@@ -129,11 +143,17 @@ def recover_leases(engine: JobStore, *, actor: str, message: str = "", logger: l
 
 
 def recover(
-    engine: JobStore, found: Sequence[Job], *, actor: str, message: str = "", logger: logging.Logger | None = None
+    engine: JobStore,
+    found: Sequence[Job],
+    *,
+    actor: str,
+    message: str = "",
+    count_claims: bool = False,
+    logger: logging.Logger | None = None,
 ) -> tuple[int, list[Job]]:
     """Requeue or end these jobs, whose lease or time to live has run out; how many it was, and which ones are locked.
 
-    `message` is said of a lease that ran out, instead of our own words.
+    `message` is said of a lease that ran out, instead of our own words; with `count_claims` it has spent an attempt.
     """
     if not found:
         return 0, []
@@ -141,7 +161,7 @@ def recover(
     changes = []
     for job in found:
         try:
-            changes.append(_over(job, now, actor, message))
+            changes.append(_over(job, now, actor, message, count_claims))
         except Exception:  # it was written by somebody else: the others must not wait for it
             (logger or log).exception("job %s (%s) cannot be recovered", job.id, job.task)
     done, busy, others = 0, [], []
@@ -159,7 +179,7 @@ def recover(
     return done + len(others), busy
 
 
-def _over(job: Job, now: datetime, actor: str, message: str) -> Change:
+def _over(job: Job, now: datetime, actor: str, message: str, count_claims: bool) -> Change:
     if job.state is State.RUNNING:
-        return lifecycle.crash(job, now, actor=actor, message=message)
+        return lifecycle.crash(job, now, actor=actor, message=message, count_claims=count_claims)
     return lifecycle.expire(job, now, actor=actor)

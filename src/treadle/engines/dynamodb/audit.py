@@ -1,0 +1,171 @@
+"""The audit trail: events, and the seals over them.
+
+An event is written with a marker, which says that no seal holds it yet. A seal deletes the markers and lists the keys
+of their events, in one transaction.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from heapq import merge
+from itertools import chain, islice
+
+from treadle.engines.dynamodb.client import MAX_ITEMS, MAX_SORT_KEY, Client
+from treadle.engines.dynamodb.connection import ConditionFailed
+from treadle.engines.dynamodb.items import (
+    Item,
+    ItemKey,
+    Value,
+    key_of,
+    moment_of,
+    part_of,
+    plain,
+    share_of,
+    text_of,
+    value_of,
+)
+from treadle.engines.dynamodb.pools import Each
+from treadle.engines.dynamodb.rows import record_item, record_key
+from treadle.engines.dynamodb.writes import ABSENT, Part, TableInfo, delete, put, there, update
+from treadle.model import UUID, Event, EventKind
+from treadle.model.records import Seal
+
+MARKER_PARTITIONS = 16  # at most, of events that no seal holds yet
+MAX_SEALED_EVENTS = MAX_ITEMS - 2  # a transaction has room for so many, the seal and the list of its events
+
+
+class AuditTrail:
+    """The audit trail of one table."""
+
+    def __init__(self, client: Client, table: TableInfo, each: Each) -> None:
+        self._client = client
+        self._table = table
+        self._each = each
+
+    def events(self, job_id: str) -> list[Event]:
+        pages = self._client.pages(f"events#{job_id}", limit=1000) if UUID.fullmatch(job_id) else ()
+        return [event_from(item) for page in pages for item in page]
+
+    def unsealed(self, limit: int) -> list[Event]:
+        partitions = [f"unsealed#{number:02x}" for number in range(min(self._table.spread, MARKER_PARTITIONS))]
+        pages = [self._client.pages(pk, high=MAX_SORT_KEY, limit=min(limit, MAX_ITEMS)) for pk in partitions]
+        firsts = self._each(lambda rest: next(rest, []), pages)
+        streams = [chain(first, chain.from_iterable(rest)) for first, rest in zip(firsts, pages, strict=True)]
+        markers = merge(*streams, key=lambda marker: str(marker["SK"]["S"]))
+        found: list[Event] = []
+        while len(found) < limit and (some := list(islice(markers, limit - len(found)))):
+            found += self._read([marked_key(marker) for marker in some])  # an event that is gone has left its marker
+        return _by_tenant(found)
+
+    def _read(self, keys: Sequence[ItemKey]) -> list[Event]:
+        return [event_from(item) for item in self._client.get(keys).values()]
+
+    def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
+        if len(events) > MAX_SEALED_EVENTS:
+            return False
+        markers = [marker_key(event, self._table.spread) for event in events]
+        listed: Item = {"events": {"L": [{"S": f"{key.pk}#{key.sk}"} for key in map(event_key, events)]}}
+        parts = [
+            put(self._table, record_key(seal), record_item(seal), [ABSENT]),
+            put(self._table, _list_key(seal), listed),
+            *(delete(self._table, marker, [there(marker)]) for marker in markers),
+        ]
+        try:
+            self._client.write(parts)
+        except ConditionFailed:
+            return False
+        return True
+
+    def sealed(self, seal: Seal) -> list[Event]:
+        return sorted(self._read(self._sealed_keys(seal)), key=lambda event: (event.at, event.job_id, event.revision))
+
+    def _sealed_keys(self, seal: Seal) -> list[ItemKey]:
+        """The keys of the events of a seal; none once they are pruned."""
+        return [key for item in self._client.get([_list_key(seal)]).values() for key in _listed_keys(item)]
+
+    def orphaned_events(self, seals: Callable[[], Sequence[Seal]], limit: int) -> list[Event]:
+        """Events of tenants that have seals, in a list whose seal is not among these."""
+        known = {_list_key(seal) for seal in seals()}
+        pages = (self._client.pages(pk, high=MAX_SORT_KEY, limit=MAX_ITEMS) for pk in sorted({key.pk for key in known}))
+        items = [item for each in pages for item in chain.from_iterable(each) if key_of(item) not in known]
+        if items:  # some may have been sealed just now
+            known |= {_list_key(seal) for seal in seals()}
+        found: list[Event] = []
+        for item in items:
+            if key_of(item) not in known and len(found) < limit:
+                found += self._read(_listed_keys(item))
+        return _by_tenant(found)[:limit]
+
+    def prune_events(self, seal: Seal, now: datetime) -> bool:
+        """In one transaction, so that a seal that misses events always says why."""
+        key = record_key(seal)
+        pruned = update(self._table, key, {"pruned_at": value_of(now)}, (), [there(key), ("pruned_at", "=", None)])
+        events = [delete(self._table, event) for event in self._sealed_keys(seal)]
+        try:
+            self._client.write([pruned, delete(self._table, _list_key(seal)), *events])
+        except ConditionFailed:
+            return False
+        return True
+
+
+def _by_tenant(events: Iterable[Event]) -> list[Event]:
+    return sorted(events, key=lambda event: (event.tenant, event.at, event.job_id, event.revision))
+
+
+# -------------------------------------------------------------------------------------------- events
+
+
+def event_parts(table: TableInfo, event: Event) -> list[Part]:
+    """An event of the audit trail, and the marker that says that no seal holds it yet."""
+    item = event_item(event)
+    return [put(table, key_of(item), item), put(table, marker_key(event, table.spread), {})]
+
+
+def event_key(event: Event) -> ItemKey:
+    """The key of an event. An id may come back after its job was pruned, so the time is a part of the key."""
+    return ItemKey(f"events#{event.job_id}", f"{event.revision:010d}#{text_of(event.at)}")
+
+
+def event_item(event: Event) -> Item:
+    return {
+        **event_key(event).attributes,
+        "at": value_of(event.at),
+        "kind": {"S": event.kind.value},
+        "actor": {"S": event.actor},
+        "note": {"S": event.note},
+        "tenant": {"S": event.tenant},
+    }
+
+
+def event_from(item: Mapping[str, Value]) -> Event:
+    values = plain(item)
+    job_id, revision = values["PK"].removeprefix("events#"), int(values["SK"].partition("#")[0])
+    kind = EventKind(values.get("kind") or values["what"])  # `what` in tables written before events had a kind
+    return Event(job_id, revision, moment_of(values["at"]), kind, values["actor"], values["note"], values["tenant"])
+
+
+def marker_key(event: Event, spread: int) -> ItemKey:
+    """The marker of an event that no seal holds yet; it names the event."""
+    return ItemKey(
+        f"unsealed#{share_of(event.job_id, min(spread, MARKER_PARTITIONS))}",
+        f"{part_of(event.tenant)}#{text_of(event.at)}#{event.job_id}#{event.revision:010d}",
+    )
+
+
+def marked_key(marker: Mapping[str, Value]) -> ItemKey:
+    """The key of the event that a marker names."""
+    _, at, job_id, revision = str(marker["SK"]["S"]).split("#")
+    return ItemKey(f"events#{job_id}", f"{revision}#{at}")
+
+
+# --------------------------------------------------------------------------------------------- seals
+
+
+def _list_key(seal: Seal) -> ItemKey:
+    """The list of a seal's events; apart from the seal, so that a chain of seals is quickly read."""
+    return ItemKey(f"sealed#{part_of(seal.tenant)}", f"{seal.number:010d}")
+
+
+def _listed_keys(item: Item) -> list[ItemKey]:
+    listed = item.get("events") or item["lines"]  # `lines` in tables written before events were called events
+    texts = [str(event["S"]).split("#") for event in listed["L"]]
+    return [ItemKey("#".join(text[:2]), "#".join(text[2:])) for text in texts]

@@ -1,0 +1,238 @@
+"""Reading jobs: by id, in lists, in numbers, and what they have cost.
+
+Every read is consistent and none goes through an index, so nothing here is stale.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from heapq import merge
+from itertools import chain, islice
+from typing import Any
+
+from treadle.engines.dynamodb.client import MAX_SORT_KEY, MAX_TRIES, Client
+from treadle.engines.dynamodb.items import (
+    PLAIN,
+    Item,
+    ItemKey,
+    day_of,
+    id_key,
+    id_of,
+    key_of,
+    list_partitions,
+    plain,
+    pointed_key,
+    text_of,
+)
+from treadle.engines.dynamodb.pieces import joined, large_names, piece_keys
+from treadle.engines.dynamodb.pools import Each
+from treadle.engines.dynamodb.ranges import Ranges
+from treadle.engines.dynamodb.rows import is_ours, job_from, tenant_range
+from treadle.engines.values import LISTED, JobFilter, Page
+from treadle.errors import EngineError
+from treadle.model import UUID, Job, State
+
+_ENDED_CURSOR = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z#" + UUID.pattern)
+
+
+class Reader:
+    """Reads the jobs of one table."""
+
+    def __init__(self, client: Client, ranges: Ranges, spread: int, each: Each) -> None:
+        self._client = client
+        self._ranges = ranges
+        self._spread = spread
+        self._each = each
+
+    # -------------------------------------------------------------------------------------- by id
+
+    def get(self, ids: Sequence[str]) -> list[Job | None]:
+        wanted = [id_ for id_ in dict.fromkeys(ids) if UUID.fullmatch(id_)]
+        found = {id_of(item): item for item in self.items(wanted)}
+        jobs = {job.id: job for job in self.jobs(list(found.values()))}
+        return [jobs.get(id_) for id_ in ids]
+
+    def items(self, ids: Sequence[str]) -> list[Item]:
+        """The due items or records of these jobs."""
+        homes = self._client.get([id_key(id_, self._spread) for id_ in ids])
+        return self._due(list(homes.values()))
+
+    def _due(self, homes: Sequence[Item]) -> list[Item]:
+        """The due items or records that these id items stand for."""
+        found: list[Item] = []
+        for _ in range(MAX_TRIES):
+            found += [home for home in homes if pointed_key(home) is None]
+            due = self._client.get([key for home in homes if (key := pointed_key(home))])
+            found += due.values()
+            # A due item that is not where its id item says has been moved meanwhile: read that one again.
+            moved = [id_of(home) for home in homes if (key := pointed_key(home)) and key not in due]
+            if not moved:
+                break
+            homes = list(self._client.get([id_key(id_, self._spread) for id_ in moved]).values())
+        return found
+
+    def due_key(self, job_id: str, due_at: datetime | None = None) -> ItemKey | None:
+        """Where the due item of a job is; None if it has none.
+
+        The job of another program has no id item, but its key follows from its due time.
+        """
+        if not UUID.fullmatch(job_id):
+            return None
+        home = id_key(job_id, self._spread)
+        item = self._client.get([home]).get(home)
+        if item is None and due_at is not None:
+            return ItemKey(PLAIN.partition(0), f"scheduled#{text_of(due_at)}#{job_id}")
+        return None if item is None else pointed_key(item)
+
+    def at(self, job_id: str, key: ItemKey | None) -> Job | None:
+        """The job of this id; the job of another program has no id item, but may be at this key."""
+        [job] = self.get([job_id])
+        if job is not None or key is None:
+            return job
+        item = self._client.get([key]).get(key)
+        return next(iter(self.jobs([item])), None) if item is not None and is_ours(item) else None
+
+    def holder(self, unique: ItemKey, now: datetime) -> tuple[Job | None, str | None]:
+        """The job that holds this unique key; or, if that job is gone, its id."""
+        item = self._client.get([unique]).get(unique)
+        if item is None or ("until" in item and item["until"]["S"] <= text_of(now)):
+            return None, None
+        [job] = self.get([item["job"]["S"]])
+        return job, item["job"]["S"] if job is None else None
+
+    def jobs(self, items: Sequence[Item]) -> list[Job]:
+        """The jobs in these items, with the texts that lie in pieces; jobs that were pruned meanwhile are left out."""
+        for _ in range(MAX_TRIES):
+            wanted = {
+                (id_of(item), name): piece_keys(id_of(item), item, name) for item in items for name in large_names(item)
+            }
+            pieces = self._client.get([key for keys in wanted.values() for key in keys]) if wanted else {}
+            torn = {job_id for (job_id, _), keys in wanted.items() if any(key not in pieces for key in keys)}
+            if not torn:
+                break
+            items = self._again(items, torn)
+        else:
+            raise EngineError(f"job {min(torn)}: a part of its payload, result or error is missing from the table")
+        texts: dict[str, dict[str, str]] = {}
+        for (job_id, name), keys in wanted.items():
+            texts.setdefault(job_id, {})[name] = joined([pieces[key] for key in keys])
+        return [job_from(item, texts.get(id_of(item))) for item in items]
+
+    def _again(self, items: Sequence[Item], torn: set[str]) -> list[Item]:
+        """These items; those of `torn` read again, because they were replaced or pruned between two reads."""
+        now = self._client.get([key_of(item) for item in items if id_of(item) in torn])
+        kept = [item if id_of(item) not in torn else now.get(key_of(item)) for item in items]
+        return [item for item in kept if item is not None]
+
+    # -------------------------------------------------------------------------------------- lists
+
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None) -> Page:
+        if where.state in LISTED:
+            return self._find_ended(where, limit, cursor)
+        if cursor is not None and not UUID.fullmatch(cursor):
+            raise ValueError(f"{cursor!r} is not a valid cursor")
+        if where.state in (State.PENDING, State.RUNNING):
+            found = sorted(self._active(where), key=id_of, reverse=True)
+            jobs = self.jobs([item for item in found if cursor is None or id_of(item) < cursor][:limit])
+        else:
+            jobs = self._newest(where, limit, cursor)
+        return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
+
+    def _newest(self, where: JobFilter, limit: int, cursor: str | None) -> list[Job]:
+        partitions = [f"id#{number:02x}" for number in range(self._spread)]
+        homes = self._merged(partitions, limit, cursor or "~", cursor)
+        jobs: list[Job] = []
+        while len(jobs) < limit:
+            some = list(islice(homes, limit))
+            if not some:
+                break
+            records = {id_of(home): home for home in some if pointed_key(home) is None}
+            due = {id_of(item): item for item in self._due([home for home in some if pointed_key(home)])}
+            items = [item for home in some if (item := records.get(id_of(home)) or due.get(id_of(home)))]
+            jobs += self.jobs([item for item in items if _matches(item, where)])
+        return jobs[:limit]
+
+    def _find_ended(self, where: JobFilter, limit: int, cursor: str | None) -> Page:
+        if cursor is not None and not _ENDED_CURSOR.fullmatch(cursor):
+            raise ValueError(f"{cursor!r} is not a valid cursor")
+        partitions = [f"{where.state}#{number:02x}" for number in range(list_partitions(self._spread))]
+        ended = self._merged(partitions, limit, cursor or "~", cursor)
+        jobs: list[Job] = []
+        last = None
+        while len(jobs) < limit and (entries := list(islice(ended, limit - len(jobs)))):
+            items = {id_of(item): item for item in self.items([id_of(entry) for entry in entries])}
+            listed = [items[id_of(entry)] for entry in entries if id_of(entry) in items]
+            # A job that was retried has left the list, or soon will.
+            jobs += self.jobs([item for item in listed if _matches(item, where)])
+            last = entries[-1]["SK"]["S"]
+        return Page(jobs, last if len(jobs) == limit else None)
+
+    def _merged(self, partitions: Iterable[str], limit: int, high: str, beyond: str | None) -> Iterator[Item]:
+        """The items of these partitions as one stream, the highest sort key first, those below `beyond`."""
+        size = max(5, limit // self._spread * 2)
+        pages = [self._client.pages(pk, high=high, limit=size, backward=True) for pk in partitions]
+        firsts = self._each(lambda rest: next(rest, []), pages)
+        streams = [chain(first, chain.from_iterable(rest)) for first, rest in zip(firsts, pages, strict=True)]
+        found = merge(*streams, key=lambda item: str(item["SK"]["S"]), reverse=True)
+        return (item for item in found if item["SK"]["S"] != beyond)
+
+    def _active(self, where: JobFilter) -> Iterable[Item]:
+        """Due items that match. This is not a snapshot: a job that moves meanwhile counts once, or not at all."""
+        found: dict[str, Item] = {}
+        for range_ in self._ranges.all():
+            if where.queue in (None, range_.slot.queue):
+                for shard in range(range_.shards):
+                    for page in self._client.pages(range_.slot.partition(shard), low="scheduled#", limit=1000):
+                        found.update({id_of(item): item for item in page if is_ours(item) and _matches(item, where)})
+        return found.values()
+
+    # ------------------------------------------------------------------------------------- numbers
+
+    def count(self, where: JobFilter) -> dict[State, int]:
+        counts: dict[State, int] = {}
+        if where.state is None or not where.state.final:
+            for item in self._active(where):
+                state = State(item["status"]["S"])
+                counts[state] = counts.get(state, 0) + 1
+        if where.state is None or where.state.final:
+            for states in self._each(lambda number: self._ended(number, where), range(self._spread)):
+                for state in states:
+                    counts[state] = counts.get(state, 0) + 1
+        return counts
+
+    def _ended(self, number: int, where: JobFilter) -> list[State]:
+        """The states of the records in one partition that match."""
+        pages = self._client.pages(f"id#{number:02x}", limit=1000)
+        records = (item for page in pages for item in page if pointed_key(item) is None)
+        return [State(item["status"]["S"]) for item in records if _matches(item, where)]
+
+    # --------------------------------------------------------------------------------------- costs
+
+    def costs(self, since: datetime, until: datetime, tenant: str | None) -> dict[tuple[str, str], int]:
+        """What ended jobs have cost. It lies by the day they ended, and a list says which days have any."""
+        pages = self._client.pages("costs", low=day_of(since), high=day_of(until), limit=1000)
+        days = [item["SK"]["S"] for page in pages for item in page]
+        numbers = range(list_partitions(self._spread))
+        partitions = [f"cost#{day}#{number:02x}" for day in days for number in numbers]
+        found: dict[tuple[str, str], int] = {}
+        for items in self._each(lambda pk: self._costs_in(pk, tenant), partitions):
+            for values in map(plain, items):
+                if text_of(since) <= values["finished_at"] < text_of(until):
+                    group = (values["tenant"], values["task"])
+                    found[group] = found.get(group, 0) + int(values["cost_micros"])
+        return found
+
+    def _costs_in(self, pk: str, tenant: str | None) -> list[Item]:
+        low, high = (" ", MAX_SORT_KEY) if tenant is None else tenant_range(tenant)
+        return [item for page in self._client.pages(pk, low=low, high=high, limit=1000) for item in page]
+
+
+_DEFAULTS = {"tenant": "default", "queue": "default"}
+_ATTRIBUTES = {"state": "status", "task": "job_type"}
+
+
+def _matches(item: Item, where: JobFilter) -> bool:
+    def value(field: str) -> Any:
+        return item.get(_ATTRIBUTES.get(field, field), {}).get("S", _DEFAULTS.get(field))
+
+    return all(value(field) == wanted for field, wanted in where._asdict().items() if wanted is not None)

@@ -1,0 +1,90 @@
+"""Leases: renewing them, and finding those that are past."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from treadle.engines.postgres.rows import JOB, job_from, packed, record, stored, unpack
+from treadle.engines.postgres.session import PostgresStore
+from treadle.engines.rows import Row, renewal_of
+from treadle.engines.values import Lease, Renewal, RenewalResult
+from treadle.model import Job
+
+RENEWAL_BATCH = 500  # leases renewed by one statement
+_RENEWAL = ("id", "token", "started_at", "progress", "cost_micros")
+
+EXTEND = f"""
+{unpack(_RENEWAL)},
+mine as materialized (
+    select j.id from c join @.jobs j on j.id = c.id and j.state = 'running' and j.lease_token = c.token
+    for update of j skip locked
+)
+update @.jobs j
+set lease_until = t.now + make_interval(secs => t.lease),
+    started_at = coalesce(c.started_at, j.started_at), progress = coalesce(c.progress::json, j.progress),
+    cost_micros = coalesce(c.cost_micros, j.cost_micros)
+from c, t
+where j.id = any (array(select id from mine)) and j.id = c.id and j.state = 'running' and j.lease_token = c.token
+returning j.id::text, j.lease_token, j.cancel_requested, t.now
+"""
+
+STILL_HELD = """
+with wanted as materialized (select value::uuid as id from json_array_elements_text($1::text::json))
+select j.id::text, j.lease_token from @.jobs j where j.id in (select id from wanted) and j.state = 'running'
+"""
+
+EXPIRED = f"""
+with t as materialized (select coalesce(%(now)s::timestamptz, statement_timestamp()) as now)
+select t.now, past.* from t left join (
+    (select {JOB} from @.jobs where state = 'running' and lease_until <= (select now from t)
+    order by lease_until limit %(limit)s)
+    union all
+    (select {JOB} from @.jobs where state = 'pending' and expires_at <= (select now from t)
+    order by expires_at limit %(limit)s)
+    limit %(limit)s
+) past on true
+"""
+
+
+def extend(store: PostgresStore, leases: Sequence[Lease], lease: float, now: datetime | None) -> list[RenewalResult]:
+    """Renew these leases for `lease` seconds; an answer each, in order."""
+    now, timeout = store.clock.written(now), max(1.0, lease / 6)
+    results: list[RenewalResult] = []
+    for start in range(0, len(leases), RENEWAL_BATCH):
+        results += _extend(store, leases[start : start + RENEWAL_BATCH], lease, now, timeout)
+    return results
+
+
+def _extend(
+    store: PostgresStore, leases: Sequence[Lease], lease: float, now: datetime | None, timeout: float
+) -> list[RenewalResult]:
+    text = packed([renewal_record(held) for held in leases], now, lease=lease)
+    rows = store.session.send(EXTEND, text, answer_timeout=timeout)
+    if rows:
+        store.clock.sync(rows[0][3])
+    renewed = {(id_, token): cancel_requested for id_, token, cancel_requested, _ in rows}
+    missing = [held.job_id for held in leases if (held.job_id, held.token) not in renewed]
+    ours: set[Row] = set()
+    if missing:  # a job that is still ours is locked by another open transaction: nobody can take it meanwhile
+        ours = set(store.session.send(STILL_HELD, json.dumps(missing), answer_timeout=timeout))
+    return [
+        RenewalResult(held.job_id, Renewal.RENEWED, renewed[held.job_id, held.token])
+        if (held.job_id, held.token) in renewed
+        else RenewalResult(held.job_id, Renewal.BUSY if (held.job_id, held.token) in ours else Renewal.LOST)
+        for held in leases
+    ]
+
+
+def renewal_record(held: Lease) -> dict[str, Any]:
+    """A renewal as EXTEND takes it."""
+    return record(_RENEWAL, renewal_of(held, stored))
+
+
+def expired(store: PostgresStore, limit: int, now: datetime | None) -> list[Job]:
+    """Running jobs whose lease is past, and pending jobs whose expires_at is."""
+    rows = store.session.read(EXPIRED, {"now": store.clock.written(now), "limit": limit})
+    store.clock.sync(
+        rows[0][0]
+    )  # if the server's clock was set forward, our own must follow before leases count as past
+    return [job_from(row[1:]) for row in rows if row[1] is not None]

@@ -1,0 +1,125 @@
+"""Plain reads without locks: get, find, count, costs."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from treadle.engines.postgres.rows import JOB, job_from, storable
+from treadle.engines.postgres.session import Session
+from treadle.engines.rows import COLUMNS, Row
+from treadle.engines.values import LISTED, JobFilter, Page
+from treadle.model import UUID, Job, State
+
+IDS = "(select value::uuid as id from json_array_elements_text($1::text::json))"
+
+# One statement with a union. Two statements would see two snapshots, and a job that moves from one table to the other
+# would be seen in neither or in both.
+READ = f"""
+with wanted as materialized {IDS}
+select {JOB} from @.jobs j where j.id in (select id from wanted)
+union all
+select {JOB} from @.finished f where f.id in (select id from wanted)
+"""
+
+COSTS = """
+select tenant, task, sum(cost_micros) from @.finished
+where cost_micros > 0 and finished_at >= %(since)s and finished_at < %(until)s
+and (%(tenant)s::text is null or tenant = %(tenant)s)
+group by tenant, task
+"""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def get(session: Session, ids: Sequence[str]) -> list[Job | None]:
+    """These jobs, in order."""
+    text = json.dumps([id_ for id_ in ids if is_id(id_)])
+    found = {row[0]: job_from(row) for row in session.send(READ, text, retry_for=session.retry_for)}
+    return [found.get(id_) for id_ in ids]
+
+
+def find(session: Session, where: JobFilter, limit: int, cursor: str | None) -> Page:
+    """A page of the jobs that match."""
+    if not _storable(where):
+        return Page([], None)
+    jobs = [job_from(row) for row in session.read(*find_sql(where, limit, cursor))]
+    return Page(jobs, _cursor(jobs[-1], where) if jobs and len(jobs) >= limit else None)
+
+
+def count(session: Session, where: JobFilter) -> dict[State, int]:
+    """How many jobs match, by state."""
+    rows = session.read(*_count_sql(where)) if _storable(where) else []
+    return {State(state): number for state, number in rows}
+
+
+def costs(session: Session, since: datetime, until: datetime, tenant: str | None) -> dict[tuple[str, str], int]:
+    """The costs of the jobs that ended in this time, by tenant and task."""
+    rows: list[Row] = session.read(COSTS, {"since": since, "until": until, "tenant": tenant})
+    return {(tenant, task): int(micros) for tenant, task, micros in rows}
+
+
+def is_id(id_: str) -> bool:
+    """Whether a job can have this id."""
+    return UUID.fullmatch(id_) is not None
+
+
+def find_sql(where: JobFilter, limit: int, cursor: str | None) -> tuple[str, list[Any]]:
+    """The query for a page: newest first; of failed and of cancelled jobs, the latest to end first."""
+    conditions, values = _conditions(where)
+    by_end = where.state in LISTED
+    order = "finished_at desc, id desc" if by_end else "id desc"
+    if cursor and by_end:
+        micros, id_ = cursor.split(":")
+        conditions.append("(finished_at, id) < (%s, %s::uuid)")
+        values += [_EPOCH + timedelta(microseconds=int(micros)), _checked(id_)]
+    elif cursor:
+        conditions.append("id < %s::uuid")
+        values.append(_checked(cursor))
+    filters = f"where {' and '.join(conditions)}" if conditions else ""
+    parts = [
+        f"(select {', '.join(COLUMNS)} from {table} {filters} order by {order} limit %s)"
+        for table in _tables(where.state)
+    ]
+    sql = f"select {JOB} from ({' union all '.join(parts)}) as found order by {order} limit %s"
+    return sql, [*([*values, limit] * len(parts)), limit]
+
+
+def _count_sql(where: JobFilter) -> tuple[str, list[Any]]:
+    conditions, values = _conditions(where)
+    filters = f"where {' and '.join(conditions)}" if conditions else ""
+    tables = _tables(where.state)
+    parts = [f"select state, count(*) from {table} {filters} group by state" for table in tables]
+    return " union all ".join(parts), values * len(tables)
+
+
+def _storable(where: JobFilter) -> bool:
+    """Whether a job can match at all: a text that cannot be stored cannot be found."""
+    return all(storable(value) for value in where if isinstance(value, str))
+
+
+def _checked(id_: str) -> str:
+    if not is_id(id_):
+        raise ValueError(f"{id_!r} is not a valid id")
+    return id_
+
+
+def _cursor(last: Job, where: JobFilter) -> str:
+    if where.state in LISTED and last.finished_at is not None:
+        return f"{(last.finished_at - _EPOCH) // timedelta(microseconds=1)}:{last.id}"
+    return last.id
+
+
+def _conditions(where: JobFilter) -> tuple[list[str], list[Any]]:
+    """The filter as SQL. The state is written out, not bound, so that partial indexes are used."""
+    given = {name: value for name, value in where._asdict().items() if value is not None and name != "state"}
+    conditions = [f"{name} = %s" for name in given]
+    if where.state is not None:
+        conditions.insert(0, f"state = '{where.state.value}'")
+    return conditions, list(given.values())
+
+
+def _tables(state: State | None) -> tuple[str, ...]:
+    if state is None:
+        return ("@.jobs", "@.finished")
+    return ("@.finished",) if state.final else ("@.jobs",)

@@ -1,0 +1,96 @@
+"""Reading jobs: by id, by filter, counted, and what they have cost."""
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from treadle.engines.sqlite.connection import DatabaseFile
+from treadle.engines.sqlite.rows import IDS, JOB, job_from, micros
+from treadle.engines.values import LISTED, JobFilter, Page
+from treadle.model import UUID, Job, State
+
+_END = re.compile(r"-?[0-9]{1,18}")  # microseconds
+
+BY_IDS = f"""
+with wanted as materialized {IDS}
+select {JOB} from treadle_jobs where id in wanted
+union all
+select {JOB} from treadle_finished where id in wanted
+"""  # noqa: S608
+
+
+def get(file: DatabaseFile, ids: Sequence[str]) -> list[Job | None]:
+    """These jobs, in order."""
+    found = {row[0]: job_from(row) for row in file.rows(BY_IDS, json.dumps(list(ids)))}
+    return [found.get(id_) for id_ in ids]
+
+
+def find(file: DatabaseFile, where: JobFilter, limit: int, cursor: str | None) -> Page:
+    """A page of the jobs that match, and the cursor of the next one."""
+    conditions, values = _conditions(where)
+    by_end = where.state in LISTED
+    order = "finished_at desc, id desc" if by_end else "id desc"
+    after = _position(cursor, by_end) if cursor else ()
+    if after:
+        conditions.append("(finished_at, id) < (?, ?)" if by_end else "id < ?")
+    tables = _tables(where.state)
+    parts = [
+        f"select * from (select {JOB} from {table} {_where(conditions)} order by {order} limit ?)"  # noqa: S608
+        for table in tables
+    ]
+    sql = f"{' union all '.join(parts)} order by {order} limit ?"
+    rows = file.rows(sql, *([*values, *after, limit] * len(tables)), limit)
+    jobs = [job_from(row) for row in rows]
+    return Page(jobs, _cursor(jobs[-1], by_end) if len(jobs) == limit else None)
+
+
+def count(file: DatabaseFile, where: JobFilter) -> dict[State, int]:
+    """How many jobs match, by state."""
+    conditions, values = _conditions(where)
+    counts: dict[State, int] = {}
+    for table in _tables(where.state):
+        sql = f"select state, count(*) from {table} {_where(conditions)} group by state"  # noqa: S608
+        counts.update({State(state): number for state, number in file.rows(sql, *values)})
+    return counts
+
+
+def costs(file: DatabaseFile, since: datetime, until: datetime, tenant: str | None) -> dict[tuple[str, str], int]:
+    """What the jobs that ended in this time have cost, by tenant and task."""
+    rows = file.rows(
+        """
+        select tenant, task, sum(cost_micros) from treadle_finished
+        where cost_micros > 0 and finished_at >= ? and finished_at < ? and (? is null or tenant = ?)
+        group by tenant, task
+        """,
+        micros(since), micros(until), tenant, tenant,
+    )  # fmt: skip
+    return {(tenant, task): cost for tenant, task, cost in rows}
+
+
+def _conditions(where: JobFilter) -> tuple[list[str], list[Any]]:
+    given = {name: value for name, value in where._asdict().items() if value is not None}
+    return [f"{name} = ?" for name in given], list(given.values())
+
+
+def _where(conditions: list[str]) -> str:
+    return f"where {' and '.join(conditions)}" if conditions else ""
+
+
+def _tables(state: State | None) -> tuple[str, ...]:
+    if state is None:
+        return ("treadle_jobs", "treadle_finished")
+    return ("treadle_finished",) if state.final else ("treadle_jobs",)
+
+
+def _cursor(last: Job, by_end: bool) -> str:
+    return f"{micros(last.finished_at)}:{last.id}" if by_end else last.id
+
+
+def _position(cursor: str, by_end: bool) -> tuple[Any, ...]:
+    """Where the page before ended: the id of its last job, after its end in a list by the ends."""
+    end, _, id_ = cursor.rpartition(":")
+    if not UUID.fullmatch(id_) or bool(_END.fullmatch(end)) != by_end:
+        raise ValueError(f"{cursor!r} is not a valid cursor: pass the cursor of the page before")
+    return (int(end), id_) if by_end else (id_,)

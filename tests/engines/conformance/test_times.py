@@ -1,0 +1,82 @@
+"""The times of a job agree with each other: whoever's clock was ahead, a job never ends before it started."""
+
+from datetime import timedelta
+
+import pytest
+
+from tests.support.making import LEASE, an_error, claimed, current, recover, running, settle, write
+from treadle.engines.values import Claim, Lease, Ruling
+from treadle.model import Reason, Retry, lifecycle, new_id
+from treadle.model.lifecycle import Failed, Refused, Released, Stopped, Succeeded, TimedOut
+
+AHEAD = timedelta(seconds=5)  # a worker's idea of the store's time may be off by so much
+ONCE = Retry(max_attempts=1)
+
+
+def started_ahead(engine, **fields):
+    """A job whose worker says that it started a little after now."""
+    job = running(engine, **fields)
+    engine.extend([Lease(job.id, job.lease_token, started_at=engine.now() + AHEAD)], lease=LEASE)
+    return current(engine, job)
+
+
+@pytest.mark.parametrize("outcome", [Succeeded, Failed, TimedOut, Refused, Stopped], ids=lambda kind: kind.__name__)
+def test_an_attempt_never_ends_before_it_started(engine, clock, outcome):
+    job = started_ahead(engine, retry=ONCE)
+    error = an_error(clock.now())
+    given = {Succeeded: (), Refused: (Reason.PERMANENT, error), Stopped: ("enough",)}.get(outcome, (error,))
+
+    assert settle(engine, job, outcome(*given)).ruling is Ruling.APPLIED
+
+    end = current(engine, job)
+    assert end.started_at == clock.now() + AHEAD
+    assert end.finished_at == end.started_at
+
+
+def test_an_attempt_that_started_in_time_ends_when_it_is_written(engine, clock):
+    job = started_ahead(engine)
+    clock.advance(seconds=6)
+
+    settle(engine, job, Succeeded())
+
+    assert current(engine, job).finished_at == clock.now() == job.started_at + timedelta(seconds=1)
+
+
+def test_a_job_given_up_after_a_crash_never_ends_before_it_started(engine, clock):
+    job = running(engine, retry=ONCE)
+    ahead = clock.now() + timedelta(seconds=LEASE) + AHEAD
+    engine.extend([Lease(job.id, job.lease_token, started_at=ahead)], lease=LEASE)
+    clock.advance(seconds=LEASE)
+
+    assert recover(engine, current(engine, job)).ruling is Ruling.APPLIED
+
+    end = current(engine, job)
+    assert end.state.final
+    assert end.finished_at == end.started_at == ahead
+
+
+def test_a_job_cancelled_between_two_attempts_never_ends_before_the_first_one_started(engine, clock):
+    job = started_ahead(engine)
+    settle(engine, job, Released())
+    waiting = current(engine, job)
+
+    write(engine, lifecycle.cancel(waiting, clock.now(), actor="ann"))
+
+    end = current(engine, job)
+    assert end.started_at is None or end.finished_at >= end.started_at
+
+
+def test_a_turn_that_settles_and_claims_writes_no_end_before_the_start(engine, clock):
+    job = started_ahead(engine)
+
+    engine.turn([lifecycle.settle(job, Succeeded(), clock.now())], Claim(new_id(), "w1", 1, LEASE))
+
+    end = current(engine, job)
+    assert end.finished_at == end.started_at == clock.now() + AHEAD
+
+
+def test_the_next_attempt_has_its_own_start(engine, clock):
+    job = started_ahead(engine)
+    settle(engine, job, Released())
+
+    assert claimed(engine, job).started_at is None
