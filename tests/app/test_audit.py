@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.making import race
+from tests.support.making import an_error, claim, race, settle, start
 from tests.support.marks import any_store, sql_stores
 from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
 from treadle.errors import TreadleError
 from treadle.model import Event, EventKind
+from treadle.model.lifecycle import Failed, Outcome, Refused, TimedOut
 from treadle.model.records import Seal
 from treadle.model.seals import AT_ONCE
 from treadle.testing import FakeClock, run_until_idle
@@ -92,10 +93,11 @@ def test_the_tenant_systems_own_events_are_in_the_trail_at_every_level(
     make_app: Callable[..., Treadle], level: str
 ) -> None:
     app = make_app(profile=TENANT_SYSTEM, audit=level)
-    names = {"succeeded": "EMAIL_SENT", "failed": "JOB_EXHAUSTED_RETRIES"}
+    names = {"succeeded": "EMAIL_SENT", "exhausted": "JOB_EXHAUSTED_RETRIES"}
     task = register(app, audit=names).using(tenant="acme")
-    sent, failed = task.enqueue(), task.enqueue("nobody")
+    sent, failed, refused = task.enqueue(), task.enqueue("nobody"), task.enqueue("never")
     run_until_idle(app)
+    assert [line.note for line in app.events(refused.id)][-1] == "refused for good"  # it had a retry left
     job = app.get(failed.id)
     assert (job.state, job.reason, job.failures) == (State.FAILED, Reason.EXHAUSTED, 2)
     last = app.events(sent.id)[-1], app.events(failed.id)[-1]
@@ -109,7 +111,7 @@ def test_the_tenant_systems_own_events_are_in_the_trail_at_every_level(
 @any_store
 @pytest.mark.covers("004-T10.b")
 def test_jobs_of_schedules_and_of_rows_leave_these_events_too(app: Treadle, clock: FakeClock) -> None:
-    register(app, audit={"succeeded": "EMAIL_SENT", "failed": "JOB_EXHAUSTED_RETRIES"})
+    register(app, audit={"succeeded": "EMAIL_SENT", "exhausted": "JOB_EXHAUSTED_RETRIES"})
     app.for_each(lambda: [{"to": "bob"}, {"to": "nobody"}], "users")
     app.schedules.create("digest", "EMAIL_SEND", every="1h")
     app.schedules.create("digests", "EMAIL_SEND", every="1h", for_each="users")
@@ -119,9 +121,48 @@ def test_jobs_of_schedules_and_of_rows_leave_these_events_too(app: Treadle, cloc
     assert sorted(notes) == ["EMAIL_SENT", "EMAIL_SENT", "JOB_EXHAUSTED_RETRIES: no such mailbox"]
 
 
+@any_store
+@pytest.mark.covers("004-T10.b")
+def test_only_a_job_that_has_spent_its_retries_says_so_whatever_way_it_spent_them(
+    make_app: Callable[..., Treadle], clock: FakeClock
+) -> None:
+    """By failures, by timeouts or by crashes; not one that gave up, has a bad payload, or will be retried."""
+    app = make_app(profile=TENANT_SYSTEM)
+    names = {"exhausted": "JOB_EXHAUSTED_RETRIES", "failed": "JOB_REFUSED"}
+    task = register(app, audit=names).using(tenant="acme", retry=ONCE)
+
+    def ended(how: Outcome | None) -> str:
+        """The note of the last event of a job whose only attempt ends so; None: its worker dies."""
+        job = task.enqueue()
+        [running] = claim(app.engine, 1, lease=30.0)
+        start(app.engine, running)
+        if how is None:
+            clock.advance(seconds=30)
+            assert app.recover() == 1
+        else:
+            settle(app.engine, running, how)
+        assert app.get(job.id).state is State.FAILED
+        return app.events(job.id)[-1].note.partition(":")[0]
+
+    error = an_error(clock.now())
+    assert [ended(how) for how in (Failed(error), TimedOut(error), None)] == ["JOB_EXHAUSTED_RETRIES"] * 3
+    reasons = (Reason.PERMANENT, Reason.UNKNOWN_TASK, Reason.INVALID_PAYLOAD)
+    assert [ended(Refused(reason, error)) for reason in reasons] == ["JOB_REFUSED"] * 3
+    again = task.using(retry=Retry(max_attempts=2, base=0)).enqueue("nobody")
+    [running] = claim(app.engine, 1)
+    settle(app.engine, running, Failed(error))
+    assert app.events(again.id)[-1].note == error.message  # it has an attempt left
+
+
 @pytest.mark.parametrize(
     ("names", "words"),
-    [({"cancelled": "X"}, "must be succeeded or failed"), ({"failed": ""}, "audit"), ({"failed": "a\nb"}, "audit")],
+    [
+        ({"cancelled": "X"}, "must be succeeded, failed or exhausted"),
+        ({"failed": ""}, "audit"),
+        ({"failed": "a\nb"}, "audit"),
+        ({"exhausted": "a\nb"}, "audit"),
+        ({"exhausted": 7}, "audit"),
+    ],
 )
 def test_a_bad_name_of_an_event_is_refused_where_it_is_written(app: Treadle, names: dict, words: str) -> None:
     with pytest.raises(TreadleError, match=words):

@@ -171,7 +171,7 @@ def _follow_up_from(fields: Any) -> FollowUp | None:
     if "retry" in known:
         known["retry"] = Retry(*known["retry"])
     follow = FollowUp(**known)
-    texts = (follow.event, follow.task, follow.queue, follow.lane, *(follow.wants or ()))
+    texts = (follow.event, follow.exhausted, follow.task, follow.queue, follow.lane, *(follow.wants or ()))
     numbers = (follow.priority, follow.version, follow.timeout or 0.0, *(number or 0.0 for number in follow.retry))
     fits = all(isinstance(text, str) for text in texts) and all(isinstance(number, int | float) for number in numbers)
     return follow if fits else None

@@ -46,6 +46,7 @@ class FollowUp(NamedTuple):
     retry: Retry = Retry()
     timeout: float | None = None
     wants: Sequence[str] | None = None  # which of the facts its handler names; None: all
+    exhausted: str = ""  # the name of the event instead, of a job that has spent its attempts
 
 
 class OnEnd(NamedTuple):

@@ -253,9 +253,10 @@ def _followed(change: Change) -> Change:
     wanted = job.on_end and (job.on_end.succeeded if job.state is State.SUCCEEDED else job.on_end.failed)
     if wanted is None or job.state is State.CANCELLED:
         return change
-    note = ": ".join(filter(None, (wanted.event, change.note)))
+    event = (wanted.exhausted if job.reason is not None and job.reason.spent else "") or wanted.event
+    note = ": ".join(filter(None, (event, change.note)))
     follow = _follow_up(job, wanted, change.at) if wanted.task else None
-    return change._replace(note=note, always_audited=bool(wanted.event), follow=follow)
+    return change._replace(note=note, always_audited=bool(event), follow=follow)
 
 
 def _unfollowed(change: Change, why: str) -> Change:

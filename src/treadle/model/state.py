@@ -30,3 +30,8 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     SUPERSEDED = "superseded"
     BY_REQUEST = "by_request"
+
+    @property
+    def spent(self) -> bool:
+        """Whether the job has failed because it had no attempt left."""
+        return self in (Reason.EXHAUSTED, Reason.TIMEOUT, Reason.CRASHED)

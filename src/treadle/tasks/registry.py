@@ -91,13 +91,14 @@ def _follow_up(task: str, state: str, options: Mapping[str, Any]) -> FollowUp | 
     then, names = options.get(f"on_{state}"), options.get("audit") or {}
     if not isinstance(names, Mapping):
         raise ConfigError(f"task {task!r}: audit: {names!r} must be names by state, such as {{'failed': 'LOST'}}")
-    if unknown := names.keys() - {"succeeded", "failed"}:
-        raise ConfigError(f"task {task!r}: audit: {', '.join(sorted(unknown))} must be succeeded or failed")
-    if state in names:
-        check_name("audit", names[state])
-    if then is None and state not in names:
+    if unknown := names.keys() - {"succeeded", "failed", "exhausted"}:
+        raise ConfigError(f"task {task!r}: audit: {', '.join(sorted(unknown))} must be succeeded, failed or exhausted")
+    for event in names.values():
+        check_name("audit", event)
+    event, exhausted = names.get(state, ""), names.get("exhausted", "") if state == "failed" else ""
+    if then is None and not event and not exhausted:
         return None
     name = name_of(then or "", f"on_{state}")
     if name:
         check_name(f"on_{state}", name)
-    return FollowUp(names.get(state, ""), name)
+    return FollowUp(event, name, exhausted=exhausted)
