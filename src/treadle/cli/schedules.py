@@ -119,7 +119,7 @@ def create(
         raise ConfigError("--task: which one? Give the name of a task, such as --task greet")
     if cron is None and every is None:
         raise ConfigError('when? Give --cron "30 2 * * MON-FRI" (with --tz Europe/Berlin), or --every 15m')
-    given = _said(
+    given = _read_options(
         cron=cron, tz=tz, every=every, payload=payload, enabled=enabled, queue=queue, lane=lane,
         priority=priority, max_attempts=max_attempts, timeout=timeout, misfire=misfire, misfire_limit=misfire_limit,
         misfire_age=misfire_age, overlap=overlap, jitter=jitter, for_each=for_each,
@@ -163,7 +163,7 @@ def update(
     A new --cron, --tz, --every or --enabled true counts its next run from now. A schedule that your code declares
     keeps the change until the code says something new.
     """
-    given = _said(
+    given = _read_options(
         task=task, cron=cron, tz=tz, every=every, payload=payload, enabled=enabled, queue=queue, lane=lane,
         priority=priority, max_attempts=max_attempts, timeout=timeout, misfire=misfire, misfire_limit=misfire_limit,
         misfire_age=misfire_age, overlap=overlap, jitter=jitter, for_each=for_each,
@@ -274,7 +274,7 @@ def _meant(store: Treadle, name: str, tenant: str | None) -> dict[str, Any]:
     return {"name": name, "tenant": tenant}
 
 
-def _said(**given: Any) -> dict[str, Any]:
+def _read_options(**given: Any) -> dict[str, Any]:
     """What was given, read; whatever can be refused without a store is refused here."""
     given = {name: value for name, value in given.items() if value is not None}
     if "payload" in given:
