@@ -82,6 +82,6 @@ def test_what_was_at_work_when_it_was_killed_runs_again_when_its_lease_is_over(s
         started(script).end(signal.SIGKILL)
     held = app.find(state=State.RUNNING).jobs
     assert len(held) == 2
-    until(lambda: all(job.lease_until < app.store_now() for job in held), "the end of the killed script's leases")
+    until(lambda: all(job.lease_until < app.engine.now() for job in held), "the end of the killed script's leases")
     assert table(script.run(SCRIPT)).count("succeeded") == 7
     assert [app.get(job.id).attempt for job in held] == [2, 2]

@@ -374,7 +374,7 @@ def test_a_name_is_text_and_not_empty(field, name):
         ({"retry": Retry(jitter=float("nan"))}, "jitter", "0 seconds or more"),
         ({"retry": Retry(cap=float("inf"))}, "cap", "0 seconds or more"),
         ({"id": "not a uuid"}, "id", "leave it out"),
-        ({"id": new_id().upper()}, "id", "no UUID"),
+        ({"id": new_id().upper()}, "id", "not a valid UUID"),
     ],
 )
 def test_a_field_out_of_bounds_is_refused_by_name_with_the_way_out(fields, named, message):

@@ -451,7 +451,7 @@ def test_a_payload_is_checked_at_enqueue_and_again_when_it_runs(companion):
 def test_a_worker_of_the_companion_polls_every_thirty_seconds_for_at_most_twenty_five(
     make_app, monkeypatch, settings, poll, most
 ):
-    app = make_app(clock=None, profile=COMPANION, schedules=False, beat="1h", **settings)
+    app = make_app(clock=None, profile=COMPANION, schedules=False, heartbeat="1h", **settings)
     app.register("work", lambda: None)
     limits, turn = [], app.engine.turn
 
