@@ -1,7 +1,11 @@
 """Set up treadle and run it, with nothing but Python.
 
 python3 dev.py demo [args]           a small queue at work
+python3 dev.py check [--all]         an answer in 30 seconds; --all: every test that needs no server
 python3 dev.py test [pytest args]    every check and every test; with arguments, only pytest
+    --engine NAME                    only the tests on this store and those without one: sqlite, postgres or dynamodb
+    --changed                        only the tests of what differs from main
+    --python 3.13                    with another Python of this machine, in a venv of its own
 python3 dev.py requirements [args]   which requirement is proved by which test
 python3 dev.py mutants [args]        break the code on purpose and see that the tests notice
 python3 dev.py chaos [args]          kill, stall and restart workers under load
@@ -22,12 +26,11 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent
-VENV = ROOT / ".venv"
+VENV = ROOT / os.environ.get("TREADLE_VENV", ".venv")
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 LOCK = ROOT / "requirements.lock"
@@ -35,16 +38,9 @@ PROJECT = ROOT / "pyproject.toml"
 STAMP = VENV / ".installed"
 UV = "uv==0.13.7"
 
-PYTEST = ("pytest",)
-CHECKS = {
-    "ruff check": ("ruff", "check"),
-    "ruff format": ("ruff", "format", "--check"),
-    "mypy": ("mypy",),
-    "lint-imports": ("lint-imports",),
-    # Most of them wait; a file's tests share their servers; tests/conftest.py says which files come first.
-    "pytest": (*PYTEST, "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"),
-}
 SCRIPTS = {
+    "check": "tests.support.check",
+    "test": "tests.support.suite",
     "requirements": "tests.support.requirements",
     "mutants": "tests.mutants.run",
     "chaos": "tests.chaos.run",
@@ -66,13 +62,9 @@ def main(arguments: list[str]) -> int:
         return lock(rest)
     if command == "demo":
         install()
-        hand_over(*in_venv(("treadle", "demo")), *rest)
-    if command == "test" and rest:
-        install()
-        hand_over(*in_venv(PYTEST), *rest)
-    if command == "test":
-        install()
-        return check_everything()
+        hand_over(BIN / "treadle", "demo", *rest)
+    if command == "test" and "--python" in rest:
+        become(rest)
     if command in SCRIPTS:
         install()
         hand_over(PYTHON, "-m", SCRIPTS[command], *rest)
@@ -80,22 +72,26 @@ def main(arguments: list[str]) -> int:
     return 2
 
 
-def check_everything() -> int:
-    """Run every check even when an earlier one failed, so that one run tells all there is to mend."""
-    outcomes = {}
-    for name, command in CHECKS.items():
-        print(f"\n== {name}", flush=True)
-        started = time.monotonic()
-        code = subprocess.Popen(in_venv(command), cwd=ROOT).wait()
-        outcomes[name] = (code, time.monotonic() - started)
-    print()
-    for name, (code, seconds) in outcomes.items():
-        print(f"{'ok' if code == 0 else 'FAILED':8}{name:14}{seconds:7.1f} s")
-    return int(any(code for code, _ in outcomes.values()))
+def become(arguments: list[str]) -> NoReturn:
+    """Start anew with the Python that `--python` names, and its own venv."""
+    place = arguments.index("--python")
+    version, rest = "".join(arguments[place + 1 : place + 2]), arguments[:place] + arguments[place + 2 :]
+    python = found_python(version)
+    if python is None:
+        sys.exit(f"--python {version!r}: not found on this machine. Give a version such as 3.13 that is on PATH.")
+    os.environ["TREADLE_VENV"] = f".venv-{version}"
+    hand_over(python, __file__, "test", *rest)
 
 
-def in_venv(command: tuple[str, ...]) -> list[str]:
-    return [str(BIN / command[0]), *command[1:]]
+def found_python(version: str) -> str | None:
+    """A Python of that version: on PATH, where a name may stand for one that is not installed, or of pyenv."""
+    places = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
+    asked = ("-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+    for place in filter(None, places):
+        told = subprocess.run((str(place), *asked), capture_output=True, text=True, check=False)
+        if told.stdout.strip() == version:
+            return str(place)
+    return None
 
 
 def lock(arguments: list[str]) -> int:

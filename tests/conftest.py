@@ -1,4 +1,4 @@
-"""Nothing set around a test, and one fixture over the engines: a case runs on each of them, with no skips."""
+"""Nothing set around a test, and a store for it: SQLite, or each kind in turn if it is about stores; with no skips."""
 
 import gc
 import os
@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import stores
+from tests.support import marks, stores
+from tests.support.server import heed_signals
 from treadle import Treadle
 from treadle.engines import connect
 from treadle.engines.contract import Engine
 from treadle.testing import FakeClock
 
 pytest_plugins = ["tests.support.covers"]
-
-ENGINES = stores.KINDS
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +26,12 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
 
 
+def pytest_configure() -> None:
+    heed_signals()  # some tests send SIGINT to processes they start, and these inherit what we ignore
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--engine", choices=stores.KINDS, help="only tests on this store, and those without one")
     parser.addoption(
         "--all-servers", action="store_true", help="the whole conformance suite on the servers for a second opinion too"
     )
@@ -37,20 +41,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 SAMPLE = ("conformance/test_no_job_is_lost.py", "conformance/test_final_is_final.py", "conformance/test_audit.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A second opinion takes minutes: a sample of it in every run, all of it on request.
+    """Mark tests by their store. A second opinion takes minutes: a sample of it in every run, all of it on request.
 
     Files with slow tests come first, then those with many: xdist hands out whole files, and none shall be left over.
     """
+    for item in items:
+        marks.mark(item)
     if not config.getoption("--all-servers"):
-        left = {item for item in items if _asks_again(item) and "/".join(item.path.parts[-2:]) not in SAMPLE}
-        items[:] = [item for item in items if item not in left]
-        config.hook.pytest_deselected(items=list(left))
+        _leave(config, items, lambda item: _asks_again(item) and "/".join(item.path.parts[-2:]) not in SAMPLE)
+    if engine := config.getoption("--engine"):
+        others = [kind for kind in stores.KINDS if kind != engine]
+        _leave(config, items, lambda item: any(map(item.get_closest_marker, others)))
     weights: dict[Path, tuple[bool, int]] = {}
     for item in items:
         slow, number = weights.get(item.path, (False, 0))
         weights[item.path] = (slow or item.get_closest_marker("slow") is not None, number + 1)
     items.sort(key=lambda item: (weights[item.path], str(item.path)), reverse=True)
+
+
+def _leave(config: pytest.Config, items: list[pytest.Item], out: Callable[[pytest.Item], bool]) -> None:
+    left = [item for item in items if out(item)]
+    items[:] = [item for item in items if not out(item)]
+    config.hook.pytest_deselected(items=left)
 
 
 def pytest_collection_finish() -> None:
@@ -75,9 +89,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         )
 
 
-@pytest.fixture(params=ENGINES)
-def engine_kind(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=stores.KINDS)
+def any_store(request: pytest.FixtureRequest) -> str:
+    """Each kind of store; a test that is about stores asks for them with the mark of this name."""
     return request.param
+
+
+@pytest.fixture
+def engine_kind(request: pytest.FixtureRequest) -> str:
+    """SQLite, unless the test is about stores; a folder or a test about one store names it here."""
+    return request.getfixturevalue("any_store") if "any_store" in request.fixturenames else "sqlite"
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.making import an_error, claim, race, settle, start
+from tests.support.marks import any_store, sql_stores
 from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
 from treadle.errors import TreadleError
@@ -55,6 +56,7 @@ def acted(app: Treadle, times: int = 1, tenant: str = "acme", actor: str = "ada"
 # ---------------------------------------------------------------------------------------------- what is written
 
 
+@any_store
 @pytest.mark.covers("004-T12.a")
 def test_every_success_and_final_failure_of_the_tenant_system_is_in_the_trail(
     make_app: Callable[..., Treadle],
@@ -84,6 +86,7 @@ def test_otherwise_failures_and_acts_of_operators_are(app: Treadle, send: Task) 
     assert (line.kind, line.actor, line.note) == (EventKind.CANCELLED, "ada", "not wanted")
 
 
+@any_store
 @pytest.mark.covers("004-T10.a", "004-T10.b")
 @pytest.mark.parametrize("level", ["failures", "everything"])
 def test_the_tenant_systems_own_events_are_in_the_trail_at_every_level(
@@ -105,6 +108,7 @@ def test_the_tenant_systems_own_events_are_in_the_trail_at_every_level(
     assert [line.note for line in app.events(failed.id)].count("JOB_EXHAUSTED_RETRIES: no such mailbox") == 1
 
 
+@any_store
 @pytest.mark.covers("004-T10.b")
 def test_jobs_of_schedules_and_of_rows_leave_these_events_too(app: Treadle, clock: FakeClock) -> None:
     register(app, audit={"succeeded": "EMAIL_SENT", "exhausted": "JOB_EXHAUSTED_RETRIES"})
@@ -117,6 +121,7 @@ def test_jobs_of_schedules_and_of_rows_leave_these_events_too(app: Treadle, cloc
     assert sorted(notes) == ["EMAIL_SENT", "EMAIL_SENT", "JOB_EXHAUSTED_RETRIES: no such mailbox"]
 
 
+@any_store
 @pytest.mark.covers("004-T10.b")
 def test_only_a_job_that_has_spent_its_retries_says_so_whatever_way_it_spent_them(
     make_app: Callable[..., Treadle], clock: FakeClock
@@ -149,7 +154,6 @@ def test_only_a_job_that_has_spent_its_retries_says_so_whatever_way_it_spent_the
     assert app.events(again.id)[-1].note == error.message  # it has an attempt left
 
 
-@pytest.mark.parametrize("engine_kind", ["sqlite"])
 @pytest.mark.parametrize(
     ("names", "words"),
     [
@@ -168,6 +172,7 @@ def test_a_bad_name_of_an_event_is_refused_where_it_is_written(app: Treadle, nam
 # -------------------------------------------------------------------------------------------------- looking
 
 
+@any_store
 def test_the_trail_is_read_newest_first_sealed_or_not(app: Treadle, clock: FakeClock) -> None:
     for number in range(6):
         acted(app, tenant=("acme", "globex")[number % 2], actor=f"a{number}")
@@ -181,6 +186,7 @@ def test_the_trail_is_read_newest_first_sealed_or_not(app: Treadle, clock: FakeC
     assert app.audit(tenant="nobody") == []
 
 
+@any_store
 def test_the_newest_lines_are_found_whichever_seal_was_made_last(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
@@ -197,6 +203,7 @@ def test_the_newest_lines_are_found_whichever_seal_was_made_last(
 # -------------------------------------------------------------------------------------------------- sealing
 
 
+@any_store
 def test_lines_are_sealed_when_they_fill_a_seal_or_have_waited(app: Treadle, clock: FakeClock) -> None:
     acted(app, 3)
     chores = sealer(app)
@@ -223,6 +230,7 @@ def test_a_full_seal_is_made_at_once_and_the_rest_waits(make_app: Callable[..., 
     assert app.seal_audit() == 5
 
 
+@any_store
 def test_each_tenant_has_a_chain_of_its_own(app: Treadle, clock: FakeClock) -> None:
     for _ in range(3):
         acted(app, 2, "acme")
@@ -241,6 +249,7 @@ def test_each_tenant_has_a_chain_of_its_own(app: Treadle, clock: FakeClock) -> N
     assert seals["acme", 1].hash != seals["globex", 1].hash
 
 
+@any_store
 def test_workers_that_seal_at_once_make_one_sound_chain(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
     apps = [make_app() for _ in range(4)]
     chores = [sealer(app) for app in apps]
@@ -296,10 +305,7 @@ class Tampering:
         self._connection.close()
 
 
-SQL = pytest.mark.parametrize("engine_kind", ["sqlite", "postgres"])
-
-
-@SQL
+@sql_stores
 @pytest.mark.parametrize(
     ("deed", "found"),
     [
@@ -342,7 +348,7 @@ def test_what_is_done_to_the_rows_is_found(
     assert any(found in problem for tenant in trail.tenants for problem in tenant.problems), trail
 
 
-@SQL
+@sql_stores
 def test_lines_whose_seal_is_gone_are_still_shown(app: Treadle, store_url: str) -> None:
     acted(app, 3)
     app.seal_audit()
@@ -357,7 +363,7 @@ def test_lines_whose_seal_is_gone_are_still_shown(app: Treadle, store_url: str) 
     assert app.seal_audit() == 0  # what was sealed is not sealed again, as it may be now
 
 
-@SQL
+@sql_stores
 def test_lines_that_changed_places_are_found(app: Treadle, store_url: str, clock: FakeClock) -> None:
     app.pause(tenant="acme", queue="mail", actor="ada")
     clock.advance(seconds=1)
@@ -375,7 +381,7 @@ def test_lines_that_changed_places_are_found(app: Treadle, store_url: str, clock
     assert not app.verify_audit().sound
 
 
-@SQL
+@sql_stores
 def test_what_it_cannot_know_is_said_of_nobody(app: Treadle, store_url: str, clock: FakeClock) -> None:
     """The last seal gone with its events, and events that were never sealed: only a hash kept elsewhere tells."""
     acted(app, 2)
@@ -404,6 +410,7 @@ def test_what_it_cannot_know_is_said_of_nobody(app: Treadle, store_url: str, clo
 # ------------------------------------------------------------------------------------------------- its age
 
 
+@any_store
 def test_the_trail_of_a_job_outlives_it(app: Treadle, send: Task, clock: FakeClock) -> None:
     job = send.using(retry=ONCE).enqueue("nobody")
     run_until_idle(app)
@@ -415,6 +422,7 @@ def test_the_trail_of_a_job_outlives_it(app: Treadle, send: Task, clock: FakeClo
     assert (line.job_id, line.kind) == (job.id, EventKind.FAILED)
 
 
+@any_store
 def test_sealed_lines_are_deleted_when_their_time_is_over_and_their_seals_stay(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
@@ -433,6 +441,7 @@ def test_sealed_lines_are_deleted_when_their_time_is_over_and_their_seals_stay(
     assert trail.unsealed == 1
 
 
+@any_store
 @pytest.mark.parametrize(("days", "left"), [(89, 3), (91, 0)])
 def test_any_worker_forgets_old_lines_and_never_one_that_is_not_sealed(
     app: Treadle, clock: FakeClock, days: int, left: int

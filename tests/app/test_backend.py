@@ -17,7 +17,7 @@ import pytest
 
 from tests.support import processes
 from tests.support.making import claim, start
-from tests.support.scheduling import postgres_only
+from tests.support.marks import any_store, postgres_only
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import ConfigError, Job, Reason, Retry, State, Treadle
 from treadle.testing import FakeClock, run_until_idle
@@ -121,6 +121,7 @@ def test_the_backend_closes_enqueueing_to_the_users_of_the_command_line(tmp_path
 # ------------------------------------------------------------------------------------ a worker in the same process
 
 
+@any_store
 @pytest.mark.covers("002-D3.b")
 def test_worker_and_scheduler_live_in_the_servers_process(server: Treadle) -> None:
     ran: list[int] = []
@@ -170,6 +171,7 @@ def test_on_shutdown_schedules_stop_then_claiming_then_jobs_are_drained_and_then
     assert server.workers() == []
 
 
+@any_store
 @pytest.mark.covers("004-T11.a", "004-T11.b", "004-T05.b")
 def test_a_worker_that_is_offline_goes_on_asking_and_processes_nothing(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from tests.support.making import claim, race
+from tests.support.marks import any_store
 from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import ConfigError, Context, InvalidJob, Retry, State, Task, Treadle
 from treadle.engines.values import Lease
@@ -52,6 +53,7 @@ def heed(app: Treadle, **budgets: int) -> None:
 # ------------------------------------------------------------------------------------------------ what was spent
 
 
+@any_store
 @pytest.mark.covers("004-T16.a")
 def test_the_cost_of_a_job_is_kept_in_millionths_and_printed_in_whole_cents(make_app: Callable[..., Treadle]) -> None:
     app = make_app(profile=TENANT_SYSTEM)
@@ -63,6 +65,7 @@ def test_the_cost_of_a_job_is_kept_in_millionths_and_printed_in_whole_cents(make
         assert app.view(app.get(job.id))["costCents"] == cents
 
 
+@any_store
 def test_costs_are_summed_by_tenant_and_task(app: Treadle, think: Task) -> None:
     register(app, "draw")
     costing(app, 5)
@@ -76,6 +79,7 @@ def test_costs_are_summed_by_tenant_and_task(app: Treadle, think: Task) -> None:
     assert app.costs(tenant="nobody") == []
 
 
+@any_store
 @pytest.mark.parametrize(("failures", "state"), [(1, State.SUCCEEDED), (3, State.FAILED)])
 def test_every_attempt_costs_and_a_job_that_failed_costs_too(
     app: Treadle, think: Task, failures: int, state: State
@@ -86,6 +90,7 @@ def test_every_attempt_costs_and_a_job_that_failed_costs_too(
     assert spent(app) == {("acme", "think"): 5 * job.attempt} == {("acme", "think"): job.cost_micros}
 
 
+@any_store
 def test_a_job_counts_on_the_day_it_ends(app: Treadle, think: Task, clock: FakeClock) -> None:
     for _ in range(3):
         costing(app, 5)
@@ -100,6 +105,7 @@ def test_a_job_counts_on_the_day_it_ends(app: Treadle, think: Task, clock: FakeC
     assert spent(app, date(2026, 1, 2), days=2) == {("acme", "think"): 10}
 
 
+@any_store
 def test_a_day_is_one_of_utc_from_midnight_to_midnight(make_app: Callable[..., Treadle]) -> None:
     clock = FakeClock(datetime(2026, 5, 1, 23, 59, 59, 999_999, tzinfo=UTC))
     app = make_app(clock=clock)
@@ -111,6 +117,7 @@ def test_a_day_is_one_of_utc_from_midnight_to_midnight(make_app: Callable[..., T
     assert spent(app, date(2026, 5, 2)) == spent(app) == {("acme", "think"): 5}
 
 
+@any_store
 def test_what_runs_or_waits_counts_when_it_has_ended(app: Treadle, think: Task) -> None:
     think.using(tenant="acme").enqueue(5)
     [held] = claim(app.engine, 1)
@@ -119,6 +126,7 @@ def test_what_runs_or_waits_counts_when_it_has_ended(app: Treadle, think: Task) 
     assert spent(app) == {}
 
 
+@any_store
 def test_sums_that_no_32_bits_hold_are_right(app: Treadle, think: Task) -> None:
     for _ in range(3):
         costing(app, 2**52)
@@ -149,6 +157,7 @@ def test_a_cost_that_is_none_fails_the_attempt(app: Treadle, micros: object) -> 
 # ------------------------------------------------------------------------------------------------------- budgets
 
 
+@any_store
 def test_a_tenant_that_has_spent_its_budget_is_paused_until_the_day_is_over_and_told_why(
     app: Treadle, think: Task, clock: FakeClock
 ) -> None:
@@ -200,6 +209,7 @@ def test_it_is_a_brake_and_no_wall(app: Treadle, think: Task) -> None:
     assert app.count()[State.RUNNING] == 1
 
 
+@any_store
 def test_a_budget_pauses_once_a_day_however_many_look(make_app: Callable[..., Treadle]) -> None:
     apps = [make_app() for _ in range(4)]
     register(apps[0])

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.making import race
+from tests.support.marks import any_store
 from treadle import ConfigError, InvalidJob, InvalidPayload, Retry, State, Task, TreadleError, UnknownTask
 from treadle import Treadle as App
 from treadle.model import Scope
@@ -24,6 +25,7 @@ def greet(app: App) -> Task:
     return greet
 
 
+@any_store
 @pytest.mark.covers("001-R23.a", "004-T13.a", "002-D6.b")
 def test_enqueue_answers_with_a_pending_job_due_now(app: App, greet: Task, clock: FakeClock) -> None:
     job = greet.enqueue("Ada")
@@ -36,6 +38,7 @@ def test_enqueue_answers_with_a_pending_job_due_now(app: App, greet: Task, clock
     assert app.get(job.id) == job
 
 
+@any_store
 @pytest.mark.parametrize(
     ("option", "value", "field", "stored"),
     [
@@ -80,6 +83,7 @@ def test_a_priority_of_zero_can_be_asked_for(app: App) -> None:
 # ---------------------------------------------------------------------------------------------------- time
 
 
+@any_store
 @pytest.mark.covers("004-T09.a")
 @pytest.mark.parametrize("delay", ["5m", 300, 300.0, timedelta(minutes=5)], ids=str)
 def test_a_delayed_job_runs_when_its_time_has_come(app: App, greet: Task, clock: FakeClock, delay: object) -> None:
@@ -112,6 +116,7 @@ def test_a_job_that_would_expire_before_it_may_run_is_refused(app: App, greet: T
     assert app.find().jobs == []
 
 
+@any_store
 @pytest.mark.parametrize("said", [{"id": str(uuid4())}, {"key": "k", "unique": "ever"}], ids=["id", "key"])
 def test_an_enqueue_repeated_after_its_expiry_is_answered_with_its_job(
     app: App, greet: Task, clock: FakeClock, said: dict[str, str]
@@ -132,6 +137,7 @@ def test_an_id_of_a_job_of_another_task_is_refused(app: App, greet: Task) -> Non
     assert app.find().jobs == [job]
 
 
+@any_store
 @pytest.mark.covers("003-S13.a")
 @pytest.mark.parametrize("option", ["run_after", "expires_at"])
 def test_a_naive_datetime_is_refused_by_name(app: App, greet: Task, option: str) -> None:
@@ -150,6 +156,7 @@ def far_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
+@any_store
 @pytest.mark.covers("003-S13.a")
 @pytest.mark.usefixtures("far_away")
 def test_every_stored_time_is_utc_whatever_the_machines_zone(make_app: Callable[..., App]) -> None:
@@ -160,6 +167,7 @@ def test_every_stored_time_is_utc_whatever_the_machines_zone(make_app: Callable[
     assert job.created_at.tzinfo is job.due_at.tzinfo is UTC
 
 
+@any_store
 def test_a_job_that_expires_before_it_is_run_is_not_run(app: App, greet: Task, clock: FakeClock) -> None:
     greet.using(expires_at="1h").enqueue("Ada")
     clock.advance(hours=1)
@@ -218,6 +226,7 @@ def test_a_priority_that_is_no_whole_number_is_refused_at_once(app: App, greet: 
 # ------------------------------------------------------------------------------------------------------ ids
 
 
+@any_store
 @pytest.mark.parametrize("form", [str, UUID, lambda text: str(text).upper()], ids=["text", "uuid", "upper"])
 def test_a_repeated_id_is_the_same_job(app: App, greet: Task, form: Callable[[str], object]) -> None:
     wanted = str(uuid4())
@@ -228,6 +237,7 @@ def test_a_repeated_id_is_the_same_job(app: App, greet: Task, form: Callable[[st
     assert app.count()[State.PENDING] == 1
 
 
+@any_store
 def test_a_repeated_id_finds_the_finished_job_and_runs_nothing_again(app: App, greet: Task) -> None:
     wanted = str(uuid4())
     greet.using(id=wanted).enqueue("Ada")
@@ -237,12 +247,14 @@ def test_a_repeated_id_finds_the_finished_job_and_runs_nothing_again(app: App, g
     assert run_until_idle(app) == []
 
 
+@any_store
 def test_racers_on_a_store_that_does_not_exist_yet_all_get_through(make_app: Callable[..., App]) -> None:
     tasks = [make_app().register("greet", lambda name: None) for _ in range(6)]
     jobs = race(6, lambda place: tasks[place].enqueue(place))
     assert len({job.id for job in jobs}) == 6
 
 
+@any_store
 def test_racers_with_one_id_get_one_job(make_app: Callable[..., App]) -> None:
     wanted = str(uuid4())
     tasks = [make_app().register("greet", lambda name: None) for _ in range(6)]
@@ -255,6 +267,7 @@ def test_racers_with_one_id_get_one_job(make_app: Callable[..., App]) -> None:
 # ----------------------------------------------------------------------------------------------------- many
 
 
+@any_store
 def test_many_jobs_are_stored_with_a_receipt_each(app: App, greet: Task) -> None:
     receipts = greet.using(queue="mail").enqueue_many([("Ada",), {"name": "Bob"}])
     assert [receipt.created for receipt in receipts] == [True, True]
@@ -262,6 +275,7 @@ def test_many_jobs_are_stored_with_a_receipt_each(app: App, greet: Task) -> None
     assert app.count(queue="mail")[State.PENDING] == 2
 
 
+@any_store
 def test_many_jobs_may_come_from_a_generator_and_run_in_their_order(app: App, greet: Task) -> None:
     receipts = greet.enqueue_many((str(n),) for n in range(50))
     assert [job.id for job in run_until_idle(app)] == [receipt.job.id for receipt in receipts]
@@ -277,6 +291,7 @@ def test_a_bad_call_among_many_is_named_and_nothing_is_stored(app: App, greet: T
     assert set(app.count().values()) == {0}
 
 
+@any_store
 def test_a_repeated_id_among_many_is_told_by_its_receipt(app: App, greet: Task) -> None:
     receipts = greet.using(id=str(uuid4())).enqueue_many([("Ada",), ("Bob",)])
     assert [receipt.created for receipt in receipts] == [True, False]
@@ -341,6 +356,7 @@ def test_the_known_task_is_checked_even_where_the_caller_does_not_insist(app: Ap
         app.enqueue("greet", {"nam": "Ada"}, checked=False)
 
 
+@any_store
 def test_the_first_jobs_of_an_app_may_come_from_many_threads_at_once(make_app: Callable[..., App]) -> None:
     app = make_app(clock=None)  # by the store's own clock, which it has not asked for yet
     greet = app.register("greet", lambda n: n)

@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.support.making import claim, start, unstored
+from tests.support.marks import any_store
 from tests.support.seed_profiles import CHAT_SERVER
 from treadle import Cancelled, Context, GiveUp, InvalidJob, Job, Reason, Retry, Snooze, State, Task, Treadle
 from treadle.engines.values import Ruling
@@ -63,12 +64,14 @@ def following(app: Treadle) -> list[Job]:
 # ---------------------------------------------------------------------------------------------- told how it ended
 
 
+@any_store
 def test_a_success_is_followed_by_a_job_that_is_told_of_it(house: Treadle, told: list[dict]) -> None:
     job = work(house)
     run_until_idle(house)
     assert told == [{"job_id": job.id, "task": "work", "state": "succeeded", "reason": None, "error": None}]
 
 
+@any_store
 def test_a_final_failure_is_followed_by_a_job_that_is_told_why_and_a_retry_by_none(
     house: Treadle, told: list[dict]
 ) -> None:
@@ -78,6 +81,7 @@ def test_a_final_failure_is_followed_by_a_job_that_is_told_why_and_a_retry_by_no
     assert told == [{"job_id": job.id, "error": "boom", "reason": "exhausted", "tenant": "acme"}]
 
 
+@any_store
 @pytest.mark.parametrize(("how", "reason"), [("hopeless", Reason.PERMANENT), ("missing", Reason.INVALID_PAYLOAD)])
 def test_whatever_ends_a_job_failed_is_followed(house: Treadle, told: list[dict], how: str, reason: Reason) -> None:
     if how == "missing":
@@ -90,6 +94,7 @@ def test_whatever_ends_a_job_failed_is_followed(house: Treadle, told: list[dict]
     assert [one["reason"] for one in told] == [reason.value]
 
 
+@any_store
 def test_a_crash_that_ends_a_job_is_followed_too(house: Treadle, told: list[dict], clock: FakeClock) -> None:
     job = work(house, retry=ONCE)
     [held] = claim(house.engine, 1)
@@ -179,6 +184,7 @@ def test_a_task_that_is_not_known_here_may_follow_and_waits_for_who_knows_it(
     assert told == ["work"]
 
 
+@any_store
 def test_each_job_is_followed_once_however_often_its_end_is_written(house: Treadle) -> None:
     work(house)
     [held] = claim(house.engine, 1)
@@ -188,6 +194,7 @@ def test_each_job_is_followed_once_however_often_its_end_is_written(house: Tread
     assert [job.task for job in following(house)] == ["celebrate"]
 
 
+@any_store
 def test_a_job_that_an_operator_retries_is_followed_again_when_it_ends_again(house: Treadle, told: list[dict]) -> None:
     job = work(house, "hopeless")
     run_until_idle(house)
@@ -196,6 +203,7 @@ def test_a_job_that_an_operator_retries_is_followed_again_when_it_ends_again(hou
     assert [one["job_id"] for one in told] == [job.id, job.id]
 
 
+@any_store
 def test_a_zombies_end_is_followed_by_nothing(house: Treadle, clock: FakeClock) -> None:
     work(house)
     [held] = claim(house.engine, 1)
@@ -239,14 +247,12 @@ def test_what_follows_was_decided_when_the_job_was_made(make_app: Callable[..., 
 # -------------------------------------------------------------------------------------------------- bad input
 
 
-@pytest.mark.parametrize("engine_kind", ["sqlite"])
 @pytest.mark.parametrize(("option", "value"), [("on_succeeded", "\n"), ("on_failed", "x" * 201), ("on_failed", "*")])
 def test_a_name_that_no_task_can_have_is_refused(app: Treadle, option: str, value: str) -> None:
     with pytest.raises(InvalidJob, match=option):
         app.register("work", lambda: None, **{option: value})
 
 
-@pytest.mark.parametrize("engine_kind", ["sqlite"])
 def test_only_the_ends_of_a_job_can_be_followed(app: Treadle) -> None:
     with pytest.raises(ConfigError, match="on_cancelled"):
         app.register("work", lambda: None, on_cancelled="tell")
@@ -255,6 +261,7 @@ def test_only_the_ends_of_a_job_can_be_followed(app: Treadle) -> None:
 # ----------------------------------------------------------------------------------- left off by the chat server
 
 
+@any_store
 @pytest.mark.covers("000-R22.c")
 def test_the_chat_server_does_without_all_of_it_and_a_handler_enqueues_what_follows(
     make_app: Callable[..., Treadle], told: list

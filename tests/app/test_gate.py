@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.making import claim, race, settle
+from tests.support.marks import any_store
 from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import Context, InvalidJob, NotPossible, State, Task, Treadle
 from treadle.errors import TreadleError
@@ -62,6 +63,7 @@ SCOPES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
 # ----------------------------------------------------------------------------------------- pause and resume
 
 
+@any_store
 @pytest.mark.covers("004-T11.a", "004-T11.b", "004-T05.b")
 @pytest.mark.parametrize(("scope", "others"), SCOPES.values(), ids=SCOPES)
 def test_a_pause_stops_what_it_names_and_nothing_else_until_it_is_lifted(
@@ -75,6 +77,7 @@ def test_a_pause_stops_what_it_names_and_nothing_else_until_it_is_lifted(
     assert sorted([*others, *ran(house)]) == sorted(JOBS)
 
 
+@any_store
 @pytest.mark.parametrize(("scope", "others"), SCOPES.values(), ids=SCOPES)
 def test_jobs_that_waited_before_the_pause_are_stopped_as_well(
     house: Treadle, scope: dict, others: list[tuple[str, str]]
@@ -86,6 +89,7 @@ def test_jobs_that_waited_before_the_pause_are_stopped_as_well(
     assert sorted([*others, *ran(house)]) == sorted(JOBS)
 
 
+@any_store
 @pytest.mark.covers("004-T11.a")
 def test_what_runs_when_a_pause_comes_runs_on_and_ends(house: Treadle) -> None:
     job = house.tasks["send"].enqueue()
@@ -96,6 +100,7 @@ def test_what_runs_when_a_pause_comes_runs_on_and_ends(house: Treadle) -> None:
     assert (house.get(job.id).state, house.get(job.id).result) == (State.SUCCEEDED, "sent")
 
 
+@any_store
 @pytest.mark.covers("004-T11.a", "004-T11.b")
 def test_the_tenant_system_is_offline_while_everything_is_paused(make_app: Callable[..., Treadle]) -> None:
     """`atlas_online` is one pause: workers find nothing to take, and go on when it is lifted."""
@@ -183,6 +188,7 @@ def test_pauses_that_overlap_are_lifted_one_by_one(house: Treadle) -> None:
 # ------------------------------------------------------------------------------------------------- until
 
 
+@any_store
 @pytest.mark.parametrize(("scope", "others"), SCOPES.values(), ids=SCOPES)
 def test_a_pause_with_an_end_is_over_at_that_moment(
     house: Treadle, clock: FakeClock, scope: dict, others: list[tuple[str, str]]
@@ -256,6 +262,7 @@ def test_what_cannot_be_resumed_is_refused(house: Treadle, said: dict, words: st
     assert len(house.pauses()) == 1
 
 
+@any_store
 def test_a_reason_that_no_store_takes_is_made_storable(house: Treadle) -> None:
     assert house.pause(everything=True, reason="\0bad\ud800" + "x" * 9000).reason.startswith(
         "\N{REPLACEMENT CHARACTER}bad"
@@ -268,6 +275,7 @@ def test_a_reason_that_no_store_takes_is_made_storable(house: Treadle) -> None:
 # ------------------------------------------------------------------------------------------------ waiting
 
 
+@any_store
 def test_a_pause_that_waits_returns_when_nothing_in_its_scope_runs_any_more(house: Treadle) -> None:
     jobs = [house.tasks["send"].enqueue(), house.tasks["print"].enqueue()]
     held = claim(house.engine, 2, queues=BOTH)
@@ -333,6 +341,7 @@ def test_a_job_that_pauses_its_own_queue_ends_and_no_other_begins(house: Treadle
 # ------------------------------------------------------------------------------------------------- at once
 
 
+@any_store
 def test_many_that_pause_at_once_all_pause_and_each_leaves_its_line(make_app: Callable[..., Treadle]) -> None:
     apps = [make_app() for _ in range(5)]
     for app in apps:
@@ -342,6 +351,7 @@ def test_many_that_pause_at_once_all_pause_and_each_leaves_its_line(make_app: Ca
     assert {line.actor for line in apps[0].audit()} == {f"a{place}" for place in range(5)}
 
 
+@any_store
 def test_of_many_that_resume_at_once_one_does(make_app: Callable[..., Treadle]) -> None:
     apps = [make_app() for _ in range(4)]
     apps[0].pause(queue="mail")

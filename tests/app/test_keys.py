@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support.making import claim, race, settle
+from tests.support.marks import any_store
 from treadle import InvalidJob, Job, KeyTaken, Retry, State, Task, Treadle, TreadleError, Unique
 from treadle.model.lifecycle import Succeeded
 from treadle.testing import FakeClock, run_until_idle
@@ -51,6 +52,7 @@ def held(request: pytest.FixtureRequest, app: Treadle, clock: FakeClock, sync: T
     return scope, at_stage(app, clock, first, stage), stage in HOLDS[scope]
 
 
+@any_store
 @pytest.mark.covers("001-R23.b")
 def test_the_first_job_is_returned_while_its_key_holds(app: Treadle, sync: Task, held: tuple[str, Job, bool]) -> None:
     scope, first, holds = held
@@ -74,6 +76,7 @@ def test_the_caller_who_asked_for_it_is_told_who_holds_the_key(
     assert sum(app.count().values()) == (1 if holds else 2)
 
 
+@any_store
 def test_a_replacement_edits_a_pending_job_in_place_and_leaves_any_other_alone(
     app: Treadle, sync: Task, held: tuple[str, Job, bool]
 ) -> None:
@@ -89,6 +92,7 @@ def test_a_replacement_edits_a_pending_job_in_place_and_leaves_any_other_alone(
         assert second.payload == {"thread": "second"}
 
 
+@any_store
 def test_a_replacement_takes_every_option_of_the_newer_request(app: Treadle, sync: Task, clock: FakeClock) -> None:
     first = sync.using(key="t1", run_after="1h").enqueue("first")
     clock.advance(minutes=1)
@@ -111,6 +115,7 @@ def test_a_replacement_without_delay_is_due_now(app: Treadle, sync: Task, clock:
     assert [job.result for job in run_until_idle(app)] == ["second"]
 
 
+@any_store
 @pytest.mark.covers("001-R32.a")
 @pytest.mark.parametrize("scope", HOLDS)
 def test_racers_with_one_key_get_one_job(make_app: Callable[..., Treadle], scope: str) -> None:
@@ -122,6 +127,7 @@ def test_racers_with_one_key_get_one_job(make_app: Callable[..., Treadle], scope
     assert len({job.payload_json for job in jobs}) == 1
 
 
+@any_store
 def test_one_batch_with_one_key_makes_one_job(app: Treadle, sync: Task) -> None:
     receipts = sync.using(key="t1", unique="pending").enqueue_many([("a",), ("b",), ("c",)])
     assert [receipt.created for receipt in receipts] == [True, False, False]
@@ -158,6 +164,7 @@ def test_a_cancelled_job_gives_its_key_back(app: Treadle, sync: Task) -> None:
     assert sync.using(key="t1").enqueue("a").id != first.id
 
 
+@any_store
 def test_a_retried_job_whose_key_was_taken_meanwhile_gives_way(app: Treadle, clock: FakeClock) -> None:
     seen: list[str] = []
 
@@ -212,12 +219,14 @@ def test_a_rule_that_cannot_be_meant_is_refused_by_name(
     assert set(app.count().values()) == {0}
 
 
+@any_store
 def test_keys_can_be_searched_for(app: Treadle, sync: Task) -> None:
     wanted = sync.using(key="t1").enqueue("a")
     sync.using(key="t2").enqueue("a")
     assert [job.id for job in app.find(key="t1").jobs] == [wanted.id]
 
 
+@any_store
 def test_a_job_repeated_after_its_effect_can_guard_on_its_own_record(app: Treadle, clock: FakeClock) -> None:
     record = {"status": "pending", "drafts": 0}
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support.making import claim, settle, unstored
+from tests.support.marks import any_store
 from treadle import InvalidJob, Job, JobNotFound, NotPossible, Reason, Retry, State, Task, Treadle
 from treadle.model import EventKind, JobError, new_id
 from treadle.model.lifecycle import Failed, Succeeded
@@ -43,6 +44,7 @@ def running(app: Treadle, task: Task) -> Job:
 # -------------------------------------------------------------------------------------------------- looking
 
 
+@any_store
 @pytest.mark.covers("001-R36.c")
 def test_the_state_of_a_job_can_be_asked_by_its_id_at_any_time(app: Treadle, greet: Task) -> None:
     job = greet.enqueue()
@@ -53,6 +55,7 @@ def test_the_state_of_a_job_can_be_asked_by_its_id_at_any_time(app: Treadle, gre
     assert (app.get(job.id).state, app.get(job.id).result) == (State.SUCCEEDED, "hello")
 
 
+@any_store
 @pytest.mark.parametrize("job_id", ["", "seven", "00000000-0000-7000-8000-000000000000", "'; drop table"])
 def test_a_job_that_is_not_there_is_said_to_be_missing(app: Treadle, job_id: str) -> None:
     for ask in (app.get, app.cancel, app.retry, app.events):
@@ -61,6 +64,7 @@ def test_a_job_that_is_not_there_is_said_to_be_missing(app: Treadle, job_id: str
         assert missing.value.job_id == job_id
 
 
+@any_store
 def test_jobs_are_found_by_what_they_are(app: Treadle, greet: Task, fail: Task) -> None:
     mail = greet.using(queue="mail").enqueue()
     acme = greet.using(tenant="acme").enqueue()
@@ -75,6 +79,7 @@ def test_jobs_are_found_by_what_they_are(app: Treadle, greet: Task, fail: Task) 
     assert app.find(state="running").jobs == []
 
 
+@any_store
 @pytest.mark.parametrize("state", [None, "succeeded"])
 def test_pages_come_newest_first_and_leave_nothing_out(app: Treadle, greet: Task, state: str | None) -> None:
     ids = [greet.enqueue(str(n)).id for n in range(7)]
@@ -102,6 +107,7 @@ def test_a_state_that_does_not_exist_is_refused_with_those_that_do(app: Treadle)
         app.find(state="done")
 
 
+@any_store
 def test_counts_name_every_state(app: Treadle, greet: Task, fail: Task) -> None:
     assert app.count() == dict.fromkeys(State, 0)
     greet.enqueue_many([(), ()])
@@ -117,6 +123,7 @@ def test_counts_name_every_state(app: Treadle, greet: Task, fail: Task) -> None:
 # ---------------------------------------------------------------------------------------------- cancelling
 
 
+@any_store
 @pytest.mark.covers("003-S08.b")
 def test_a_job_that_has_ended_is_never_run_again(app: Treadle, greet: Task, fail: Task, clock: FakeClock) -> None:
     ended = [greet.enqueue(), fail.enqueue(), greet.using(queue="other").enqueue()]
@@ -129,6 +136,7 @@ def test_a_job_that_has_ended_is_never_run_again(app: Treadle, greet: Task, fail
     assert [app.get(job.id) for job in ended] == before
 
 
+@any_store
 @pytest.mark.covers("002-D4.b", "003-S08.b")
 def test_a_pending_job_is_cancelled_at_once_and_never_runs(app: Treadle, greet: Task, clock: FakeClock) -> None:
     job = app.cancel(greet.enqueue().id)
@@ -136,6 +144,7 @@ def test_a_pending_job_is_cancelled_at_once_and_never_runs(app: Treadle, greet: 
     assert run_until_idle(app) == []
 
 
+@any_store
 def test_a_running_job_is_asked_to_stop_and_keeps_running(app: Treadle, greet: Task) -> None:
     job = running(app, greet)
     asked = app.cancel(job.id)
@@ -204,6 +213,7 @@ def test_only_a_failed_or_cancelled_job_can_be_retried(app: Treadle, greet: Task
     assert app.get(job.id) == before
 
 
+@any_store
 def test_a_retry_whose_key_is_taken_names_the_holder(app: Treadle, fail: Task) -> None:
     first = fail.using(key="k").enqueue()
     run_until_idle(app)
@@ -219,6 +229,7 @@ def test_a_retry_whose_key_is_taken_names_the_holder(app: Treadle, fail: Task) -
 # ---------------------------------------------------------------------------------------------------- audit
 
 
+@any_store
 @pytest.mark.covers("001-R36.a")
 def test_failures_and_acts_of_operators_leave_lines_with_actor_and_reason(app: Treadle, fail: Task) -> None:
     job = fail.enqueue()
@@ -237,6 +248,7 @@ def test_failures_and_acts_of_operators_leave_lines_with_actor_and_reason(app: T
     assert [event.revision for event in events] == sorted({event.revision for event in events})
 
 
+@any_store
 @pytest.mark.covers("001-R36.a")
 def test_at_the_full_level_every_transition_leaves_a_line(make_app: Callable[..., Treadle]) -> None:
     app = make_app(audit="everything")
@@ -262,6 +274,7 @@ def test_an_actor_without_a_name_may_do_nothing(app: Treadle, greet: Task, actor
 # ------------------------------------------------------------------------------------------------ retention
 
 
+@any_store
 @pytest.mark.covers("001-R31.a")
 def test_finished_jobs_are_deleted_once_their_retention_is_over(
     make_app: Callable[..., Treadle], clock: FakeClock
@@ -283,6 +296,7 @@ def test_finished_jobs_are_deleted_once_their_retention_is_over(
             app.get(job.id)
 
 
+@any_store
 @pytest.mark.covers("001-R31.b")
 def test_pending_and_running_jobs_are_never_deleted_however_old(app: Treadle, greet: Task, clock: FakeClock) -> None:
     held, waiting = running(app, greet), greet.enqueue()
@@ -313,6 +327,7 @@ def test_what_is_kept_for_ever_is_kept(make_app: Callable[..., Treadle], clock: 
     assert app.prune() == 0
 
 
+@any_store
 def test_a_job_that_holds_its_key_for_ever_is_kept_and_one_whose_window_is_over_is_not(
     app: Treadle, clock: FakeClock
 ) -> None:
@@ -324,6 +339,7 @@ def test_a_job_that_holds_its_key_for_ever_is_kept_and_one_whose_window_is_over_
     assert tick.using(key="a", unique="ever").enqueue().id == kept.id
 
 
+@any_store
 def test_a_worker_deletes_old_jobs_of_its_own_tasks_and_the_app_those_of_all(
     app: Treadle, greet: Task, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -341,6 +357,7 @@ def test_a_worker_deletes_old_jobs_of_its_own_tasks_and_the_app_those_of_all(
         app.get(mine.id)
 
 
+@any_store
 def test_pruning_leaves_the_audit_lines(app: Treadle, fail: Task, clock: FakeClock) -> None:
     job = fail.enqueue()
     run_until_idle(app)
@@ -349,6 +366,7 @@ def test_pruning_leaves_the_audit_lines(app: Treadle, fail: Task, clock: FakeClo
     assert [line.kind for line in app.engine.events(job.id)][-1] == "failed"
 
 
+@any_store
 def test_more_than_one_batch_is_pruned(app: Treadle, greet: Task, clock: FakeClock) -> None:
     jobs = [unstored(greet).evolve(id=new_id()) for _ in range(1200)]
     app.engine.enqueue(jobs)

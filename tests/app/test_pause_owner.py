@@ -5,11 +5,13 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.marks import any_store
 from treadle import NotPossible, Treadle
 from treadle.model.records import PauseOwner
 from treadle.testing import FakeClock
 
 
+@any_store
 def test_a_pause_says_whose_it_is(app: Treadle) -> None:
     acme = app.tenant("acme")
     assert app.pause(queue="mail").owner is PauseOwner.OPERATOR
@@ -22,6 +24,7 @@ def test_a_pause_says_whose_it_is(app: Treadle) -> None:
     }
 
 
+@any_store
 def test_a_tenant_lifts_its_own_pause(app: Treadle) -> None:
     acme = app.tenant("acme")
     acme.pause(everything=True)
@@ -29,6 +32,7 @@ def test_a_tenant_lifts_its_own_pause(app: Treadle) -> None:
     assert app.pauses() == []
 
 
+@any_store
 def test_a_tenant_cannot_lift_or_change_a_pause_of_the_operators(app: Treadle) -> None:
     app.pause(tenant="acme", reason="unpaid", actor="root")
     [before] = app.pauses()
@@ -38,6 +42,7 @@ def test_a_tenant_cannot_lift_or_change_a_pause_of_the_operators(app: Treadle) -
     assert app.pauses() == [before]
 
 
+@any_store
 def test_operators_lift_any_pause_and_take_one_over(app: Treadle) -> None:
     acme = app.tenant("acme")
     acme.pause(everything=True)
@@ -50,12 +55,14 @@ def test_operators_lift_any_pause_and_take_one_over(app: Treadle) -> None:
     assert app.pauses() == []
 
 
+@any_store
 def test_where_a_pause_of_the_operators_is_over_a_tenant_may_pause_again(app: Treadle, clock: FakeClock) -> None:
     app.pause(tenant="acme", until=timedelta(minutes=5))
     clock.advance(minutes=6)
     assert app.tenant("acme").pause(everything=True).owner is PauseOwner.TENANT
 
 
+@any_store
 def test_a_tenant_cannot_lift_the_brake_of_its_budget(
     make_app: Callable[..., Treadle], spend: Callable[[Treadle, str, int], None]
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.making import claim, start
+from tests.support.marks import any_store
 from treadle import InvalidJob, Job, NotPossible, Reason, Retry, State, Task, Treadle
 from treadle.engines.values import Lease, Renewal
 from treadle.model import EventKind
@@ -29,6 +30,7 @@ def held(app: Treadle, count: int = 1, **using: object) -> list[Job]:
 # ---------------------------------------------------------------------------------------------- recovering
 
 
+@any_store
 def test_leases_that_ran_out_are_taken_back_on_request_and_counted(app: Treadle, greet: Task, clock: FakeClock) -> None:
     jobs = held(app, 3)
     clock.advance(seconds=LEASE / 2)
@@ -44,6 +46,7 @@ def test_leases_that_ran_out_are_taken_back_on_request_and_counted(app: Treadle,
     assert app.recover() == 0
 
 
+@any_store
 def test_more_leases_than_fit_one_turn_are_all_taken_back(app: Treadle, greet: Task, clock: FakeClock) -> None:
     greet.enqueue_many([()] * 450)
     assert len(claim(app.engine, 450, lease=LEASE)) == 450
@@ -91,6 +94,7 @@ def test_who_recovers_has_a_name(app: Treadle) -> None:
         app.recover(actor="")
 
 
+@any_store
 def test_a_key_that_somebody_took_meanwhile_ends_the_recovered_job(app: Treadle, greet: Task, clock: FakeClock) -> None:
     [job] = held(app, key="k", unique="pending")
     greet.using(key="k", unique="pending").enqueue()

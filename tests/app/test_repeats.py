@@ -2,7 +2,10 @@
 
 import pytest
 
+from tests.support.marks import any_store
 from treadle import Treadle, Unique
+
+pytestmark = any_store
 
 
 @pytest.fixture

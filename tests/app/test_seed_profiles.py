@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support.making import claim
+from tests.support.marks import any_store
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER, COMPANION, MAIL_ASSISTANT, TENANT_SYSTEM
 from treadle import Context, GiveUp, Job, Profile, Retry, State, Treadle
 from treadle.testing import FakeClock, run_until_idle
@@ -33,6 +34,7 @@ def test_every_seed_is_a_profile_with_its_own_numbers(
     assert (State.FAILED in plan.keep.states) is (profile is MAIL_ASSISTANT)
 
 
+@any_store
 @pytest.mark.covers("000-R08.b")
 def test_a_handler_that_returns_none_is_complete_with_an_empty_output(make_app: Callable[..., Treadle]) -> None:
     app = make_app(profile=CHAT_SERVER)
@@ -66,6 +68,7 @@ def companion(make_app: Callable[..., Treadle]) -> tuple[Treadle, dict[str, Job]
     return app, {word: app.get(job.id) for word, job in made.items()}
 
 
+@any_store
 @pytest.mark.covers("003-S07.a", "003-S07.b")
 def test_the_companion_prints_and_finds_its_six_statuses(make_app: Callable[..., Treadle]) -> None:
     app, jobs = companion(make_app)
@@ -78,6 +81,7 @@ def test_the_companion_prints_and_finds_its_six_statuses(make_app: Callable[...,
     assert set(COMPANION.words()) == set(jobs)
 
 
+@any_store
 @pytest.mark.covers("003-S14.a", "003-S14.b")
 def test_failures_of_the_companion_wait_a_minute_doubled_and_the_fifth_is_the_dead_letter(
     make_app: Callable[..., Treadle], clock: FakeClock
@@ -102,6 +106,7 @@ def test_failures_of_the_companion_wait_a_minute_doubled_and_the_fifth_is_the_de
     assert "Traceback" in printed[4]["last_error"]
 
 
+@any_store
 @pytest.mark.covers("003-S14.c")
 def test_the_delay_and_the_attempts_of_the_companion_can_be_configured(
     make_app: Callable[..., Treadle], clock: FakeClock
@@ -125,6 +130,7 @@ def test_the_delay_and_the_attempts_of_the_companion_can_be_configured(
 # --------------------------------------------------------------------------------------- 004: tenant system
 
 
+@any_store
 @pytest.mark.covers("004-T01.a")
 def test_a_job_of_the_tenant_system_is_queued_then_running_then_succeeded_or_failed(
     make_app: Callable[..., Treadle],
@@ -151,6 +157,7 @@ def test_a_job_of_the_tenant_system_is_queued_then_running_then_succeeded_or_fai
     assert seen == ["queued", "running", "succeeded", "queued", "running", "failed"]
 
 
+@any_store
 @pytest.mark.covers("004-T08.c")
 def test_an_error_of_the_tenant_system_has_its_message_and_the_time_of_the_attempt(
     make_app: Callable[..., Treadle], clock: FakeClock

@@ -8,6 +8,7 @@ import pytest
 from psycopg_pool import ConnectionPool
 
 from tests.support.making import an_error, claim, current, race, settle, start
+from tests.support.marks import postgres_only
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import Context, InvalidJob, Job, NotPossible, Retry, State, Task, Treadle
 from treadle.model.lifecycle import Failed, Succeeded
@@ -17,10 +18,7 @@ STALE = "Job timed out (stale claim)"
 HALF_AN_HOUR = 1800.0
 
 
-@pytest.fixture(params=["postgres"])
-def engine_kind(request: pytest.FixtureRequest) -> str:
-    """Only this engine: these rows name its means."""
-    return request.param
+pytestmark = postgres_only  # only this engine: these rows name its means
 
 
 # -------------------------------------------------------------------------------------- 000: the chat server

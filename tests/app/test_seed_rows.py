@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.marks import any_store
 from treadle import Retry, State, Treadle
 from treadle.testing import FakeClock, run_until_idle
 
@@ -54,6 +55,7 @@ print(json.dumps([app.get(job.id).state, sorted(brokers & set(sys.modules))]))
     assert json.loads(done.stdout) == ["succeeded", []]
 
 
+@any_store
 @pytest.mark.covers("004-T13.a")
 def test_a_scheduler_process_of_the_application_makes_jobs_that_a_worker_elsewhere_runs(store_url: str) -> None:
     scheduler = (
@@ -101,6 +103,7 @@ def test_enqueueing_from_the_command_line_can_be_closed(tmp_path: Path) -> None:
     assert Treadle(f"sqlite:///{tmp_path}/closed.db").count()[State.PENDING] == 0
 
 
+@any_store
 def test_a_task_has_three_attempts_if_it_says_so_and_a_job_may_have_its_own_number(store_url: str) -> None:
     app = Treadle(store_url, clock=FakeClock())
     runs = []

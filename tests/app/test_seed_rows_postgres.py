@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.support.making import a_job, claim, current, ended, enqueued, race, recover, running, settle, several, start
+from tests.support.marks import postgres_only
 from treadle import EngineError, Job, KeyTaken, Reason, Retry, State, Task, Treadle, Unique
 from treadle.engines.contract import Engine
 from treadle.engines.values import Lease, Renewal, Ruling
@@ -22,10 +23,7 @@ BACKOFF_OF_000 = {"base": 30.0, "cap": 900.0, "jitter": 0.0}
 BACKOFF_OF_002 = {"base": 5.0, "cap": 300.0, "jitter": 1.0}
 
 
-@pytest.fixture(params=["postgres"])
-def engine_kind(request: pytest.FixtureRequest) -> str:
-    """Only this engine: these rows name its means."""
-    return request.param
+pytestmark = postgres_only  # only this engine: these rows name its means
 
 
 class JobService:

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from tests.support.making import claim
-from tests.support.scheduling import fire, sqlite_only
+from tests.support.marks import any_store
+from tests.support.scheduling import fire
 from treadle import (
     Context,
     InvalidJob,
@@ -113,7 +114,6 @@ def test_a_bound_handle_takes_tasks_of_its_own_app_only(make_app: Callable[..., 
             acme.using(task)
 
 
-@sqlite_only
 @pytest.mark.parametrize("name", ["", " ", "*", "x" * 201, "a\nb", None, 7])
 def test_a_tenant_needs_a_name_that_is_its_own(app: Treadle, name: object) -> None:
     with pytest.raises(InvalidJob, match="tenant"):
@@ -139,6 +139,7 @@ ACTS: dict[str, Callable[[Tenant, str], object]] = {
 }
 
 
+@any_store
 @pytest.mark.parametrize("fate", ["pending", "running", "succeeded", "failed", "cancelled"])
 def test_a_foreign_id_is_answered_exactly_as_one_that_is_nowhere(
     app: Treadle, greet: Task, acme: Tenant, globex: Tenant, fate: str
@@ -170,6 +171,7 @@ def test_a_foreign_id_is_answered_exactly_as_one_that_is_nowhere(
     assert app.events(job.id) == lines
 
 
+@any_store
 @pytest.mark.parametrize("conflict", OnConflict)
 @pytest.mark.parametrize("key", [None, "k"])
 def test_enqueueing_with_a_foreign_id_is_an_error_that_does_not_tell_whose(
@@ -214,6 +216,7 @@ def both(app: Treadle, greet: Task, acme: Tenant, globex: Tenant, clock: FakeClo
     return made
 
 
+@any_store
 def test_each_sees_its_own_jobs_only(acme: Tenant, globex: Tenant, both: dict[str, list[Job]]) -> None:
     assert {job.tenant for job in acme.find().jobs} == {"acme"}
     assert {job.tenant for job in globex.find().jobs} == {"globex"}
@@ -225,6 +228,7 @@ def test_each_sees_its_own_jobs_only(acme: Tenant, globex: Tenant, both: dict[st
     assert globex.count(task="greet")[State.CANCELLED] == 1
 
 
+@any_store
 def test_pages_lead_nowhere_else(acme: Tenant, globex: Tenant, both: dict[str, list[Job]]) -> None:
     seen, cursor = [], None
     while True:
@@ -246,6 +250,7 @@ def test_another_tenant_cannot_be_asked_for(acme: Tenant, ask: str) -> None:
         getattr(acme, ask)(tenant="acme")
 
 
+@any_store
 def test_keys_of_one_do_not_stand_in_the_way_of_the_other(
     app: Treadle, greet: Task, acme: Tenant, globex: Tenant, both: dict[str, list[Job]]
 ) -> None:
@@ -256,11 +261,13 @@ def test_keys_of_one_do_not_stand_in_the_way_of_the_other(
     assert taken.value.holder == both["globex"][0].id
 
 
+@any_store
 def test_costs_are_each_ones_own(acme: Tenant, globex: Tenant, both: dict[str, list[Job]]) -> None:
     assert [(spent.tenant, spent.task, spent.micros) for spent in acme.costs()] == [("acme", "greet", 35)]
     assert [(spent.tenant, spent.task, spent.micros) for spent in globex.costs()] == [("globex", "greet", 21)]
 
 
+@any_store
 def test_the_trail_of_each_is_its_own(app: Treadle, acme: Tenant, globex: Tenant, both: dict[str, list[Job]]) -> None:
     app.pause(task="elsewhere", actor="root", reason="the house's own")
     for sealed in (False, True):
@@ -280,6 +287,7 @@ def test_the_trail_of_each_is_its_own(app: Treadle, acme: Tenant, globex: Tenant
 # ---------------------------------------------------------------------------------------------- schedules
 
 
+@any_store
 def test_schedules_of_one_name_are_two(app: Treadle, acme: Tenant, globex: Tenant, both: dict[str, list[Job]]) -> None:
     assert [schedule.tenant for schedule in globex.schedules.list()] == ["globex"]
     assert globex.schedules.get("nightly").payload == {"name": "globex"}
@@ -295,6 +303,7 @@ def test_schedules_of_one_name_are_two(app: Treadle, acme: Tenant, globex: Tenan
     assert len(acme.schedules.events("nightly")) == 5
 
 
+@any_store
 def test_a_schedule_of_another_is_answered_exactly_as_one_that_is_nowhere(acme: Tenant, globex: Tenant) -> None:
     acme.schedules.create("secret", "greet", cron="@daily")
     acts: list[Callable[[str], object]] = [
@@ -331,6 +340,7 @@ def test_schedules_of_another_tenant_cannot_be_asked_for(acme: Tenant, tenant: s
 # ------------------------------------------------------------------------------------------------ the gate
 
 
+@any_store
 def test_a_pause_of_one_stops_nobody_else(app: Treadle, greet: Task, acme: Tenant, globex: Tenant) -> None:
     acme.pause(actor="ada", reason="we move")
     for handle in (acme, globex):
@@ -360,6 +370,7 @@ def test_pauses_of_the_house_are_neither_seen_nor_lifted_by_a_tenant(app: Treadl
     assert len(app.pauses()) == 2
 
 
+@any_store
 def test_a_pause_that_waits_waits_for_its_own_jobs(app: Treadle, greet: Task, acme: Tenant, globex: Tenant) -> None:
     acme.using(greet).enqueue()
     assert claim(app.engine, 1)
@@ -398,6 +409,7 @@ def test_why_names_the_holder_of_a_key_only_of_the_same_tenant(
     assert rival.id in obstacle.text
 
 
+@any_store
 @pytest.mark.parametrize("record", [Schedule, Pause])
 def test_the_trail_of_anothers_schedule_or_pause_is_not_to_be_had_under_its_id(
     app: Treadle, greet: Task, acme: Tenant, globex: Tenant, clock: FakeClock, record: type
@@ -420,6 +432,7 @@ def test_the_trail_of_anothers_schedule_or_pause_is_not_to_be_had_under_its_id(
     assert {line.actor for line in acts} == {"ada"}
 
 
+@any_store
 def test_the_trail_of_anothers_job_that_was_pruned_is_not_to_be_had_under_its_id(
     app: Treadle, greet: Task, acme: Tenant, globex: Tenant, clock: FakeClock
 ) -> None:
@@ -432,6 +445,7 @@ def test_the_trail_of_anothers_job_that_was_pruned_is_not_to_be_had_under_its_id
     assert globex.events(again.id) == []
 
 
+@any_store
 def test_nobody_stops_anothers_schedule_by_taking_the_ids_of_its_ticks(
     app: Treadle, greet: Task, acme: Tenant, globex: Tenant, clock: FakeClock
 ) -> None:
@@ -459,11 +473,11 @@ HARMLESS = {
 }  # fmt: skip
 
 
-@sqlite_only
 def test_everything_that_a_bound_handle_offers_is_tried_here(acme: Tenant) -> None:
     assert {name for name in dir(acme) if not name.startswith("_")} == REACHED | HARMLESS
 
 
+@any_store
 def test_the_id_of_another_tenants_job_tells_nothing_of_its_task(app: Treadle, greet: Task, acme: Tenant) -> None:
     app.register("secret_merger", lambda: None)
     job = app.enqueue("secret_merger", {}, tenant="globex")

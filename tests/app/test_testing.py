@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support import stores
+from tests.support.marks import sql_stores
 from treadle import Context, Progress, Reason, Retry, Snooze, State, Task, Treadle
 from treadle.testing import FakeClock, assert_enqueued, run_until_idle
 
@@ -182,7 +182,7 @@ def test_a_job_cancelled_while_it_runs_ends_cancelled(memory: Treadle) -> None:
     assert [job.state for job in run_until_idle(memory)] == [State.CANCELLED]
 
 
-@pytest.mark.parametrize("engine_kind", stores.SQL, indirect=True)
+@sql_stores
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_handler_may_settle_in_its_own_transaction(app: Treadle, store_url: str, end: str) -> None:
     app.migrate()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.marks import any_store
 from treadle import ConfigError, GiveUp, InvalidJob, Profile, Retry, State, Task, Treadle, Unique
 from treadle.app import queries
 from treadle.testing import FakeClock, run_until_idle
@@ -101,6 +102,7 @@ def ids(app: Treadle, **where: object) -> list[str]:
     raise AssertionError("the pages do not end")
 
 
+@any_store
 def test_a_word_for_some_jobs_of_a_state_finds_these_page_by_page_and_no_others(
     app: Treadle, work: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +121,7 @@ def test_a_word_for_some_jobs_of_a_state_finds_these_page_by_page_and_no_others(
     assert app.count(state="failed", queue="other")[State.PENDING] == 0
 
 
+@any_store
 def test_a_word_for_several_states_finds_the_jobs_of_each(app: Treadle, work: Task, clock: FakeClock) -> None:
     given_up = [work.enqueue("give up").id for _ in range(3)]
     run_until_idle(app)

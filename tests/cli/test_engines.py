@@ -2,7 +2,10 @@
 
 import pytest
 
+from tests.support.marks import any_store
 from treadle import Treadle
+
+pytestmark = any_store
 
 OPERATING = """
 from treadle import Context, GiveUp, Treadle

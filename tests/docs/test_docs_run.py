@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,19 +20,32 @@ from treadle.app.settings import Settings
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$(?:\n\n```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+DYNAMODB, POSTGRES = "dynamodb://", "DATABASE_URL"  # what a page mentions that needs one
 FILE = re.compile(r"# file: (\S+)\n")
 
 
 @pytest.fixture
 def surroundings(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """What the blocks of a page find in their environment: a database of their own, if the page speaks of one."""
-    text = request.getfixturevalue("page").read_text("utf-8")
-    if "dynamodb://" in text:
+    with database_of(request.getfixturevalue("page")) as found:
+        yield found
+
+
+def page_with_its_needs(page: Path) -> object:
+    text = page.read_text("utf-8")
+    server = [pytest.mark.server] if DYNAMODB in text or POSTGRES in text else []
+    return pytest.param(page, marks=server, id=page.stem)
+
+
+@contextmanager
+def database_of(page: Path) -> Iterator[dict[str, str]]:
+    text = page.read_text("utf-8")
+    if DYNAMODB in text:
         with dynamo_servers.dynamodb() as address:
             keys = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
             yield {"AWS_ENDPOINT_URL_DYNAMODB": address, **keys}
         return
-    if "DATABASE_URL" not in text:
+    if POSTGRES not in text:
         yield {}
         return
     url = provision.fresh_database(provision.shared_postgres())
@@ -52,7 +66,7 @@ def lines_of(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*map(page_with_its_needs, PAGES)])
 def test_the_blocks_of_a_page_run_as_printed(page: Path, tmp_path: Path, surroundings: dict[str, str]) -> None:
     for language, code, output in BLOCK.findall(page.read_text("utf-8")):
         printed = ""

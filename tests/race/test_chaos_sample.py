@@ -16,13 +16,13 @@ BESIDE_OTHERS = 15.0  # seconds that a recovery may take here; 2, when a run has
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", SAMPLES)
+@pytest.mark.parametrize("engine_kind", SAMPLES)
 def test_jobs_survive_kills_and_pauses_of_the_processes_that_hold_them_and_a_server_that_comes_and_goes(
-    engine: str, capsys: pytest.CaptureFixture[str]
+    engine_kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A process of its own: the harness forks, and pytest may have threads.
-    faults = [word for name, number in SAMPLES[engine].items() for word in (f"--{name}", str(number))]
-    options = ["--engine", engine, *faults, "--minutes", "3", "--bound", str(BESIDE_OTHERS)]
+    faults = [word for name, number in SAMPLES[engine_kind].items() for word in (f"--{name}", str(number))]
+    options = ["--engine", engine_kind, *faults, "--minutes", "3", "--bound", str(BESIDE_OTHERS)]
     command, place = processes.module("tests.chaos.run", *options), processes.environment()
     done = subprocess.run(command, env=place, capture_output=True, text=True, timeout=280, check=False)
     lines = done.stdout.splitlines()
@@ -30,6 +30,6 @@ def test_jobs_survive_kills_and_pauses_of_the_processes_that_hold_them_and_a_ser
         print()
         for line in lines:
             if line.startswith(TOLD):
-                print(f"  {engine} {line}")
+                print(f"  {engine_kind} {line}")
     assert lines, done.stderr
     assert (done.returncode, lines[-1]) == (0, "verdict: PASS"), done.stdout + done.stderr

@@ -10,9 +10,12 @@ import pytest
 
 from tests.support import processes
 from tests.support.making import a_job
+from tests.support.marks import any_store
 from treadle.engines import connect
 from treadle.engines.values import JobFilter
 from treadle.model import Scope, State
+
+pytestmark = any_store
 
 RACERS = 8
 AHEAD = 0.3  # seconds for all of them to read when the start is

@@ -3,6 +3,9 @@
 import pytest
 
 from tests.race.timekeeping import race
+from tests.support.marks import any_store
+
+pytestmark = any_store
 
 TICKS = {"sqlite": 1000, "postgres": 1000, "dynamodb": 1000}
 

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from tests.support.making import race
-from tests.support.scheduling import fire, hourly, made, postgres_only, register, traces
+from tests.support.marks import any_store, postgres_only
+from tests.support.scheduling import fire, hourly, made, register, traces
 from tests.support.seed_profiles import BACKEND
 from treadle import (
     ConfigError,
@@ -38,6 +39,7 @@ def greet(app: Treadle) -> Task:
 # -------------------------------------------------------------------------------------------------- making
 
 
+@any_store
 @pytest.mark.covers("002-C5.a")
 def test_a_schedule_keeps_what_it_is_told_and_takes_the_rest_from_its_task(
     app: Treadle, greet: Task, clock: FakeClock
@@ -56,6 +58,7 @@ def test_a_schedule_keeps_what_it_is_told_and_takes_the_rest_from_its_task(
     assert schedule.next_at == datetime(2026, 1, 2, 1, 30, tzinfo=UTC)
 
 
+@any_store
 @pytest.mark.covers("002-M3.b")
 def test_a_schedule_of_the_backend_has_its_defaults_and_its_jobs_inherit_its_attempts(
     make_app: Callable[..., Treadle], clock: FakeClock
@@ -71,6 +74,7 @@ def test_a_schedule_of_the_backend_has_its_defaults_and_its_jobs_inherit_its_att
     assert job.max_attempts == 7
 
 
+@any_store
 def test_everything_a_schedule_may_be_told_is_kept(app: Treadle, greet: Task) -> None:
     app.for_each(lambda: [], "users")
     said = {
@@ -92,6 +96,7 @@ def test_an_interval_begins_when_the_schedule_is_made(app: Treadle, greet: Task,
     assert hourly(app, cron=None, every="15m").next_at == clock.now() + timedelta(minutes=15)
 
 
+@any_store
 def test_a_name_is_taken_once_and_by_each_tenant(app: Treadle, greet: Task) -> None:
     hourly(app)
     before = traces(app)
@@ -117,12 +122,14 @@ def test_the_database_itself_refuses_a_second_schedule_of_a_name_and_a_second_ho
                 connection.execute(f"insert into {schema}.{table} select * from {schema}.{table}")
 
 
+@any_store
 def test_schedules_are_listed_by_tenant_and_name(app: Treadle, greet: Task) -> None:
     for tenant, name in (("b", "x"), ("a", "z"), ("a", "y")):
         hourly(app, name, tenant=tenant)
     assert [(one.tenant, one.name) for one in app.schedules.list()] == [("a", "y"), ("a", "z"), ("b", "x")]
 
 
+@any_store
 def test_the_trail_of_a_schedule_tells_who_did_what_when_and_why(app: Treadle, greet: Task, clock: FakeClock) -> None:
     acts = [
         lambda **said: hourly(app, **said),
@@ -192,6 +199,7 @@ BAD: list[tuple[str, object, str]] = [
 ]  # fmt: skip
 
 
+@any_store
 @pytest.mark.covers("002-C4.a", "002-D3.e")
 def test_what_no_schedule_can_be_is_refused_by_create_and_update_and_nothing_is_written(
     app: Treadle, greet: Task
@@ -314,6 +322,7 @@ def test_an_update_changes_what_it_says_and_leaves_the_time_of_the_next_run(
     assert {"cron", "task", "name", "enabled", "last_at", "declared"} <= same
 
 
+@any_store
 @pytest.mark.covers("002-C4.b")
 @pytest.mark.parametrize(
     ("said", "next_at"),
@@ -334,6 +343,7 @@ def test_another_expression_interval_or_zone_counts_the_next_run_from_now(
     assert (after.cron is None) is ("every" in said)
 
 
+@any_store
 def test_an_update_of_the_expression_never_comes_back_to_a_run_that_was_made(
     app: Treadle, greet: Task, clock: FakeClock
 ) -> None:
@@ -364,6 +374,7 @@ def test_an_update_of_the_task_checks_the_payload_and_takes_the_new_tasks_versio
     assert [job.task for job in run_until_idle(app)] == ["count"]
 
 
+@any_store
 @pytest.mark.covers("002-C6.a", "002-C6.b", "002-C6.c")
 @pytest.mark.parametrize(
     "enable",
@@ -404,6 +415,7 @@ def test_enabling_what_is_enabled_and_disabling_what_is_disabled_moves_nothing(
     assert app.schedules.disable("hourly").next_at == app.schedules.disable("hourly").next_at == next_at
 
 
+@any_store
 def test_a_deleted_schedule_makes_no_more_jobs_and_those_it_made_stay(
     app: Treadle, greet: Task, clock: FakeClock
 ) -> None:
@@ -419,6 +431,7 @@ def test_a_deleted_schedule_makes_no_more_jobs_and_those_it_made_stay(
         app.schedules.delete("hourly")
 
 
+@any_store
 def test_a_schedule_of_a_name_that_was_there_before_goes_on_with_its_trail_and_repeats_no_run(
     app: Treadle, greet: Task, clock: FakeClock
 ) -> None:
@@ -439,6 +452,7 @@ def test_a_schedule_of_a_name_that_was_there_before_goes_on_with_its_trail_and_r
 # ------------------------------------------------------------------------------------------- looking ahead
 
 
+@any_store
 @pytest.mark.covers("002-C4.b")
 def test_a_preview_shows_the_next_runs_with_their_offsets_and_says_where_clocks_are_changed(
     app: Treadle, greet: Task
@@ -466,6 +480,7 @@ def test_a_preview_shows_from_one_to_a_thousand_runs(app: Treadle, greet: Task, 
 # ------------------------------------------------------------------------------------------ running one now
 
 
+@any_store
 @pytest.mark.covers("002-M1.c")
 def test_a_run_between_the_ticks_is_a_job_of_the_schedule_and_moves_no_tick(
     app: Treadle, greet: Task, clock: FakeClock
@@ -487,6 +502,7 @@ def test_a_disabled_schedule_can_be_run_by_hand(app: Treadle, greet: Task) -> No
     assert not app.schedules.get("hourly").enabled
 
 
+@any_store
 @pytest.mark.parametrize("overlap", [Overlap.SKIP, Overlap.QUEUE_ONE])
 def test_a_run_by_hand_heeds_the_overlap_and_names_the_job_in_its_way(
     app: Treadle, greet: Task, overlap: Overlap
@@ -503,6 +519,7 @@ def test_a_run_by_hand_heeds_the_overlap_and_names_the_job_in_its_way(
 # ------------------------------------------------------------------------------------------------- at once
 
 
+@any_store
 def test_of_many_that_create_one_name_one_does(make_app: Callable[..., Treadle]) -> None:
     apps = [make_app() for _ in range(5)]
     for app in apps:
@@ -519,6 +536,7 @@ def test_of_many_that_create_one_name_one_does(make_app: Callable[..., Treadle])
     assert len(apps[0].schedules.events("hourly")) == 1
 
 
+@any_store
 def test_updates_at_once_all_count_and_each_leaves_its_line(make_app: Callable[..., Treadle]) -> None:
     said = [{"priority": 7}, {"queue": "q"}, {"misfire": "all"}, {"jitter": 5}, {"cron": "@daily"}]
     apps = [make_app() for _ in said]
@@ -533,6 +551,7 @@ def test_updates_at_once_all_count_and_each_leaves_its_line(make_app: Callable[.
     assert {line.actor for line in apps[0].schedules.events("hourly")} == {"api", *(f"a{place}" for place in range(5))}
 
 
+@any_store
 def test_an_update_while_it_fires_loses_neither(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
     apps = [make_app() for _ in range(4)]
     register(apps[0])

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.support.making import race
-from tests.support.scheduling import fire, made, register, sqlite_only
+from tests.support.marks import any_store
+from tests.support.scheduling import fire, made, register
 from treadle import (
     ConfigError,
     Task,
@@ -42,6 +43,7 @@ def restarted(app: Treadle, name: str = "w1") -> list[str]:
     return [wanted.name for wanted in app.declared() if reconcile(app.engine, wanted, actor=name)]
 
 
+@any_store
 def test_what_code_declares_is_made_when_a_worker_starts_and_then_left_alone(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
@@ -60,6 +62,7 @@ def test_what_code_declares_is_made_when_a_worker_starts_and_then_left_alone(
     assert app.schedules.get("report") == schedule
 
 
+@any_store
 def test_a_scheduler_brings_what_is_declared_into_the_store_and_fires_it(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
@@ -70,6 +73,7 @@ def test_a_scheduler_brings_what_is_declared_into_the_store_and_fires_it(
     assert made(app) == ["01 13:00"]
 
 
+@any_store
 def test_what_an_operator_disabled_stays_so_when_the_code_restarts_and_when_it_changes(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
@@ -141,6 +145,7 @@ def test_two_apps_with_different_code_take_turns_and_neither_doubles_it(
     assert len(made(old)) == 1
 
 
+@any_store
 def test_many_workers_that_start_at_once_make_it_once(make_app: Callable[..., Treadle]) -> None:
     apps = [declaring(make_app()) for _ in range(5)]
     for app in apps:
@@ -149,6 +154,7 @@ def test_many_workers_that_start_at_once_make_it_once(make_app: Callable[..., Tr
     assert len(apps[0].schedules.events("report")) == 1
 
 
+@any_store
 def test_a_tick_between_the_look_and_the_write_does_not_lose_what_new_code_says(
     make_app: Callable[..., Treadle], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +197,6 @@ def test_code_may_declare_for_a_tenant_several_of_a_task_and_one_that_begins_dis
     assert restarted(app) == []
 
 
-@sqlite_only
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -208,21 +213,18 @@ def test_a_bad_declaration_is_an_error_where_it_is_written(app: Treadle, said: d
     assert app.declared() == []
 
 
-@sqlite_only
 def test_a_declaration_whose_payload_does_not_fit_is_an_error_when_a_worker_is_made(app: Treadle, greet: Task) -> None:
     app.declare("n", "greet", {"name": 7}, cron="@daily")
     with pytest.raises(ConfigError, match=r"schedule 'n': .*name"):
         app.worker()
 
 
-@sqlite_only
 def test_a_declaration_of_a_task_that_is_nowhere_is_an_error_when_a_worker_is_made(app: Treadle) -> None:
     app.declare("n", "greet", cron="@daily")
     with pytest.raises(ConfigError, match="schedule 'n': no task 'greet'"):
         app.worker()
 
 
-@sqlite_only
 def test_a_task_whose_declaration_is_bad_is_not_there_and_may_be_mended(app: Treadle) -> None:
     with pytest.raises(ConfigError, match="minute"):
         declaring(app, cron="61 * * * *")
@@ -230,7 +232,6 @@ def test_a_task_whose_declaration_is_bad_is_not_there_and_may_be_mended(app: Tre
     assert restarted(declaring(app)) == ["report"]
 
 
-@sqlite_only
 def test_a_name_is_declared_once(app: Treadle, greet: Task) -> None:
     app.declare("n", "greet", cron="@daily")
     with pytest.raises(ConfigError, match="declared twice"):

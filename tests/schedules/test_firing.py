@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from tests.support.making import claim, race, several, start
-from tests.support.scheduling import fire, hourly, made, postgres_only, register
+from tests.support.marks import any_store, postgres_only
+from tests.support.scheduling import fire, hourly, made, register
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER
 from treadle import (
     ConfigError,
@@ -34,6 +35,7 @@ def greet(app: Treadle) -> Task:
     return register(app)
 
 
+@any_store
 @pytest.mark.covers("002-C1.a", "002-D5.a", "002-M1.c", "002-T1.h", "004-T13.b")
 def test_a_schedule_whose_time_has_come_makes_its_job_and_goes_on(app: Treadle, greet: Task, clock: FakeClock) -> None:
     hourly(app, payload={"name": "Bob"})
@@ -66,6 +68,7 @@ def test_a_job_whose_schedule_has_jitter_is_due_a_little_later(app: Treadle, gre
     assert len(run_until_idle(app)) == 1
 
 
+@any_store
 def test_how_often_schedules_are_looked_at_is_a_setting_and_15_seconds_for_the_backend(
     make_app: Callable[..., Treadle],
 ) -> None:
@@ -74,6 +77,7 @@ def test_how_often_schedules_are_looked_at_is_a_setting_and_15_seconds_for_the_b
     assert make_app(profile=BACKEND, schedule_interval="1m").worker().config.tick == 60.0
 
 
+@any_store
 @pytest.mark.covers("000-R22.d")
 def test_an_application_that_keeps_its_own_loops_leaves_schedules_off(
     make_app: Callable[..., Treadle], clock: FakeClock
@@ -92,6 +96,7 @@ def test_an_application_that_keeps_its_own_loops_leaves_schedules_off(
     assert len(claim(app.engine, 5, queues=["mail"])) == 1
 
 
+@any_store
 @pytest.mark.covers("002-C2.a", "002-D5.a", "002-T1.i")
 def test_any_number_of_schedulers_make_each_run_once(
     make_app: Callable[..., Treadle], make_engine: Callable[..., Engine], clock: FakeClock
@@ -108,6 +113,7 @@ def test_any_number_of_schedulers_make_each_run_once(
     assert made(app, "hourly") == ["01 13:00"]
 
 
+@any_store
 @pytest.mark.covers("002-C2.a")
 def test_a_scheduler_that_comes_second_is_told_that_the_tick_was_not_its_own(
     app: Treadle, greet: Task, make_engine: Callable[..., Engine], clock: FakeClock
@@ -121,6 +127,7 @@ def test_a_scheduler_that_comes_second_is_told_that_the_tick_was_not_its_own(
     assert made(app) == ["01 13:00"]
 
 
+@any_store
 @pytest.mark.covers("002-C3.b")
 @pytest.mark.parametrize("gone", ["disabled", "deleted", "moved"])
 def test_a_schedule_that_is_changed_after_it_was_read_as_due_does_not_fire(
@@ -196,6 +203,7 @@ def test_no_advisory_lock_is_taken_to_fire(
     assert database("select locks from seen") == [(0,)]
 
 
+@any_store
 @pytest.mark.parametrize("answer", ["lost", "never sent"])
 def test_a_store_that_does_not_answer_costs_no_run_and_doubles_none(
     app: Treadle, greet: Task, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, answer: str
@@ -245,6 +253,7 @@ def test_runs_that_were_missed_are_made_as_the_policy_says(
     assert len(app.find().jobs) == len(wanted) + 1
 
 
+@any_store
 def test_all_is_bounded_and_comes_in_portions_that_let_the_jobs_come_first(
     app: Treadle, greet: Task, clock: FakeClock
 ) -> None:
@@ -271,6 +280,7 @@ def test_how_late_counts_as_missed_grows_with_the_tick(app: Treadle, greet: Task
 # -------------------------------------------------------------------------------------------- overlap
 
 
+@any_store
 def test_with_overlap_skip_no_run_is_made_while_one_waits_or_runs(app: Treadle, greet: Task, clock: FakeClock) -> None:
     hourly(app, overlap="skip")
     clock.advance(hours=1)
@@ -292,6 +302,7 @@ def test_with_overlap_skip_no_run_is_made_while_one_waits_or_runs(app: Treadle, 
     assert sorted(f"{job.tick:%H:%M}" for job in app.find().jobs) == ["13:00", "16:00"]
 
 
+@any_store
 def test_with_overlap_queue_one_one_may_wait_while_another_runs(app: Treadle, greet: Task, clock: FakeClock) -> None:
     hourly(app, overlap="queue_one")
     clock.advance(hours=1)
@@ -336,6 +347,7 @@ def test_schedules_of_one_task_do_not_stand_in_each_others_way(app: Treadle, gre
 # -------------------------------------------------------------------------------------- clocks and bad rows
 
 
+@any_store
 @pytest.mark.parametrize("misfire", Misfire)
 def test_a_clock_that_is_set_back_fires_nothing_twice(
     app: Treadle, greet: Task, clock: FakeClock, misfire: Misfire
@@ -354,6 +366,7 @@ def test_a_clock_that_is_set_back_fires_nothing_twice(
     assert len(ticks) == len(set(ticks)) == {"skip": 2, "once": 2, "all": 3}[misfire]
 
 
+@any_store
 @pytest.mark.covers("002-C4.b", "002-O2.d")
 def test_a_schedule_runs_by_the_clock_on_its_wall_through_the_night_it_is_changed(
     make_app: Callable[..., Treadle],
@@ -370,6 +383,7 @@ def test_a_schedule_runs_by_the_clock_on_its_wall_through_the_night_it_is_change
     assert len(made(app, "real")) == 72
 
 
+@any_store
 @pytest.mark.covers("002-C5.a", "002-M3.c")
 def test_a_schedule_without_a_next_run_gets_one_and_fires_at_it(app: Treadle, greet: Task, clock: FakeClock) -> None:
     """As somebody's SQL, or an import, leaves it."""
@@ -402,6 +416,7 @@ BAD_ROWS: dict[str, dict[str, object]] = {
 }
 
 
+@any_store
 @pytest.mark.parametrize("fields", BAD_ROWS.values(), ids=BAD_ROWS)
 def test_a_row_that_cannot_be_read_disables_itself_with_a_line_and_stops_nobody_else(
     app: Treadle, greet: Task, clock: FakeClock, fields: dict, caplog: pytest.LogCaptureFixture
@@ -438,6 +453,7 @@ def test_a_bad_row_can_be_mended_and_enabled(app: Treadle, greet: Task, clock: F
     assert made(app) == ["01 13:00"]
 
 
+@any_store
 def test_more_schedules_than_fit_one_look_all_fire(app: Treadle, clock: FakeClock) -> None:
     for number in range(205):
         row = Schedule(f"n{number}", "greet", clock.now(), cron="0 * * * *", next_at=clock.now() + HOUR)
@@ -462,6 +478,7 @@ def test_a_store_that_takes_its_time_has_its_schedules_fired_all_the_same(
     assert sum(app.count().values()) == 3
 
 
+@any_store
 def test_an_enqueued_job_has_the_given_time_key_attempts_and_schedule(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
@@ -479,6 +496,7 @@ def test_an_enqueued_job_has_the_given_time_key_attempts_and_schedule(
     assert job.key is not None
 
 
+@any_store
 @pytest.mark.covers("002-D3.c")
 def test_jobs_without_a_priority_are_taken_in_order_of_their_due_time(app: Treadle, clock: FakeClock) -> None:
     task = app.register("t", lambda: None)

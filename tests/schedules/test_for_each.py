@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.scheduling import fire, sqlite_only
+from tests.support.marks import any_store
+from tests.support.scheduling import fire
 from tests.support.seed_profiles import MAIL_ASSISTANT
 from treadle import ConfigError, Context, InvalidJob, Job, Reason, Retry, State, Task, Treadle
 from treadle.errors import TreadleError
@@ -74,6 +75,7 @@ def test_what_no_job_of_a_row_can_be_is_refused_before_there_is_one(app: Treadle
     assert app.schedules.list() == []
 
 
+@any_store
 def test_a_tick_makes_one_parent_and_that_makes_a_job_of_every_row(app: Treadle, sync: Task, clock: FakeClock) -> None:
     hourly(app, tenant="acme", payload={"force_full": True})
     [parent, *rows] = ran(app, clock)
@@ -86,6 +88,7 @@ def test_a_tick_makes_one_parent_and_that_makes_a_job_of_every_row(app: Treadle,
     assert app.schedules.get("syncs", tenant="acme").last_job == parent.id
 
 
+@any_store
 def test_each_tick_makes_new_jobs_of_the_rows(app: Treadle, sync: Task, clock: FakeClock) -> None:
     hourly(app)
     assert [len(ran(app, clock)) for _ in range(3)] == [5, 5, 5]
@@ -110,6 +113,7 @@ def test_no_rows_make_no_jobs(app: Treadle, sync: Task, clock: FakeClock) -> Non
     assert (parent.state, parent.result) == (State.SUCCEEDED, 0)
 
 
+@any_store
 def test_rows_that_are_the_same_make_one_job(app: Treadle, sync: Task, clock: FakeClock) -> None:
     def twice() -> Iterator[dict]:
         yield from ({"user": "ada"}, {"user": "bob", "force_full": True}, {"user": "ada"}, {"user": "ada"})
@@ -122,6 +126,7 @@ def test_rows_that_are_the_same_make_one_job(app: Treadle, sync: Task, clock: Fa
     assert users(app) == ["ada", "ada", "bob", "bob"]
 
 
+@any_store
 def test_a_row_of_hundreds_comes_in_portions(
     app: Treadle, sync: Task, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +221,7 @@ def failing_once(rows: int, at: int, error: BaseException) -> Callable[[], Itera
     return users
 
 
+@any_store
 @pytest.mark.parametrize("at", [0, 1, 3, 4, 7, 9])
 def test_an_error_in_the_rows_retries_the_parent_and_doubles_nothing(
     app: Treadle, sync: Task, clock: FakeClock, at: int
@@ -228,6 +234,7 @@ def test_an_error_in_the_rows_retries_the_parent_and_doubles_nothing(
     assert users(app) == [f"{number:03}" for number in range(10)]
 
 
+@any_store
 @pytest.mark.parametrize("at", [1, 4, 9])
 def test_a_parent_whose_worker_dies_half_way_is_run_again_and_doubles_nothing(
     app: Treadle, sync: Task, clock: FakeClock, at: int
@@ -244,6 +251,7 @@ def test_a_parent_whose_worker_dies_half_way_is_run_again_and_doubles_nothing(
     assert all(job.attempt == 1 for job in children(app))
 
 
+@any_store
 def test_rows_whose_jobs_have_ended_meanwhile_are_not_run_again(app: Treadle, sync: Task, clock: FakeClock) -> None:
     hourly(app, failing_once(6, 5, RuntimeError("away")), retry=Retry(max_attempts=3, base=60, jitter=0))
     assert len(ran(app, clock)) == 4  # the parent, and the three of its first batch
@@ -303,6 +311,7 @@ def test_a_parent_that_is_told_to_stop_stops_between_two_batches_and_goes_on_whe
     assert users(app) == [str(number) for number in range(9)]
 
 
+@any_store
 def test_a_parent_that_an_operator_retries_makes_what_is_missing_and_nothing_else(
     app: Treadle, sync: Task, clock: FakeClock
 ) -> None:
@@ -346,7 +355,6 @@ def test_missed_ticks_are_made_up_for_as_of_any_schedule(
 # -------------------------------------------------------------------------------------------- what is refused
 
 
-@sqlite_only
 def test_rows_are_registered_under_one_name_and_take_the_context_at_most(app: Treadle) -> None:
     def users() -> list:
         return []
@@ -422,6 +430,7 @@ def passed(app: Treadle, clock: FakeClock, hours: int, minutes: int) -> dict[str
     return {name: sorted(lines) for name, lines in found.items()}
 
 
+@any_store
 @pytest.mark.covers("001-R16.a", "001-R17.a")
 def test_the_mail_assistant_syncs_every_active_user_and_renews_every_watch(
     make_app: Callable[..., Treadle], clock: FakeClock
@@ -435,6 +444,7 @@ def test_the_mail_assistant_syncs_every_active_user_and_renews_every_watch(
     assert passed(app, clock, 1, 60)["watch_renewal"] == [(60, 1), (60, 2), (60, 3)]
 
 
+@any_store
 @pytest.mark.covers("001-R16.b", "001-R17.a")
 def test_the_intervals_of_the_mail_assistant_are_configured(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
     app = assistant(make_app(profile=MAIL_ASSISTANT), fallback="2h", full="6h", renewal="12h")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.marks import engine_of
 from tests.support.requirements import Line, Requirement, complaint, load
 
 
@@ -39,7 +40,7 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
             if said := complaint(mark, _requirements()):
                 raise pytest.Collector.CollectError(f"{item.nodeid}: {said}")
         if marks:
-            item.user_properties += [("covers", marks), ("covers-engine", _engine(item))]
+            item.user_properties += [("covers", marks), ("covers-engine", engine_of(item))]
     return made
 
 
@@ -70,8 +71,3 @@ class Report:
 @cache
 def _requirements() -> dict[str, Requirement]:
     return load()
-
-
-def _engine(item: pytest.Item) -> str | None:
-    callspec = getattr(item, "callspec", None)
-    return callspec.params.get("engine_kind") if callspec else None

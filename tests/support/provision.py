@@ -78,7 +78,7 @@ def drop_database(url: str) -> None:
 
 
 class PostgresServer(Server):
-    """Whatever speaks PostgreSQL's protocol; SIGQUIT makes it cut off its clients and leave at once."""
+    """Whatever speaks PostgreSQL's protocol; SIGQUIT makes PostgreSQL cut off its clients and leave at once."""
 
     stop_signal = signal.SIGQUIT
     refuses_root = True
@@ -201,6 +201,8 @@ def promote(cluster: Cluster) -> None:
 
 class PgBouncer(PostgresServer):
     """PgBouncer in front of a cluster, pooling by transaction: a session's own state does not survive a commit."""
+
+    stop_signal = signal.SIGKILL  # it keeps nothing, and its versions differ in what other signals mean
 
     def __init__(self, cluster: Cluster, *, roles: tuple[str, ...] = ("treadle",), **settings: str) -> None:
         if reason := pgbouncer_available():

@@ -1,14 +1,9 @@
 """What the tests of schedules share: a task, a schedule of every hour, a look of a scheduler, what was made."""
 
-import pytest
-
 from treadle import Retry, Task, Treadle
 from treadle.engines.contract import Engine
 from treadle.model.records import Schedule
 from treadle.schedules.firing import Scheduler
-
-postgres_only = pytest.mark.parametrize("engine_kind", ["postgres"])
-sqlite_only = pytest.mark.parametrize("engine_kind", ["sqlite"])  # of what no engine has a part in
 
 
 def register(app: Treadle) -> Task:

@@ -3,13 +3,15 @@
 No server outlives the tests, not even killed ones. Linux can signal a child when its parent ends (PR_SET_PDEATHSIG),
 but means the parent *thread*, and tests start servers in threads that come and go. So each server gets a guard of its
 own, this same file run as a small process: it has one thread, which is the server's parent, and looks five times a
-second whether the tests' process is still its own. If not, it stops the server and removes its folder.
+second whether the tests' process is still its own. If not, it stops the server and removes its folder. A server that
+does not heed its stop signal is killed with its process group.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import secrets
 import shutil
@@ -33,6 +35,7 @@ class Server:
     """
 
     stop_signal = signal.SIGKILL  # ends it at once, and for good
+    grace = 10.0  # seconds to heed any other signal before it is killed
     refuses_root = False  # then it runs as nobody special where we are root
 
     def __init__(self) -> None:
@@ -86,10 +89,12 @@ class Server:
 
     def _start(self, command: list[str | Path], *, is_ready: Callable[[], bool]) -> None:
         name = Path(command[0]).name
+        if os.environ.get("TREADLE_TEST_SERVERS") == "none":
+            raise ServerTrouble(f"{name} is not started where tests need no server; mark the test: pytest.mark.server")
         if self.is_running:
             raise ServerTrouble(f"{name} is running already")
         guard: list[str | Path] = [sys.executable, "-I", "-S", __file__, str(os.getpid()), self.folder]
-        guard += [str(int(self.stop_signal)), "unprivileged" if self.refuses_root else "ourselves"]
+        guard += [str(int(self.stop_signal)), str(self.grace), "unprivileged" if self.refuses_root else "ourselves"]
         with (self.folder / "log").open("ab") as log:
             self._guard = subprocess.Popen(
                 [*guard, *command],
@@ -152,19 +157,24 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def _guard(parent: int, folder: str, stop_signal: int, user: str, command: list[str]) -> int:
+def _guard(parent: int, folder: str, stop_signal: int, grace: float, user: str, command: list[str]) -> int:
     """Run the server until it ends by itself, we are told to stop it, or the tests' process is gone."""
-    set_death_signal = _death_signal_setter(stop_signal)  # loaded while we may still read the standard library
+    prepare = _preparation(stop_signal)  # loaded while we may still read the standard library
     who = unprivileged() if user == "unprivileged" else {}
-    server = subprocess.Popen(command, preexec_fn=set_death_signal, **who)  # noqa: PLW1509 - no threads here
+    server = subprocess.Popen(command, preexec_fn=prepare, process_group=0, **who)  # noqa: PLW1509 - no threads here
+    deadline = math.inf
 
     def stop(*_: object) -> None:
+        nonlocal deadline
+        deadline = min(deadline, time.monotonic() + grace)
         server.send_signal(stop_signal)
         server.send_signal(signal.SIGCONT)  # a test may have paused it
 
     def look(*_: object) -> None:
         if os.getppid() != parent:
             stop()
+        if time.monotonic() > deadline:
+            os.killpg(server.pid, signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGALRM, look)
@@ -175,8 +185,27 @@ def _guard(parent: int, folder: str, stop_signal: int, user: str, command: list[
     return code
 
 
+def _preparation(stop_signal: int) -> Callable[[], None]:
+    """What the server's process does before it starts; a change of user after it would undo the death signal."""
+    set_death_signal = _death_signal_setter(stop_signal)
+
+    def prepare() -> None:
+        heed_signals()
+        set_death_signal()
+
+    return prepare
+
+
+def heed_signals() -> None:
+    """Undo what a shell did that started us in the background: there SIGINT and SIGQUIT are ignored, and a child
+    inherits that. PgBouncer 1.18 has no handler for SIGQUIT, so it could not be stopped there."""
+    for number, way in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, way)
+
+
 def _death_signal_setter(stop_signal: int) -> Callable[[], object]:
-    """What the server calls before it starts, should the guard be killed; a change of user after it would undo it."""
+    """Lets the server be signalled should the guard be killed."""
     if sys.platform != "linux":
         return lambda: None
     import ctypes
@@ -214,4 +243,5 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_guard(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5:]))
+    _, parent, folder, stop_signal, grace, user, *command = sys.argv
+    sys.exit(_guard(int(parent), folder, int(stop_signal), float(grace), user, command))

@@ -12,10 +12,8 @@ from uuid import uuid4
 
 import psycopg
 
-from tests.support import dynamo_servers, provision
+from tests.support import dynamo_servers, dynamo_tables, provision
 from treadle.engines import connect
-from treadle.engines.dynamodb import schema
-from treadle.engines.dynamodb.client import Client
 
 KINDS = ("sqlite", "postgres", "dynamodb")
 SQL = ("sqlite", "postgres")
@@ -34,29 +32,13 @@ def missing() -> list[str]:
     return [kind for kind in SECOND if kind.removeprefix("postgres") not in provision.binaries()]
 
 
-def _fresh_table(server: str) -> Iterator[str]:
-    endpoint = dynamo_servers.shared_dynamodb(server)
-    if endpoint not in _tables:  # to make a client costs more than all that is asked of it here
-        _tables[endpoint] = Client("", region="us-east-1", endpoint=endpoint)
-    client, name = _tables[endpoint], f"t{uuid4().hex[:20]}"
-    client.table = name
-    schema.create(client, SPREAD)
-    try:
-        yield f"dynamodb://{name}?endpoint={endpoint}&region=us-east-1&spread={SPREAD}&skew=0"
-    finally:
-        client.call("DeleteTable", {"TableName": name})
-
-
-SPREAD = 4
-_tables: dict[str, Client] = {}
-
-
 def emptied(url: str) -> str:
     """The same store with nothing in it; quicker than a fresh one."""
     if url.startswith("dynamodb"):
         engine = connect(url)
-        engine.client.call("DeleteTable", {"TableName": engine.client.table})
-        engine.migrate()
+        if not dynamo_tables.emptied(engine.client, engine.client.table):
+            engine.client.call("DeleteTable", {"TableName": engine.client.table})
+            engine.migrate()
         engine.close()
     server, _, schema = url.partition("?schema=")
     if schema:
@@ -72,7 +54,8 @@ def fresh_store(kind: str, folder: Path) -> Iterator[str]:
         yield f"sqlite:///{folder}/treadle.db"
         return
     if kind in DYNAMO:
-        yield from _fresh_table(DYNAMO[kind])
+        with dynamo_tables.fresh_table(DYNAMO[kind]) as url:
+            yield url
         return
     server, schema = _fresh_schema(kind)
     try:
@@ -86,12 +69,13 @@ def fresh_store(kind: str, folder: Path) -> Iterator[str]:
 def empty_store(kind: str, folder: Path) -> Iterator[str]:
     """As fresh_store, but made more cheaply, for thousands of tests.
 
-    On PostgreSQL it is a schema that an earlier test used and left as it was; of SQLite, a copy of a migrated file.
+    On a server it is a schema or table that an earlier test used and left as it was; of SQLite, a copy of a migrated
+    file.
     """
     if kind == "sqlite":
         shutil.copy(migrated_file(), folder / "treadle.db")
     if not kind.startswith("postgres"):
-        with fresh_store(kind, folder) as url:
+        with dynamo_tables.empty_table(DYNAMO[kind]) if kind in DYNAMO else fresh_store(kind, folder) as url:
             yield url
         return
     spare = _spare.setdefault(kind, deque())

@@ -21,7 +21,6 @@ from treadle.worker.worker import Worker
 
 T = TypeVar("T")
 
-any_engine = pytest.mark.parametrize("engine_kind", ["sqlite"])
 """Marks a test of what a worker does by itself, with handlers, slots and threads: the quickest engine is enough."""
 
 PATIENCE = 30.0  # seconds after which what should happen will not: the machine may be busy, the test is not

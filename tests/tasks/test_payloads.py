@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, Field, SecretStr, computed_field
 
+from tests.support.marks import any_store
 from treadle import ConfigError, Context, InvalidPayload, Job, Reason, Retry, State, Task, Treadle
 from treadle.testing import run_until_idle
 
@@ -104,6 +105,7 @@ def test_a_partial_of_a_coroutine_function_runs_on_the_loop(app: Treadle) -> Non
     assert succeeded(app).result == 6
 
 
+@any_store
 @pytest.mark.covers("003-S15.a")
 def test_a_class_with_payload_model_and_handle_is_called_with_its_model(app: Treadle) -> None:
     seen: list[object] = []
@@ -196,6 +198,7 @@ def test_a_class_without_handle_is_refused_with_its_name(app: Treadle) -> None:
         Nothing.enqueue()
 
 
+@any_store
 @pytest.mark.covers("000-R01.a", "000-AC-27.a", "000-AC-27.b")
 def test_a_callable_registered_by_name_is_given_the_job_as_a_dict(app: Treadle) -> None:
     seen: list[dict] = []
@@ -216,6 +219,7 @@ def test_a_callable_registered_by_name_is_given_the_job_as_a_dict(app: Treadle) 
     assert job["attempt"] == 1
 
 
+@any_store
 @pytest.mark.covers("002-B1.a")
 def test_a_handler_of_context_and_payload_is_called_with_both(app: Treadle) -> None:
     seen: list[tuple[str, object]] = []
@@ -229,6 +233,7 @@ def test_a_handler_of_context_and_payload_is_called_with_both(app: Treadle) -> N
     assert seen == [(job.id, {"retention_hours": 168})]
 
 
+@any_store
 @pytest.mark.covers("002-B1.b", "000-R08.c")
 def test_the_failure_a_handler_reports_by_raising_fails_the_job(app: Treadle) -> None:
     def prune(ctx: Context, payload: Any) -> None:
@@ -271,6 +276,7 @@ def test_a_task_can_still_be_called_as_the_function_it_is(app: Treadle) -> None:
     assert app.count()[State.PENDING] == 0
 
 
+@any_store
 @pytest.mark.covers("004-T13.c")
 def test_a_running_handler_can_enqueue_further_jobs(app: Treadle) -> None:
     @app.task
@@ -404,6 +410,7 @@ def transfer(app: Treadle) -> Task:
     return transfer
 
 
+@any_store
 @pytest.mark.covers("003-S16.a")
 @pytest.mark.parametrize(
     ("args", "kwargs", "named"),
@@ -511,6 +518,7 @@ def test_an_annotation_without_json_form_is_a_clear_error(app: Treadle) -> None:
 # -------------------------------------------------------------------------------- rows older than the code
 
 
+@any_store
 @pytest.mark.covers("003-S16.b")
 @pytest.mark.parametrize("attempts", [5, 1])
 def test_a_stored_payload_that_no_longer_fits_ends_the_job_without_a_retry(

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
+from tests.support.marks import any_store
 from treadle import Cancelled, GiveUp, Job, Reason, Retry, RetryLater, Snooze, State, Treadle
 from treadle.testing import FakeClock, run_until_idle
 
@@ -184,6 +185,7 @@ def test_an_exception_whose_text_is_no_text_is_stored_all_the_same(app: Treadle)
     assert "Odd" in raising(app, Odd()).error.type
 
 
+@any_store
 def test_an_error_with_characters_no_store_takes_is_stored_readably(app: Treadle) -> None:
     message = raising(app, ValueError("a\0b \ud800 c")).error.message
     assert message.startswith("a")
@@ -202,12 +204,14 @@ def test_a_long_error_is_cut_keeping_the_beginning_of_its_message_and_the_end_of
 # -------------------------------------------------------------------------- what a handler may say by raising
 
 
+@any_store
 def test_snooze_puts_the_job_back_and_spends_nothing(app: Treadle, clock: FakeClock) -> None:
     job = raising(app, Snooze("10m"))
     assert (job.state, job.failures, job.attempt, job.error) == (State.PENDING, 0, 1, None)
     assert (job.due_at - clock.now()).total_seconds() == 600
 
 
+@any_store
 def test_retry_later_spends_one_and_waits_as_long_as_it_says(app: Treadle, clock: FakeClock) -> None:
     job = raising(app, RetryLater("rate limited", after=90))
     assert (job.state, job.failures) == (State.PENDING, 1)
@@ -232,6 +236,7 @@ def test_cancelled_ends_the_job_cancelled(app: Treadle) -> None:
     assert app.events(job.id)[-1].note == "no longer wanted"
 
 
+@any_store
 @pytest.mark.covers("001-R25.a", "001-R25.b", "001-R26.b", "004-T01.b", "000-AC-31.a")
 @pytest.mark.parametrize("budget", [3, 2])
 def test_without_backoff_a_failed_job_is_pending_at_once_until_its_budget_is_spent(
@@ -252,6 +257,7 @@ def test_without_backoff_a_failed_job_is_pending_at_once_until_its_budget_is_spe
     assert run_until_idle(app) == []
 
 
+@any_store
 @pytest.mark.covers("000-AC-30.a")
 def test_with_backoff_a_failed_job_is_pending_for_a_later_time(app: Treadle, clock: FakeClock) -> None:
     job = raising(app, RuntimeError("boom"), retry=Retry(max_attempts=4, base=30, cap=900, jitter=0))

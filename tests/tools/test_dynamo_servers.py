@@ -56,6 +56,8 @@ def npm_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["dynoxide", "ministack"])
+@pytest.mark.server
+@pytest.mark.dynamodb
 def test_each_server_keeps_items_refuses_failed_conditions_and_is_gone_afterwards(kind):
     with dynamodb(kind) as url:
         client = connect(url)
@@ -87,6 +89,8 @@ def test_the_shared_server_is_started_once_and_the_others_are_apart():
         assert own != url
 
 
+@pytest.mark.server
+@pytest.mark.dynamodb
 def test_a_server_dies_with_a_killed_test_run_and_its_folder_goes_too():
     script = (
         "from tests.support import dynamo_servers as d; import time; s = d.DynamoServer(); s.start(); "

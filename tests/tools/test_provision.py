@@ -25,6 +25,9 @@ from tests.support.provision import (
     shared_postgres,
     standby,
 )
+from tests.support.server import Server
+
+pytestmark = [pytest.mark.server, pytest.mark.postgres]
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +109,52 @@ def test_a_server_dies_with_a_killed_test_run_and_its_folder_goes_too() -> None:
         assert alive(int(pid))
         run.send_signal(signal.SIGKILL)
     until(lambda: not alive(int(pid)) and not Path(folder).exists())
+
+
+def test_servers_started_in_the_background_where_signals_are_ignored_stop_at_once() -> None:
+    script = (
+        "from tests.support import provision as p; import signal; "
+        "[signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGQUIT)]; "
+        "c = p.Cluster(); c.start(); b = p.PgBouncer(c); b.start(); print(b.folder, flush=True); b.close(); c.close()"
+    )
+    assert pgbouncer_available() == ""
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        env=processes.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert not Path(run.stdout.strip()).exists()
+
+
+class Stubborn(Server):
+    """Two processes that ignore the signal they are asked to stop by."""
+
+    stop_signal = signal.SIGTERM
+    grace = 0.3
+
+    def start(self) -> None:
+        ready = self.folder / "ready"
+        deaf = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork()"
+        script = f"{deaf}; open({str(ready)!r}, 'w').close(); time.sleep(60)"
+        self._start([sys.executable, "-c", script], is_ready=ready.exists)
+
+    @property
+    def processes(self) -> set[int]:
+        """The server's own processes: those below its guard."""
+        parents = provision._processes()
+        server = {pid for pid, parent in parents.items() if parent == self._guard.pid}
+        return server | {pid for pid, parent in parents.items() if parent in server}
+
+
+def test_a_server_that_does_not_heed_its_signal_is_killed_with_its_children() -> None:
+    with Stubborn() as server:
+        until(lambda: len(server.processes) == 2)
+        running = server.processes
+    until(lambda: not any(map(alive, running)))
 
 
 def test_a_server_dies_with_its_guard(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from tests.support.marks import any_store
 from tests.support.workbench import ended, until, working
 from treadle import Context, Job, Reason, Retry, RetryLater, Snooze, State, Treadle
 
@@ -24,6 +25,7 @@ def cancelled_while_running(app: Treadle, job: Job, started: threading.Event) ->
     return job
 
 
+@any_store
 def test_a_running_coroutine_is_stopped_and_ends_cancelled(app: Treadle, started: threading.Event) -> None:
     cleaned: list[bool] = []
 
@@ -43,6 +45,7 @@ def test_a_running_coroutine_is_stopped_and_ends_cancelled(app: Treadle, started
     assert (events[0].actor, events[0].note) == ("ada", "changed my mind")
 
 
+@any_store
 @pytest.mark.covers("002-Q6.b")
 def test_a_running_thread_is_told_and_ends_cancelled_when_it_stops(app: Treadle, started: threading.Event) -> None:
     @app.task
@@ -55,6 +58,7 @@ def test_a_running_thread_is_told_and_ends_cancelled_when_it_stops(app: Treadle,
     assert (job.state, job.reason, job.attempt) == (State.CANCELLED, Reason.BY_REQUEST, 1)
 
 
+@any_store
 def test_a_handler_that_finishes_anyway_stays_succeeded(app: Treadle, started: threading.Event) -> None:
     @app.task
     def work(ctx: Context) -> str:
@@ -67,6 +71,7 @@ def test_a_handler_that_finishes_anyway_stays_succeeded(app: Treadle, started: t
     assert job.cancel_requested
 
 
+@any_store
 @pytest.mark.parametrize(
     "error",
     [RuntimeError("boom"), Snooze(0), RetryLater(after=0), TimeoutError("mine")],
@@ -92,6 +97,7 @@ def test_no_other_way_out_leads_to_another_attempt(app: Treadle, started: thread
         assert job.error.message == "boom"
 
 
+@any_store
 def test_a_claimed_job_that_has_not_started_is_cancelled_without_running(app: Treadle) -> None:
     """A suspect waits for its turn behind another; the request reaches it there."""
     release, ran = threading.Event(), []

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.marks import any_store
 from tests.support.workbench import ended, noted, until, working
 from treadle import Context, Retry, State, Treadle
 from treadle.model import clock as clocks
@@ -31,6 +32,7 @@ class Steps(SystemClock):
         return super().now() + self.step
 
 
+@any_store
 def test_a_clock_that_jumps_an_hour_ahead_does_not_make_a_worker_recover_its_own_job(
     make_app: Callable[..., Treadle], release: threading.Event
 ) -> None:
@@ -59,6 +61,7 @@ def test_a_clock_that_jumps_an_hour_ahead_does_not_make_a_worker_recover_its_own
     assert runs == [1, 1]
 
 
+@any_store
 def test_a_worker_whose_clock_was_set_back_takes_nothing_from_one_that_started_later(
     make_app: Callable[..., Treadle], release: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

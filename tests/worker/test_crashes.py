@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.support.making import claim
+from tests.support.marks import any_store
 from tests.support.workbench import Process, ended, in_state, noted, working
 from treadle import Context, State, Treadle
 
@@ -30,6 +31,7 @@ def second(make_app: Callable[..., Treadle]) -> Treadle:
     return app
 
 
+@any_store
 @pytest.mark.covers(
     "001-R30.a", "001-R30.b", "003-S12.b", "000-R18.a", "003-S08.a", "002-D4.c", "002-Q8.b", "002-O2.a"
 )  # fmt: skip
@@ -56,6 +58,7 @@ def test_the_job_of_a_killed_worker_runs_again_within_its_lease_and_two_seconds(
     assert [record for record in caplog.records if job.id in record.getMessage() and "ran out" in record.getMessage()]
 
 
+@any_store
 def test_a_frozen_worker_that_wakes_up_cannot_settle_a_job_that_went_on_without_it(
     second: Treadle, process: Callable[..., Process]
 ) -> None:
@@ -74,6 +77,7 @@ def test_a_frozen_worker_that_wakes_up_cannot_settle_a_job_that_went_on_without_
     assert second.get(job.id) == job
 
 
+@any_store
 def test_a_crashed_job_is_recovered_in_time_by_a_worker_that_polls_seldom(app: Treadle) -> None:
     job = app.register("work", lambda: None).enqueue()
     engine = noted(app)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.workbench import Noted, all_in, any_engine, noted, until, working
+from tests.support.marks import any_store
+from tests.support.workbench import Noted, all_in, noted, until, working
 from treadle import Retry, State, Treadle
 
 
@@ -20,6 +21,7 @@ def release() -> Iterator[threading.Event]:
     event.set()
 
 
+@any_store
 def test_a_claim_in_flight_when_the_worker_is_asked_to_stop_leaves_no_job_running(app: Treadle) -> None:
     ran: list[int] = []
     work = app.register("work", lambda: ran.append(1))
@@ -38,6 +40,7 @@ def test_a_claim_in_flight_when_the_worker_is_asked_to_stop_leaves_no_job_runnin
     assert not ran
 
 
+@any_store
 def test_workers_that_start_and_stop_under_traffic_leave_no_job_running(make_app: Callable[..., Treadle]) -> None:
     app, feeder = make_app(), make_app()
     ran = threading.Event()
@@ -63,7 +66,6 @@ def test_workers_that_start_and_stop_under_traffic_leave_no_job_running(make_app
     assert {(job.failures, job.crashes) for job in app.find(limit=500).jobs} == {(0, 0)}
 
 
-@any_engine
 @pytest.mark.parametrize("loop", ["lives on", "ends at once"])
 def test_a_host_that_is_cancelled_while_the_worker_drains_releases_what_runs(
     app: Treadle, release: threading.Event, loop: str

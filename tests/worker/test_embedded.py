@@ -12,12 +12,6 @@ from tests.support.workbench import ended, until, working
 from treadle import Context, Retry, State, Treadle
 
 
-@pytest.fixture(params=["sqlite"])
-def engine_kind(request: pytest.FixtureRequest) -> str:
-    """Only this engine: a host and its event loop are the matter here, not the store."""
-    return request.param
-
-
 def test_a_worker_lives_beside_the_coroutines_of_an_application(app: Treadle) -> None:
     @app.task
     async def greet(name: str) -> str:

@@ -9,12 +9,14 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.workbench import any_engine, ended, until, watched, working
+from tests.support.marks import any_store
+from tests.support.workbench import ended, until, watched, working
 from treadle import Context, EngineUnavailable, Job, LeaseLost, State, Treadle
 from treadle.engines.values import Ruling
 from treadle.model import lifecycle
 
 
+@any_store
 @pytest.mark.covers("003-S12.a", "002-Q12.a")
 @pytest.mark.parametrize("kind", ["blocking the loop", "in a thread"])
 def test_a_handler_that_runs_for_three_leases_keeps_its_job(make_app: Callable[..., Treadle], kind: str) -> None:
@@ -57,6 +59,7 @@ def app_ended(app: Treadle, job: Job) -> bool:
     return app.get(job.id).state.final
 
 
+@any_store
 def test_a_lease_is_renewed_well_before_it_ends(app: Treadle) -> None:
     lease, seen = 3.0, []
     done = threading.Event()
@@ -77,6 +80,7 @@ def test_a_lease_is_renewed_well_before_it_ends(app: Treadle) -> None:
     assert max(gaps[1:]) < lease
 
 
+@any_store
 @pytest.mark.covers("002-Q12.a")
 def test_a_lease_is_renewed_before_half_of_it_has_passed(app: Treadle) -> None:
     lease, done = 4.5, threading.Event()
@@ -97,6 +101,7 @@ def test_a_lease_is_renewed_before_half_of_it_has_passed(app: Treadle) -> None:
 # --------------------------------------------------------------------------------------- fencing oneself
 
 
+@any_store
 def test_a_coroutine_whose_lease_cannot_be_renewed_is_cancelled_before_it_ends_and_writes_nothing(
     app: Treadle,
 ) -> None:
@@ -124,7 +129,6 @@ def test_a_coroutine_whose_lease_cannot_be_renewed_is_cancelled_before_it_ends_a
     assert (job.result, job.attempt, job.failures, job.crashes) == ("second", 2, 0, 1)
 
 
-@any_engine
 def test_a_thread_whose_lease_cannot_be_renewed_is_told_and_its_words_are_refused(app: Treadle) -> None:
     engine, refused, told_at = watched(app), [], []
 
@@ -152,7 +156,6 @@ def test_a_thread_whose_lease_cannot_be_renewed_is_told_and_its_words_are_refuse
     assert all(job.id in text and "lease was lost" in text for text in refused)
 
 
-@any_engine
 def test_the_end_of_a_lost_attempt_does_not_touch_the_next_one_in_the_same_worker(app: Treadle) -> None:
     """The worker loses a job, recovers it and runs it again while the old thread still runs: two attempts, one id."""
     engine, lease = watched(app), 2.0
@@ -195,6 +198,7 @@ def test_the_end_of_a_lost_attempt_does_not_touch_the_next_one_in_the_same_worke
     assert (job.result, job.attempt, job.crashes) == ("attempt 2", 2, 1)
 
 
+@any_store
 def test_two_attempts_at_one_job_that_end_together_in_one_worker_do_not_jam_it(app: Treadle) -> None:
     """A reaper elsewhere took the job, this worker claimed it again, and neither attempt knows of the other."""
     engine, release = watched(app), threading.Event()
@@ -221,7 +225,6 @@ def test_two_attempts_at_one_job_that_end_together_in_one_worker_do_not_jam_it(a
     assert after.result == "goes on"
 
 
-@any_engine
 def test_a_job_that_waited_too_long_behind_a_blocked_loop_is_not_started_with_a_spent_lease(app: Treadle) -> None:
     """A claimed job starts only with half its lease left; the loop is blocked while the store is silent."""
     engine, lease = watched(app), 3.0

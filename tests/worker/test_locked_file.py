@@ -15,12 +15,6 @@ from tests.support.workbench import Watched, ended, until, watched, working
 from treadle import Context, State, Treadle
 
 
-@pytest.fixture(params=["sqlite"])
-def engine_kind(request: pytest.FixtureRequest) -> str:
-    """Only this engine: a lock on the whole file is its own peculiarity."""
-    return request.param
-
-
 @pytest.fixture
 def locked(tmp_path: Path) -> Callable[[], object]:
     """`with locked():` somebody else holds the file's write lock, and writes nothing."""

@@ -17,12 +17,6 @@ AT_ONCE = Retry(max_attempts=2, base=0, cap=0, jitter=0)
 KINDS = ["plain", "async"]
 
 
-@pytest.fixture(params=["sqlite"])
-def engine_kind(request: pytest.FixtureRequest) -> str:
-    """Only this engine: what handlers say is the matter here; how it is stored, the conformance suite asks of each."""
-    return request.param
-
-
 def handler(kind: str, body: Callable[..., Any]) -> Callable[..., Any]:
     """The body as a plain or as an async handler with a Context."""
     if kind == "plain":

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.making import claim
-from tests.support.workbench import Crowd, any_engine, ended, in_state, until, watched, working
+from tests.support.marks import any_store
+from tests.support.workbench import Crowd, ended, in_state, until, watched, working
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle
 from treadle.engines.values import Lease, Renewal, RenewalResult
 from treadle.worker.maintenance import recovery
@@ -43,7 +44,6 @@ class Looks:
         return self.count
 
 
-@any_engine
 @pytest.mark.parametrize(
     ("settings", "noise", "period"),
     [
@@ -70,7 +70,6 @@ def test_leases_are_looked_for_once_a_sweep(
 # --------------------------------------------------------------------------------------------------- batch
 
 
-@any_engine
 @pytest.mark.parametrize(("batch", "largest"), [(2, 2), (None, 6), (100, 6)])
 def test_no_more_jobs_are_claimed_at_once_than_the_batch_allows(
     make_app: Callable[..., Treadle], batch: int | None, largest: int
@@ -103,6 +102,7 @@ def test_no_more_jobs_are_claimed_at_once_than_the_batch_allows(
 # --------------------------------------------------------------------------------------------------- start
 
 
+@any_store
 @pytest.mark.parametrize("colour", ["plain", "async"])
 def test_with_start_first_every_start_is_in_the_store_before_its_handler_begins(
     make_app: Callable[..., Treadle], colour: str
@@ -131,7 +131,6 @@ def test_with_start_first_every_start_is_in_the_store_before_its_handler_begins(
     assert crowd.most == 3  # side by side: only suspects run one at a time
 
 
-@any_engine
 def test_without_it_a_start_is_written_with_the_next_write(app: Treadle) -> None:
     seen: list[Job] = []
 
@@ -145,7 +144,6 @@ def test_without_it_a_start_is_written_with_the_next_write(app: Treadle) -> None
     assert job.started_at is not None
 
 
-@any_engine
 def test_starts_that_cannot_be_written_now_are_written_when_the_store_answers(make_app: Callable[..., Treadle]) -> None:
     app = make_app(start="first")
 
@@ -163,7 +161,6 @@ def test_starts_that_cannot_be_written_now_are_written_when_the_store_answers(ma
         assert sorted(job.result for job in ended(app, *jobs)) == [0, 1, 2]
 
 
-@any_engine
 def test_a_start_whose_row_is_locked_is_written_later_and_does_not_hold_up_the_others(
     make_app: Callable[..., Treadle],
 ) -> None:
@@ -188,6 +185,7 @@ def test_a_start_whose_row_is_locked_is_written_later_and_does_not_hold_up_the_o
     assert job.started_at is not None
 
 
+@any_store
 def test_with_start_first_a_worker_that_stops_gives_back_what_has_not_begun(make_app: Callable[..., Treadle]) -> None:
     app = make_app(start="first")
     work = app.register("work", lambda: "done")
@@ -218,6 +216,7 @@ def expired_and_lost(app: Treadle) -> tuple[Job, Job]:
     return late, lost
 
 
+@any_store
 @pytest.mark.covers("000-R05.c")
 @pytest.mark.parametrize("policy", ["cancel", "leave"])
 def test_the_sweep_ends_an_expired_job_or_leaves_it_pending_as_the_policy_says(
@@ -250,6 +249,7 @@ def failing(app: Treadle) -> Task:
     return app.register("work", work, retry=Retry(max_attempts=1))
 
 
+@any_store
 @pytest.mark.covers("002-Q1.a")
 def test_two_apps_in_one_process_share_neither_tasks_nor_connections_nor_logger(
     make_app: Callable[..., Treadle], caplog: pytest.LogCaptureFixture
@@ -269,6 +269,7 @@ def test_two_apps_in_one_process_share_neither_tasks_nor_connections_nor_logger(
     assert mail.get(mails.id).state is State.FAILED  # its connections are its own
 
 
+@any_store
 def test_recovery_and_lost_leases_are_told_to_the_apps_own_logger(
     make_app: Callable[..., Treadle], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -294,7 +295,6 @@ def test_recovery_and_lost_leases_are_told_to_the_apps_own_logger(
     assert {record.name for record in caplog.records if "leases not renewed" in record.getMessage()} == {"shop.jobs"}
 
 
-@any_engine
 def test_without_a_logger_of_its_own_an_app_speaks_as_treadle(app: Treadle, caplog: pytest.LogCaptureFixture) -> None:
     job = failing(app).enqueue()
     _, lost = expired_and_lost(app)

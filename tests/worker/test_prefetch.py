@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.marks import any_store
 from tests.support.workbench import all_in, until, working
 from treadle import State, Treadle
 
@@ -17,6 +18,7 @@ def held_by(app: Treadle) -> Counter[str | None]:
     return Counter(job.worker for job in all_in(app, State.RUNNING))
 
 
+@any_store
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.covers("004-T05.c")
 def test_a_worker_of_slow_jobs_holds_no_more_than_it_can_start(make_app: Callable[..., Treadle], kind: str) -> None:
@@ -48,6 +50,7 @@ def test_a_worker_of_slow_jobs_holds_no_more_than_it_can_start(make_app: Callabl
     assert {job.failures for job in all_in(apps[0], State.SUCCEEDED)} == {0}  # given back, perhaps, and then unspent
 
 
+@any_store
 def test_what_a_worker_took_too_much_of_after_a_fast_stretch_it_gives_back(make_app: Callable[..., Treadle]) -> None:
     release, slow_ones = threading.Event(), []
 

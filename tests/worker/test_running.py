@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import stores
-from tests.support.workbench import Crowd, all_in, any_engine, ended, until, watched, working
+from tests.support.marks import any_store, sql_stores
+from tests.support.workbench import Crowd, all_in, ended, until, watched, working
 from treadle import Context, EngineError, Reason, Retry, State, Treadle
 
 
+@any_store
 @pytest.mark.covers("000-R01.a", "000-R21.b", "000-R21.d", "001-R24.a", "003-S09.b", "003-S10.a", "000-AC-14.a")
 def test_plain_and_async_handlers_run_side_by_side(app: Treadle) -> None:
     @app.task
@@ -38,6 +39,7 @@ def test_plain_and_async_handlers_run_side_by_side(app: Treadle) -> None:
         assert job.created_at <= job.claimed_at <= job.started_at <= job.finished_at + timedelta(seconds=1)
 
 
+@any_store
 @pytest.mark.covers("002-D6.a", "002-D4.a", "000-AC-15.c")
 def test_attempts_last_error_and_last_start_are_read_from_the_job_itself(app: Treadle) -> None:
     @app.task(retry=Retry(3, 0, 0, 0))
@@ -58,7 +60,6 @@ def test_attempts_last_error_and_last_start_are_read_from_the_job_itself(app: Tr
 # ---------------------------------------------------------------------------------------------- concurrency
 
 
-@any_engine
 @pytest.mark.parametrize(("kind", "slots"), [("plain", 3), ("async", 4), ("mixed", 4)])
 def test_as_many_jobs_run_at_once_as_there_are_slots_and_no_more(
     make_app: Callable[..., Treadle], kind: str, slots: int
@@ -86,7 +87,6 @@ def test_as_many_jobs_run_at_once_as_there_are_slots_and_no_more(
     assert crowd.most == slots
 
 
-@any_engine
 @pytest.mark.covers("001-R28.a")
 def test_a_plain_handler_that_blocks_stops_neither_the_loop_nor_async_jobs(app: Treadle) -> None:
     blocked, release = threading.Event(), threading.Event()
@@ -116,6 +116,7 @@ def test_a_plain_handler_that_blocks_stops_neither_the_loop_nor_async_jobs(app: 
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
+@any_store
 @pytest.mark.covers("002-Q10.a")
 def test_hundreds_of_small_jobs_all_run_once(app: Treadle) -> None:
     counted: list[int] = []
@@ -136,6 +137,7 @@ def test_hundreds_of_small_jobs_all_run_once(app: Treadle) -> None:
 # ------------------------------------------------------------------------------------- what may be taken
 
 
+@any_store
 def test_only_the_queues_asked_for_are_served(app: Treadle) -> None:
     tick = app.register("tick", lambda: None)
     other = tick.using(queue="other", priority=9).enqueue()
@@ -146,6 +148,7 @@ def test_only_the_queues_asked_for_are_served(app: Treadle) -> None:
     assert (app.get(other.id).state, app.get(other.id).attempt) == (State.PENDING, 0)
 
 
+@any_store
 def test_only_the_lanes_asked_for_are_served(app: Treadle) -> None:
     tick = app.register("tick", lambda: None)
     other = tick.using(lane="b", priority=9).enqueue()
@@ -156,6 +159,7 @@ def test_only_the_lanes_asked_for_are_served(app: Treadle) -> None:
     assert (app.get(other.id).state, app.get(other.id).attempt) == (State.PENDING, 0)
 
 
+@any_store
 def test_lanes_take_turns_so_that_a_full_one_starves_no_other(app: Treadle) -> None:
     order: list[str] = []
 
@@ -170,6 +174,7 @@ def test_lanes_take_turns_so_that_a_full_one_starves_no_other(app: Treadle) -> N
     assert order.index("quiet") < 20
 
 
+@any_store
 @pytest.mark.covers("000-R07.a", "000-AC-15.e")
 def test_jobs_of_tasks_it_does_not_know_are_left_to_others(make_app: Callable[..., Treadle]) -> None:
     here, there = make_app(), make_app()
@@ -183,6 +188,7 @@ def test_jobs_of_tasks_it_does_not_know_are_left_to_others(make_app: Callable[..
     assert (job.result, job.worker) == ("there", "there")
 
 
+@any_store
 @pytest.mark.covers("000-R08.a", "000-AC-15.d", "000-AC-27.c")
 def test_an_unknown_task_fails_without_a_retry_where_that_is_the_policy(make_app: Callable[..., Treadle]) -> None:
     app = make_app(unknown_tasks="fail")
@@ -197,6 +203,7 @@ def test_an_unknown_task_fails_without_a_retry_where_that_is_the_policy(make_app
     assert after.state is State.SUCCEEDED
 
 
+@any_store
 @pytest.mark.covers("004-T03.a")
 def test_higher_priority_first_then_the_older(app: Treadle) -> None:
     order: list[str] = []
@@ -212,6 +219,7 @@ def test_higher_priority_first_then_the_older(app: Treadle) -> None:
     assert order == ["highest", "high", "first", "second", "low"]
 
 
+@any_store
 @pytest.mark.covers("004-T09.a")
 def test_a_delayed_job_runs_soon_after_its_time_and_never_before(app: Treadle) -> None:
     tick = app.register("tick", lambda: None)
@@ -224,6 +232,7 @@ def test_a_delayed_job_runs_soon_after_its_time_and_never_before(app: Treadle) -
     assert late.claimed_at >= late.due_at
 
 
+@any_store
 def test_a_job_past_its_expiry_ends_expired_and_never_runs(app: Treadle) -> None:
     ran: list[int] = []
     tick = app.register("tick", lambda: ran.append(1))
@@ -234,6 +243,7 @@ def test_a_job_past_its_expiry_ends_expired_and_never_runs(app: Treadle) -> None
     assert not ran
 
 
+@any_store
 @pytest.mark.covers("004-T13.c")
 def test_follow_ups_of_a_handler_run_at_once(app: Treadle) -> None:
     @app.task
@@ -250,6 +260,7 @@ def test_follow_ups_of_a_handler_run_at_once(app: Treadle) -> None:
     assert two.result == "done"
 
 
+@any_store
 @pytest.mark.covers("004-T13.c")
 def test_follow_ups_run_at_once_also_if_the_worker_was_not_waiting_for_a_hint_then(app: Treadle) -> None:
     engine, workers = watched(app), []
@@ -271,7 +282,7 @@ def test_follow_ups_run_at_once_also_if_the_worker_was_not_waiting_for_a_hint_th
     assert two.result == "done"
 
 
-@pytest.mark.parametrize("engine_kind", stores.SQL, indirect=True)
+@sql_stores
 def test_a_job_from_another_process_is_seen_long_before_the_poll(make_app: Callable[..., Treadle]) -> None:
     here, there = make_app(), make_app()
     here.register("tick", lambda: None)
@@ -293,6 +304,7 @@ def test_a_worker_may_stop_by_itself_when_nothing_is_due(app: Treadle) -> None:
     assert app.get(later.id).state is State.PENDING
 
 
+@any_store
 def test_a_worker_that_shall_end_does_not_wait_for_rights_that_it_lacks(app: Treadle) -> None:
     engine = watched(app)
     engine.turn = refused_turn
@@ -309,6 +321,7 @@ def refused_turn(*_: Any, **__: Any) -> Any:
 # ------------------------------------------------------------------------------------------- when idle
 
 
+@any_store
 @pytest.mark.covers("000-R07.b", "000-R17.b", "002-Q10.a")
 @pytest.mark.parametrize(("poll", "looks"), [(0.2, 6), (1.0, 3)])
 def test_an_idle_worker_asks_once_a_poll_and_not_in_a_tight_loop(
@@ -324,7 +337,6 @@ def test_an_idle_worker_asks_once_a_poll_and_not_in_a_tight_loop(
     assert len(engine.turns) < 2 * looks
 
 
-@any_engine
 def test_an_error_of_the_loop_itself_is_logged_with_its_traceback_and_the_loop_goes_on(
     app: Treadle, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -341,7 +353,6 @@ def test_an_error_of_the_loop_itself_is_logged_with_its_traceback_and_the_loop_g
     assert "in turn" in caplog.text
 
 
-@any_engine
 def test_an_outcome_is_not_lost_when_the_store_does_not_answer_for_a_while(app: Treadle) -> None:
     from treadle import EngineUnavailable
 
@@ -360,6 +371,7 @@ def test_an_outcome_is_not_lost_when_the_store_does_not_answer_for_a_while(app: 
     assert ran == [1]
 
 
+@any_store
 @pytest.mark.covers("000-R17.a", "002-Q11.b", "003-S09.a", "000-AC-29.a", "002-O2.b")
 def test_two_workers_share_the_jobs_without_an_error_and_run_none_twice(
     make_app: Callable[..., Treadle], caplog: pytest.LogCaptureFixture
@@ -388,7 +400,6 @@ def test_two_workers_share_the_jobs_without_an_error_and_run_none_twice(
     assert {(job.failures, job.crashes) for job in jobs} == {(0, 0)}  # one that was given back has a second attempt
 
 
-@any_engine
 def test_a_handler_that_cannot_be_called_stops_the_worker_before_its_first_job(app: Treadle) -> None:
     from treadle import ConfigError
 
@@ -397,6 +408,7 @@ def test_a_handler_that_cannot_be_called_stops_the_worker_before_its_first_job(a
         app.worker().run()
 
 
+@any_store
 def test_the_times_of_a_job_are_those_of_its_store(app: Treadle) -> None:
     before = datetime.now(UTC)
     with working(app):

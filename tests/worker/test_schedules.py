@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.workbench import any_engine, ended, until, working
+from tests.support.marks import any_store
+from tests.support.workbench import ended, until, working
 from treadle import Context, Job, State, Treadle
 from treadle.model.records import Misfire, Schedule
 from treadle.schedules.rules import next_tick
@@ -23,6 +24,7 @@ def lateness(app: Treadle, job: Job) -> float:
     return (job.claimed_at - job.tick).total_seconds()
 
 
+@any_store
 def test_a_schedule_fires_within_a_second_of_its_time_on_an_idle_worker(make_app: Callable[..., Treadle]) -> None:
     app = make_app()
 
@@ -39,7 +41,6 @@ def test_a_schedule_fires_within_a_second_of_its_time_on_an_idle_worker(make_app
     assert late[0] >= -0.001
 
 
-@any_engine
 def test_a_handler_knows_the_nominal_time_it_runs_for(make_app: Callable[..., Treadle]) -> None:
     app = make_app()
     seen: list[Any] = []
@@ -64,7 +65,6 @@ def test_a_handler_knows_the_nominal_time_it_runs_for(make_app: Callable[..., Tr
     assert round(after) >= 1
 
 
-@any_engine
 def test_a_worker_that_runs_until_idle_runs_what_is_due_by_a_schedule(make_app: Callable[..., Treadle]) -> None:
     app = make_app()
     ran: list[str] = []
@@ -77,7 +77,6 @@ def test_a_worker_that_runs_until_idle_runs_what_is_due_by_a_schedule(make_app: 
     assert ran == ["nightly"]
 
 
-@any_engine
 @pytest.mark.covers("002-Q13.a")
 def test_a_worker_that_stops_makes_no_more_jobs_of_schedules_while_it_drains(make_app: Callable[..., Treadle]) -> None:
     app = make_app()
@@ -103,7 +102,6 @@ def test_a_worker_that_stops_makes_no_more_jobs_of_schedules_while_it_drains(mak
     assert app.schedules.get("tick").last_at is None
 
 
-@any_engine
 def test_a_worker_without_schedules_makes_no_jobs_of_them(make_app: Callable[..., Treadle]) -> None:
     app = make_app(schedules=False)
 
@@ -119,6 +117,7 @@ def test_a_worker_without_schedules_makes_no_jobs_of_them(make_app: Callable[...
     assert list(app.schedules.list()) == []
 
 
+@any_store
 def test_workers_are_listed_while_they_live_and_gone_when_they_have_stopped(make_app: Callable[..., Treadle]) -> None:
     app = make_app(heartbeat=0.1)
 
@@ -135,7 +134,6 @@ def test_workers_are_listed_while_they_live_and_gone_when_they_have_stopped(make
     assert app.workers() == []
 
 
-@any_engine
 def test_a_job_is_failed_as_unknown_only_if_no_live_worker_knows_its_task(make_app: Callable[..., Treadle]) -> None:
     knowing, other = make_app(heartbeat=0.1), make_app(heartbeat=0.1, unknown_tasks="fail")
     ran = threading.Event()
@@ -150,7 +148,6 @@ def test_a_job_is_failed_as_unknown_only_if_no_live_worker_knows_its_task(make_a
             assert {job.state for job in ended(knowing, *jobs)} == {State.SUCCEEDED}
 
 
-@any_engine
 def test_a_spent_budget_pauses_its_tenant_until_the_day_is_over(make_app: Callable[..., Treadle]) -> None:
     app = make_app(budgets={"acme": 100}, keep_failed="2d")
 
@@ -171,6 +168,7 @@ def test_a_spent_budget_pauses_its_tenant_until_the_day_is_over(make_app: Callab
     assert [(spent.tenant, spent.micros) for spent in app.costs()] == [("acme", 120), ("other", 60)]
 
 
+@any_store
 def test_a_worker_takes_nothing_behind_a_pause_and_goes_on_when_it_is_lifted(make_app: Callable[..., Treadle]) -> None:
     app = make_app()
     app.register("greet", lambda: None)
@@ -184,7 +182,6 @@ def test_a_worker_takes_nothing_behind_a_pause_and_goes_on_when_it_is_lifted(mak
         assert ended(app, held)[0].state is State.SUCCEEDED
 
 
-@any_engine
 def test_a_schedule_that_cannot_be_read_harms_neither_its_neighbours_nor_the_worker(
     make_app: Callable[..., Treadle],
 ) -> None:

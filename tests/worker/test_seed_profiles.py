@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.making import claim
+from tests.support.marks import any_store
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER
 from tests.support.workbench import Crowd, ended, idle_waits, until, working
 from tests.worker.test_policies import Looks
@@ -16,6 +17,7 @@ from treadle.testing import FakeClock
 AS_SET = {"lease": None, "poll": None, "concurrency": None}  # by the profile, not by the workbench
 
 
+@any_store
 @pytest.mark.covers("000-AC-15.a")
 def test_a_runner_of_the_chat_server_with_nothing_to_do_waits_five_seconds(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch
@@ -27,6 +29,7 @@ def test_a_runner_of_the_chat_server_with_nothing_to_do_waits_five_seconds(
     assert len(engine.turns) <= 2  # it has looked once for its own jobs, and once for those that nobody knows
 
 
+@any_store
 @pytest.mark.covers("000-AC-15.b")
 def test_a_job_of_the_chat_server_is_running_with_its_start_when_its_handler_begins(
     make_app: Callable[..., Treadle],
@@ -44,6 +47,7 @@ def test_a_job_of_the_chat_server_is_running_with_its_start_when_its_handler_beg
     assert (seen[0]["status"], seen[0]["started_at"]) == ("running", job.started_at.isoformat())
 
 
+@any_store
 @pytest.mark.covers("000-AC-16.a")
 def test_a_runner_of_the_chat_server_sweeps_stale_jobs_every_five_minutes(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch
@@ -65,6 +69,7 @@ def test_a_runner_of_the_chat_server_sweeps_stale_jobs_every_five_minutes(
     assert (printed["status"], printed["error"]) == ("pending", "Job timed out (stale claim)")
 
 
+@any_store
 @pytest.mark.covers("002-Q11.a")
 @pytest.mark.parametrize(("settings", "at_once"), [({}, 4), ({"concurrency": 2}, 2)])
 def test_a_worker_of_the_backend_runs_four_jobs_at_once_or_as_many_as_it_is_told(

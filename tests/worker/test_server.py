@@ -26,10 +26,10 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def engine_kind() -> str:
+@pytest.fixture(params=["postgres"])
+def engine_kind(request: pytest.FixtureRequest) -> str:
     """Only this engine: a file is always there."""
-    return "postgres"
+    return request.param
 
 
 @pytest.fixture

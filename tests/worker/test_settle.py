@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.support import stores
+from tests.support.marks import sql_stores
 from tests.support.workbench import ended, until, watched, working
 from treadle import Context, InvalidJob, LeaseLost, Reason, Retry, State, Treadle
 from treadle.model import lifecycle
@@ -19,10 +19,7 @@ from treadle.model import lifecycle
 AT_ONCE = Retry(max_attempts=3, base=0, cap=0, jitter=0)
 
 
-@pytest.fixture(params=stores.SQL)
-def engine_kind(request: pytest.FixtureRequest) -> str:
-    """What a list of items does on DynamoDB is in tests/engines/dynamodb."""
-    return request.param
+pytestmark = sql_stores  # what a list of items does on DynamoDB is in tests/engines/dynamodb
 
 
 @pytest.fixture

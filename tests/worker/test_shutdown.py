@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.workbench import Process, any_engine, ended, in_state, until, working
+from tests.support.marks import any_store
+from tests.support.workbench import Process, ended, in_state, until, working
 from treadle import Context, Retry, State, Treadle
 
 
@@ -20,6 +21,7 @@ def release() -> Iterator[threading.Event]:
     event.set()
 
 
+@any_store
 @pytest.mark.covers("001-R29.b", "002-Q10.b")
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_running_job_is_waited_for_and_what_comes_later_is_left_alone(
@@ -54,6 +56,7 @@ def test_a_running_job_is_waited_for_and_what_comes_later_is_left_alone(
     assert {(app.get(each.id).state, app.get(each.id).failures) for each in later} == {(State.PENDING, 0)}
 
 
+@any_store
 @pytest.mark.covers("002-Q13.b")
 def test_the_store_is_open_to_jobs_that_finish_while_the_worker_stops(app: Treadle) -> None:
     started = threading.Event()
@@ -77,6 +80,7 @@ def test_the_store_is_open_to_jobs_that_finish_while_the_worker_stops(app: Tread
     assert app.get(job.result).state is State.PENDING  # stored, and left to the next worker
 
 
+@any_store
 @pytest.mark.covers("001-R29.b")
 def test_claimed_jobs_that_have_not_started_are_given_back_unspent(app: Treadle, release: threading.Event) -> None:
     started = threading.Event()
@@ -98,6 +102,7 @@ def test_claimed_jobs_that_have_not_started_are_given_back_unspent(app: Treadle,
     assert app.get(jobs[0].id).state is State.SUCCEEDED
 
 
+@any_store
 @pytest.mark.parametrize("kind", ["plain", "async", "swallowing"])
 def test_a_job_that_still_runs_after_the_grace_is_given_back_unspent_and_its_end_is_ignored(
     app: Treadle, release: threading.Event, kind: str
@@ -153,7 +158,6 @@ def test_a_job_that_still_runs_after_the_grace_is_given_back_unspent_and_its_end
     assert (app.get(job.id).state, app.get(job.id).result) == (State.PENDING, None)
 
 
-@any_engine
 def test_a_coroutine_may_clean_up_when_it_is_told_to_stop(app: Treadle) -> None:
     cleaned: list[bool] = []
     started = threading.Event()
@@ -173,7 +177,6 @@ def test_a_coroutine_may_clean_up_when_it_is_told_to_stop(app: Treadle) -> None:
     assert cleaned == [True]
 
 
-@any_engine
 def test_a_job_that_finishes_when_told_to_stop_is_succeeded(app: Treadle) -> None:
     started = threading.Event()
 
@@ -192,7 +195,6 @@ def test_a_job_that_finishes_when_told_to_stop_is_succeeded(app: Treadle) -> Non
 # ---------------------------------------------------------------------------------------------- the words
 
 
-@any_engine
 @pytest.mark.parametrize("times", [1, 3])
 def test_stopping_before_the_start_during_and_after_the_end_is_harmless(app: Treadle, times: int) -> None:
     early = app.worker(poll=0.05)
@@ -208,6 +210,7 @@ def test_stopping_before_the_start_during_and_after_the_end_is_harmless(app: Tre
             worker.stop()
 
 
+@any_store
 @pytest.mark.covers("000-R07.d")
 def test_cancelling_the_task_around_a_worker_stops_it_cleanly(app: Treadle, release: threading.Event) -> None:
     started = threading.Event()
@@ -240,7 +243,6 @@ def test_cancelling_the_task_around_a_worker_stops_it_cleanly(app: Treadle, rele
     assert not left & {"treadle-engine", "treadle-heartbeat"}
 
 
-@any_engine
 def test_an_error_inside_the_block_leaves_it_after_the_drain(app: Treadle) -> None:
     async def main() -> None:
         async with app.worker(poll=0.05):
@@ -256,6 +258,7 @@ def test_an_error_inside_the_block_leaves_it_after_the_drain(app: Treadle) -> No
 # --------------------------------------------------------------------------------------- signals, processes
 
 
+@any_store
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_drains_the_process_and_it_exits_with_0(
     app: Treadle, process: Callable[..., Process], number: int
@@ -273,7 +276,6 @@ def test_a_signal_drains_the_process_and_it_exits_with_0(
     assert app.get(later.id).failures == 0
 
 
-@any_engine
 @pytest.mark.parametrize("task", ["nap", "nap_on_the_loop"])
 def test_a_second_signal_releases_at_once_what_still_runs(
     app: Treadle, process: Callable[..., Process], task: str

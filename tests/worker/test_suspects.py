@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.making import claim
-from tests.support.workbench import Crowd, Process, any_engine, ended, until, working
+from tests.support.marks import any_store
+from tests.support.workbench import Crowd, Process, ended, until, working
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle
 from treadle.engines.values import Turn
 from treadle.model import Change, lifecycle
@@ -37,6 +38,7 @@ def crashed_before(app: Treadle, task: Task, count: int = 1) -> list[Job]:
     return jobs
 
 
+@any_store
 @pytest.mark.parametrize("kind", ["crashed before", "one attempt only"])
 @pytest.mark.parametrize("colour", ["plain", "async"])
 def test_the_start_of_a_suspect_is_written_before_its_handler_begins(app: Treadle, kind: str, colour: str) -> None:
@@ -57,6 +59,7 @@ def test_the_start_of_a_suspect_is_written_before_its_handler_begins(app: Treadl
     assert job.state is State.SUCCEEDED
 
 
+@any_store
 def test_suspects_run_one_at_a_time(app: Treadle) -> None:
     crowd = Crowd()
 
@@ -73,7 +76,6 @@ def test_suspects_run_one_at_a_time(app: Treadle) -> None:
     assert crowd.most == 1
 
 
-@any_engine
 def test_a_suspect_starts_when_the_end_of_the_one_before_is_written(
     app: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +109,6 @@ def test_a_suspect_starts_when_the_end_of_the_one_before_is_written(
     assert seen[1] == {State.SUCCEEDED}
 
 
-@any_engine
 @pytest.mark.parametrize("order", ["ordinary jobs first", "suspects first"])
 def test_ordinary_jobs_run_beside_a_suspect(app: Treadle, release: threading.Event, order: str) -> None:
     started = threading.Event()
@@ -132,7 +133,6 @@ def test_ordinary_jobs_run_beside_a_suspect(app: Treadle, release: threading.Eve
     assert {job.result for job in done} == {"ordinary"}
 
 
-@any_engine
 def test_waiting_suspects_are_given_to_a_worker_that_is_free(
     make_app: Callable[..., Treadle], release: threading.Event
 ) -> None:
@@ -155,6 +155,7 @@ def test_waiting_suspects_are_given_to_a_worker_that_is_free(
     assert {job.worker for job in done} == {"first", "second"}
 
 
+@any_store
 @pytest.mark.covers("000-R18.b")
 def test_poison_with_one_attempt_ends_with_the_process_it_took_along(
     app: Treadle, process: Callable[..., Process]
@@ -169,6 +170,7 @@ def test_poison_with_one_attempt_ends_with_the_process_it_took_along(
     assert "ran out" in job.error.message
 
 
+@any_store
 @pytest.mark.covers("002-D4.c")
 def test_poison_with_a_budget_ends_after_one_free_crash_and_its_neighbours_do_not_pay(
     app: Treadle, process: Callable[..., Process]

@@ -14,12 +14,6 @@ from treadle import Context, Job, LeaseLost, Reason, Retry, State, Treadle
 TWICE = Retry(max_attempts=2, base=0, cap=0, jitter=0)
 
 
-@pytest.fixture(params=["sqlite"])
-def engine_kind(request: pytest.FixtureRequest) -> str:
-    """Only this engine: timers, threads and slots are the matter here, not the store."""
-    return request.param
-
-
 @pytest.fixture
 def release() -> Iterator[threading.Event]:
     """Set when the test is over, so that no thread outlives it for long."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.making import unstored
-from tests.support.workbench import any_engine, ended, until, working
+from tests.support.workbench import ended, until, working
 from treadle import Cancelled, Context, Job, Reason, Retry, State, Treadle
 from treadle.model.lifecycle import Stopped
 from treadle.tasks.context import Context as HandlerContext
@@ -29,7 +29,6 @@ def release() -> Iterator[threading.Event]:
     event.set()
 
 
-@any_engine
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_handler_that_raises_cancelled_when_told_of_a_shutdown_is_released(app: Treadle, kind: str) -> None:
     job, started, told = obedient(app, kind)
@@ -40,7 +39,6 @@ def test_a_handler_that_raises_cancelled_when_told_of_a_shutdown_is_released(app
     assert (back.state, back.failures, back.crashes, back.error) == (State.PENDING, 0, 0, None)
 
 
-@any_engine
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_handler_that_raises_cancelled_when_told_of_its_timeout_is_timed_out(app: Treadle, kind: str) -> None:
     job, _, told = obedient(app, kind, timeout=0.2, retry=ONCE)
@@ -71,7 +69,6 @@ def obedient(app: Treadle, kind: str, **options: Any) -> tuple[Job, threading.Ev
     return app.register("work", plain if kind == "plain" else coroutine, **options).enqueue(), started, told
 
 
-@any_engine
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_cancelled_job_whose_handler_ignores_it_ends_after_timeout_and_grace_and_costs_a_slot(
     app: Treadle, release: threading.Event, kind: str
@@ -106,7 +103,6 @@ def test_a_cancelled_job_whose_handler_ignores_it_ends_after_timeout_and_grace_a
         until(lambda: worker._host.slots.lost == 0, "the slot's return")
 
 
-@any_engine
 def test_a_hung_job_of_one_attempt_does_not_keep_the_next_ones_from_running(
     app: Treadle, release: threading.Event
 ) -> None:
@@ -127,7 +123,6 @@ def test_a_hung_job_of_one_attempt_does_not_keep_the_next_ones_from_running(
     assert [(job.state, job.result) for job in done] == [(State.SUCCEEDED, n) for n in range(6)]
 
 
-@any_engine
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_cancelled_that_cannot_be_printed_ends_its_job(app: Treadle, kind: str) -> None:
     class Odd(Cancelled):
@@ -146,7 +141,6 @@ def test_a_cancelled_that_cannot_be_printed_ends_its_job(app: Treadle, kind: str
     assert (job.state, job.failures) == (State.CANCELLED, 0)
 
 
-@any_engine
 def test_a_coroutine_that_is_stopped_before_its_first_step_is_told_of_once(
     app: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from tests.support.marks import any_store
 from tests.support.workbench import all_in, ended, until, working
 from treadle import Job, Reason, Retry, State, Treadle
 
@@ -37,6 +38,7 @@ def worker_of(app: Treadle, name: str, *, version: int) -> Treadle:
 # ----------------------------------------------------------------------------------------------- tasks
 
 
+@any_store
 @pytest.mark.covers("000-R07.a")
 def test_each_job_is_run_by_a_worker_that_knows_it_and_none_is_burnt(make_app: Callable[..., Treadle]) -> None:
     asker, crews = make_app(), {"one": "ab", "two": "bc", "three": "ca"}
@@ -59,6 +61,7 @@ def test_each_job_is_run_by_a_worker_that_knows_it_and_none_is_burnt(make_app: C
     assert [asker.get(job.id) for job in strangers] == strangers  # nobody knows them, nobody touched them
 
 
+@any_store
 def test_jobs_that_wait_for_a_worker_that_knows_them_do_not_keep_others_from_theirs(
     make_app: Callable[..., Treadle],
 ) -> None:
@@ -75,6 +78,7 @@ def test_jobs_that_wait_for_a_worker_that_knows_them_do_not_keep_others_from_the
     assert {(job.result, job.worker, job.failures) for job in found} == {("there", "there", 0)}
 
 
+@any_store
 @pytest.mark.covers("000-R08.a", "000-AC-15.d", "000-R15.g", "002-Q14.a", "002-Q14.b")
 def test_where_unknown_tasks_fail_they_fail_at_once_and_the_worker_goes_on(make_app: Callable[..., Treadle]) -> None:
     app = worker_of(make_app(unknown_tasks="fail"), "new", version=2)
@@ -87,6 +91,7 @@ def test_where_unknown_tasks_fail_they_fail_at_once_and_the_worker_goes_on(make_
     assert after.result == "new code"
 
 
+@any_store
 def test_where_unknown_tasks_fail_a_newer_version_of_a_known_one_does_not(
     make_app: Callable[..., Treadle], new_code: Treadle
 ) -> None:
@@ -103,6 +108,7 @@ def test_where_unknown_tasks_fail_a_newer_version_of_a_known_one_does_not(
 # -------------------------------------------------------------------------------------------- versions
 
 
+@any_store
 def test_a_job_of_a_newer_version_is_left_alone_by_old_code_and_run_by_new(
     old_code: Treadle, new_code: Treadle
 ) -> None:
@@ -118,6 +124,7 @@ def test_a_job_of_a_newer_version_is_left_alone_by_old_code_and_run_by_new(
     assert (job.attempt, job.failures, job.crashes) == (1, 0, 0)
 
 
+@any_store
 def test_a_job_of_an_older_version_is_run_by_either(old_code: Treadle, new_code: Treadle) -> None:
     both = threading.Barrier(2)
     for app in (old_code, new_code):
@@ -128,6 +135,7 @@ def test_a_job_of_an_older_version_is_run_by_either(old_code: Treadle, new_code:
     assert {(job.worker, job.task_version, job.failures) for job in done} == {("old", 1, 0), ("new", 1, 0)}
 
 
+@any_store
 def test_old_and_new_code_share_a_queue_of_both_versions(old_code: Treadle, new_code: Treadle) -> None:
     asked = [app.enqueue("work") for _ in range(60) for app in (old_code, new_code)]
     with working(old_code, name="old"), working(new_code, name="new"):
@@ -137,6 +145,7 @@ def test_old_and_new_code_share_a_queue_of_both_versions(old_code: Treadle, new_
         assert (job.task_version, job.worker) != (2, "old")
 
 
+@any_store
 def test_a_retry_keeps_the_version_so_old_code_does_not_get_at_it_later(
     make_app: Callable[..., Treadle], old_code: Treadle
 ) -> None:
@@ -154,6 +163,7 @@ def test_a_retry_keeps_the_version_so_old_code_does_not_get_at_it_later(
     assert {event.actor for event in new.events(job.id)} == {"new"}
 
 
+@any_store
 def test_four_hundred_jobs_of_an_unknown_task_all_end_failed(make_app: Callable[..., Treadle]) -> None:
     app, other = make_app(unknown_tasks="fail"), make_app()
     app.register("known", lambda: None)

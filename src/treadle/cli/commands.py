@@ -218,8 +218,8 @@ def _complain(error: Exception, as_json: bool, debug: bool) -> int:
         code, message = 1, f"unexpected {kind}: {error}{hint}"
     message = " ".join(masked(message).split())
     if as_json:
-        said = json.dumps({"error": {"type": kind, "message": message}}).replace("\x7f", "\\u007f")
-        sys.stderr.write(said + "\n")
+        document_line = json.dumps({"error": {"type": kind, "message": message}}).replace("\x7f", "\\u007f")
+        sys.stderr.write(document_line + "\n")
     else:
         console(stderr=True).print(f"error: {safe(message)}", soft_wrap=True)
     return code

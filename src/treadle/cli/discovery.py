@@ -100,8 +100,8 @@ def _broken(module: str, error: BaseException) -> ConfigError:
     else:
         frames = [frame for frame in extract_tb(error.__traceback__) if not _machinery(frame.filename)]
         place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else module
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
-    what = f"{type(error).__name__}: {said}".rstrip(": ")
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    what = f"{type(error).__name__}: {message}".rstrip(": ")
     return ConfigError(f"app: importing {module} failed: {what} ({place}; --debug shows the traceback)")
 
 

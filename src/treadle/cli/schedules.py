@@ -119,15 +119,15 @@ def create(
         raise ConfigError("--task: which one? Give the name of a task, such as --task greet")
     if cron is None and every is None:
         raise ConfigError('when? Give --cron "30 2 * * MON-FRI" (with --tz Europe/Berlin), or --every 15m')
-    said = _said(
+    given = _read_options(
         cron=cron, tz=tz, every=every, payload=payload, enabled=enabled, queue=queue, lane=lane,
         priority=priority, max_attempts=max_attempts, timeout=timeout, misfire=misfire, misfire_limit=misfire_limit,
         misfire_age=misfire_age, overlap=overlap, jitter=jitter, for_each=for_each,
     )  # fmt: skip
     with closing(find_store(app, url) if unchecked else find_app(app, url)) as store:
         schedule = store.schedules.create(
-            name or name_option or "", task, said.pop("payload", None),
-            tenant=tenant, checked=not unchecked, actor=actor(), reason=reason, **said,
+            name or name_option or "", task, given.pop("payload", None),
+            tenant=tenant, checked=not unchecked, actor=actor(), reason=reason, **given,
         )  # fmt: skip
         _tell(store, schedule, f"created: {_plan(schedule)}", as_json)
 
@@ -163,17 +163,17 @@ def update(
     A new --cron, --tz, --every or --enabled true counts its next run from now. A schedule that your code declares
     keeps the change until the code says something new.
     """
-    said = _said(
+    given = _read_options(
         task=task, cron=cron, tz=tz, every=every, payload=payload, enabled=enabled, queue=queue, lane=lane,
         priority=priority, max_attempts=max_attempts, timeout=timeout, misfire=misfire, misfire_limit=misfire_limit,
         misfire_age=misfire_age, overlap=overlap, jitter=jitter, for_each=for_each,
     )  # fmt: skip
-    if not said:
+    if not given:
         raise ConfigError(f'nothing to change; say what, such as treadle schedules update {name} --cron "0 3 * * *"')
-    other_jobs = bool({"task", "payload", "for_each"} & said.keys())
+    other_jobs = bool({"task", "payload", "for_each"} & given.keys())
     find = find_app if other_jobs and not unchecked else find_ready_store
     with opened(find, app, url, name, tenant) as (store, which):
-        schedule = store.schedules.update(**which, checked=not unchecked, actor=actor(), reason=reason, **said)
+        schedule = store.schedules.update(**which, checked=not unchecked, actor=actor(), reason=reason, **given)
         _tell(store, schedule, f"changed: {_plan(schedule)}", as_json)
 
 
@@ -274,25 +274,25 @@ def _meant(store: Treadle, name: str, tenant: str | None) -> dict[str, Any]:
     return {"name": name, "tenant": tenant}
 
 
-def _said(**given: Any) -> dict[str, Any]:
+def _read_options(**given: Any) -> dict[str, Any]:
     """What was given, read; whatever can be refused without a store is refused here."""
-    said = {name: value for name, value in given.items() if value is not None}
-    if "payload" in said:
-        said["payload"] = payload_from(said["payload"], "--payload")
-    if "enabled" in said:
-        said["enabled"] = truth_from(said["enabled"], "--enabled")
+    given = {name: value for name, value in given.items() if value is not None}
+    if "payload" in given:
+        given["payload"] = payload_from(given["payload"], "--payload")
+    if "enabled" in given:
+        given["enabled"] = truth_from(given["enabled"], "--enabled")
     for name in SPANS:
-        if name in said:
-            said[name] = seconds(said[name], f"--{name.replace('_', '-')}")
-    if "cron" in said and "every" in said:
+        if name in given:
+            given[name] = seconds(given[name], f"--{name.replace('_', '-')}")
+    if "cron" in given and "every" in given:
         raise ConfigError("--cron and --every cannot be given together")
-    if "cron" in said:
-        Cron.parse(said["cron"])
-    if "every" in said:
-        Every.parse(said["every"])
-    if "tz" in said:
-        time_zone(said["tz"])
-    return said
+    if "cron" in given:
+        Cron.parse(given["cron"])
+    if "every" in given:
+        Every.parse(given["every"])
+    if "tz" in given:
+        time_zone(given["tz"])
+    return given
 
 
 def _tell(store: Treadle, schedule: Schedule, words: str, as_json: bool) -> None:

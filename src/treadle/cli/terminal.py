@@ -142,8 +142,8 @@ def table(
             line.truncate(max(room, ID_AND_MORE), overflow="ellipsis")
         out.print(Text.assemble(margin, line), soft_wrap=True)
         if note:
-            said = note if isinstance(note, Text) else Text(note, "red")
-            out.print(Text.assemble(margin, "  ", said), soft_wrap=True)
+            text = note if isinstance(note, Text) else Text(note, "red")
+            out.print(Text.assemble(margin, "  ", text), soft_wrap=True)
 
 
 def _squeeze(widths: list[int], fixed: Sequence[bool], room: int) -> None:

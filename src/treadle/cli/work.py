@@ -168,17 +168,19 @@ class JsonLines(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        said |= {name: str(value) for name in ("job_id", "task") if (value := getattr(record, name, None)) is not None}
-        said |= getattr(record, "facts", {})
+        fields |= {
+            name: str(value) for name in ("job_id", "task") if (value := getattr(record, name, None)) is not None
+        }
+        fields |= getattr(record, "facts", {})
         if traces := _traces(self, record):
-            said["traceback"] = "\n".join(traces)
-        return json.dumps(said, default=str).replace("\x7f", "\\u007f")
+            fields["traceback"] = "\n".join(traces)
+        return json.dumps(fields, default=str).replace("\x7f", "\\u007f")
 
 
 def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> Sequence[str]:

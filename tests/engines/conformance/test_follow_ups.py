@@ -7,7 +7,6 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from tests.support import stores
 from tests.support.making import (
     LEASE,
     OUTCOMES,
@@ -27,6 +26,7 @@ from tests.support.making import (
     taken_over,
     write,
 )
+from tests.support.marks import sql_stores
 from treadle.engines.scripts import drive
 from treadle.engines.values import Claim, JobFilter, Ruling
 from treadle.model import EventKind, FollowUp, OnEnd, Reason, Retry, Scope, State, lifecycle, new_id
@@ -345,7 +345,7 @@ def transaction(url):
         yield connection, execute
 
 
-@pytest.mark.parametrize("engine_kind", stores.SQL, indirect=True)
+@sql_stores
 def test_a_change_in_the_callers_transaction_stores_its_follow_up_with_the_commit(engine, store_url, clock):
     job = running(engine, on_end=ENDS)
     change = lifecycle.settle(job, Succeeded("1"), clock.now())
@@ -361,7 +361,7 @@ def test_a_change_in_the_callers_transaction_stores_its_follow_up_with_the_commi
     assert waiting(engine) == [change.follow]
 
 
-@pytest.mark.parametrize("engine_kind", stores.SQL, indirect=True)
+@sql_stores
 def test_a_change_whose_transaction_is_undone_leaves_no_follow_up(engine, store_url, clock):
     job = running(engine, on_end=ENDS)
     change = lifecycle.settle(job, Succeeded("1"), clock.now())
@@ -374,7 +374,7 @@ def test_a_change_whose_transaction_is_undone_leaves_no_follow_up(engine, store_
     assert (waiting(engine), engine.events(job.id)) == ([], [])
 
 
-@pytest.mark.parametrize("engine_kind", stores.SQL, indirect=True)
+@sql_stores
 def test_a_zombies_change_in_a_transaction_is_followed_by_nothing(engine, store_url, clock):
     first, second = taken_over(engine, clock, on_end=ENDS)
 

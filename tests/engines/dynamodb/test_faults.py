@@ -484,6 +484,7 @@ def test_no_read_may_be_stale(far, layer, clock):
 
 
 @pytest.mark.slow
+@pytest.mark.server
 @pytest.mark.parametrize("audit_all", [True, False], ids=["audited", "plain"])
 def test_many_operations_among_many_faults_break_no_promise(audit_all):
     outcome = faulty.run(200, seed=3 if audit_all else 4, audit_all=audit_all)

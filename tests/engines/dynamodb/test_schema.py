@@ -16,6 +16,8 @@ from treadle.engines.values import Ruling
 from treadle.model import State
 from treadle.model.lifecycle import Succeeded
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture
 def name():

@@ -13,11 +13,6 @@ from treadle.testing import run_until_idle
 
 
 @pytest.fixture
-def engine_kind():
-    return "dynamodb"
-
-
-@pytest.fixture
 def app(store_url):
     app = Treadle(store_url)
     yield app

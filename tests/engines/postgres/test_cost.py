@@ -24,7 +24,7 @@ from treadle.model.records import Seal
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 MILLION = """
 insert into @.jobs (task, priority, due_at, queue, tenant, parked, parked_by_tenant)

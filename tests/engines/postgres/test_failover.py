@@ -18,6 +18,8 @@ from tests.support.workbench import until, working
 from treadle import Context, EngineUnavailable, Job, State, Treadle
 from treadle.model import EventKind, new_id
 
+pytestmark = pytest.mark.server
+
 WORKERS = 2
 LEASE = 4.0
 SLOW = 0.7  # seconds: who runs such a job when the primary dies has an outcome for the new one, and no renewal before

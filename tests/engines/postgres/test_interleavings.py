@@ -29,6 +29,8 @@ from treadle.model import Job, Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Refused, Succeeded
 from treadle.model.retry import Retry
 
+pytestmark = pytest.mark.server
+
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 LEASE = 30.0
 TABLES = ("jobs", "finished", "keys", "events")
