@@ -130,7 +130,7 @@ def test_an_empty_queue_is_asked_again_after_a_second(
 @pytest.mark.covers("001-R29.a", "001-R16.a")
 def test_worker_and_scheduler_start_together_with_the_application(make_app: Callable[..., Treadle]) -> None:
     """Nobody enqueues here: what runs was made by the scheduler that came with the worker."""
-    app = make_app(clock=None, profile=MAIL_ASSISTANT, schedule_tick=0.1)
+    app = make_app(clock=None, profile=MAIL_ASSISTANT, schedule_interval=0.1)
     synced: list[tuple[int, str]] = []
 
     def active_users() -> list[dict[str, int]]:

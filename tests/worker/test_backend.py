@@ -24,7 +24,9 @@ def engine_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.covers("002-C1.b")
-@pytest.mark.parametrize(("settings", "tick"), [({}, 15), ({"schedule_tick": 4}, 4)], ids=["as it is", "configured"])
+@pytest.mark.parametrize(
+    ("settings", "tick"), [({}, 15), ({"schedule_interval": 4}, 4)], ids=["as it is", "configured"]
+)
 def test_the_scheduler_looks_for_due_schedules_once_a_tick(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], tick: int
 ) -> None:
@@ -39,7 +41,7 @@ def test_the_scheduler_looks_for_due_schedules_once_a_tick(
     def later(by: float) -> int:
         clock.advance(seconds=by)
         seconds[0] += by
-        scheduler.tick()
+        scheduler.run_due()
         return len(looks)
 
     assert later(0) == 1
@@ -62,7 +64,7 @@ socket.socket.connect = socket.socket.connect_ex = socket.socket.sendto = no_net
 from tests.support.seed_profiles import BACKEND
 from treadle import Treadle
 
-app = Treadle(sys.argv[1], profile=BACKEND, schedule_tick=0.1)
+app = Treadle(sys.argv[1], profile=BACKEND, schedule_interval=0.1)
 peers = set()
 
 def look():

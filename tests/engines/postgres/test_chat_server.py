@@ -173,7 +173,7 @@ def test_whatever_a_handler_raises_fails_its_job_with_that_text_and_the_runner_g
 def test_a_type_is_failed_as_unknown_only_if_no_live_runner_registers_it(
     server: Treadle, table: Connection, ada: str, store_url: str
 ) -> None:
-    here, other = (Treadle(store_url, profile=CHAT_SERVER, beat=0.1, poll=0.1) for _ in range(2))
+    here, other = (Treadle(store_url, profile=CHAT_SERVER, heartbeat=0.1, poll=0.1) for _ in range(2))
     here.register("greet", lambda: None)
     release = threading.Event()
 
