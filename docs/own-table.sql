@@ -272,7 +272,7 @@ begin
     ),
     followed as (
         insert into treadle.jobs (task, payload, tenant, queue, lane, priority, task_version, max_attempts, retry_base,
-            retry_cap, retry_jitter, timeout)
+            retry_cap, retry_jitter, timeout, schedule)
         select f.task,
             (select coalesce(json_object_agg(told.key, told.value), '{}') from json_each(json_build_object('job_id', g.id,
                 'task', g.task, 'state', 'failed', 'reason', 'crashed', 'error', message)) as told
@@ -282,7 +282,7 @@ begin
             case when f.retry is null then 5 else (f.retry ->> 1)::double precision end,
             case when f.retry is null then 300 else (f.retry ->> 2)::double precision end,
             case when f.retry is null then 1 else (f.retry ->> 3)::double precision end,
-            f.timeout
+            f.timeout, null
         from gone g cross join lateral json_to_record(
             case when json_typeof(g.on_end -> 'failed') = 'object' then g.on_end -> 'failed' else '{}' end
         ) as f(task text, queue text, lane text, priority int, version int, retry json, timeout double precision, wants text[])

@@ -100,7 +100,6 @@ def test_a_job_that_goes_stale_again_and_again_ends_failed_with_the_same_text(
     assert changed == 4  # four attempts: under this profile no crash is free
 
 
-@pytest.mark.covers("000-AC-07.a")
 def test_the_service_works_with_sql_on_pooled_connections_and_in_a_transaction_of_the_callers_own_pool(
     store_url: str,
 ) -> None:

@@ -38,7 +38,7 @@ MAIL_ASSISTANT = Profile(  # 001
 BACKEND = Profile(  # 002
     settings={
         "lease": "5m", "sweep": 15, "poll": 1, "concurrency": 4, "batch": 1, "unknown_tasks": "fail",
-        "cancel": "pending", "enqueue_allow": [], "schedule_interval": 15, **KEPT,
+        "cancel": "pending", "enqueue_allow": ["sql"], "schedule_interval": 15, **KEPT,
     },
     task={"retry": Retry(max_attempts=3, base=5, cap=300, jitter=1), "unique": Unique("ever", on_conflict="raise")},
     states={"pending": "queued", "succeeded": "completed", "cancelled": "canceled", "expired": "failed"},

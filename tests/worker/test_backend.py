@@ -24,7 +24,9 @@ def engine_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.covers("002-C1.b")
-@pytest.mark.parametrize(("settings", "tick"), [({}, 15), ({"schedule_interval": 4}, 4)], ids=["as it is", "configured"])
+@pytest.mark.parametrize(
+    ("settings", "tick"), [({}, 15), ({"schedule_interval": 4}, 4)], ids=["as it is", "configured"]
+)
 def test_the_scheduler_looks_for_due_schedules_once_a_tick(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], tick: int
 ) -> None:

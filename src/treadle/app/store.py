@@ -40,6 +40,7 @@ class Store:
             audit_all=settings.audit == "everything",
             auto_migrate=settings.auto_migrate,
             listen_url=settings.listen_url,
+            plain_sql="sql" in settings.enqueue_allow if "enqueue_allow" in settings.model_fields_set else None,
         )
         weakref.finalize(self, _close, engine, os.getpid())  # an app that nobody closed
         return engine

@@ -21,10 +21,12 @@ def connect(
     audit_all: bool = False,
     auto_migrate: bool = False,
     listen_url: str | None = None,
+    plain_sql: bool | None = None,
 ) -> Engine:
     """The engine behind a URL; nothing is opened until it is used. `audit_all` audits routine events too.
 
-    `clock` is for tests: without it the store's own clock counts (on SQLite, the machine's).
+    `plain_sql` is PostgreSQL's: whether its `migrate` lets jobs be enqueued with it; None: as it is. `clock` is for
+    tests: without it the store's own clock counts (on SQLite, the machine's).
     """
     try:
         scheme = urlsplit(url).scheme
@@ -34,7 +36,7 @@ def connect(
         case "sqlite":
             return _sqlite(url, clock, audit_all)
         case "postgresql" | "postgres":
-            return _postgres(url, clock, audit_all, auto_migrate, listen_url)
+            return _postgres(url, clock, audit_all, auto_migrate, listen_url, plain_sql)
         case "dynamodb":
             return _dynamodb(url, clock, audit_all, auto_migrate)
         case "":
@@ -45,7 +47,12 @@ def connect(
 
 
 def _postgres(
-    url: str, clock: Callable[[], datetime] | None, audit_all: bool, auto_migrate: bool, listen_url: str | None
+    url: str,
+    clock: Callable[[], datetime] | None,
+    audit_all: bool,
+    auto_migrate: bool,
+    listen_url: str | None,
+    plain_sql: bool | None,
 ) -> Engine:
     try:
         from treadle.engines.postgres.engine import PostgresEngine
@@ -65,6 +72,7 @@ def _postgres(
         prepare=prepare == "on",
         listen_url=direct,
         auto_migrate=auto_migrate,
+        plain_sql=plain_sql,
         clock=clock,
         audit_all=audit_all,
     )

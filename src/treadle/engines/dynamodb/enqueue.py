@@ -8,7 +8,7 @@ from treadle.engines.dynamodb.audit import event_parts
 from treadle.engines.dynamodb.caller_items import CallerItems, first_of
 from treadle.engines.dynamodb.client import MAX_ITEMS, MAX_TRIES, SHORT_RETRY, Client
 from treadle.engines.dynamodb.connection import ConditionFailed, Throttled
-from treadle.engines.dynamodb.items import Item, ItemKey, holder_of, id_key, pointer
+from treadle.engines.dynamodb.items import Item, ItemKey, id_key, pointer, target_of
 from treadle.engines.dynamodb.pieces import LARGE_FIELDS, job_pieces
 from treadle.engines.dynamodb.pools import Pools
 from treadle.engines.dynamodb.queries import Reader
@@ -104,11 +104,18 @@ class EnqueueWriter:
     def first(self, job: Job, which: Mapping[int, Item | None], begin: int = 0) -> tuple[Job | None, str | None]:
         """The job that has the id or the key of this one, whose parts, beginning at `begin`, were refused.
 
-        And the id of the job that holds the key: if that job is gone, its key is not trusted.
+        And where the key points: if the job there is gone, the key is not trusted. ValueError if a job of another task
+        has a key that does not name its task.
         """
-        holder = job.id if begin + ID_PART in which else holder_of(which.get(begin + KEY_PART))
-        [first] = self._reader.get([holder]) if holder else [None]
-        return first, holder
+        if begin + ID_PART in which:
+            return self._reader.get([job.id])[0], None
+        record = which.get(begin + KEY_PART)
+        if not record:
+            return None, None
+        first = self._reader.target(record)
+        if first is not None and (problem := not_ours(job, first)):
+            raise ValueError(problem)
+        return first, target_of(record)
 
     def parts(self, job: Job, now: datetime, dead: str | None = None) -> list[Part]:
         """What a new job writes, in a slot that everybody knows."""
@@ -125,7 +132,8 @@ class EnqueueWriter:
             new = stamped(job, now)
             first, dead = first_of(new, listed, self._reader, now)
             if first is not None:
-                receipts.append(Receipt(first, created=False))
+                problem = not_ours(new, first)
+                receipts.append(_refused(new, ValueError(problem)) if problem else Receipt(first, created=False))
                 continue
             try:
                 parts = self.parts(new, now, dead)
@@ -135,6 +143,16 @@ class EnqueueWriter:
             yield listed.adding(parts)
             receipts.append(Receipt(new, created=True))
         return receipts
+
+
+def not_ours(job: Job, first: Job) -> str:
+    """What is wrong if a job of another task has the key; "" if it is of the same task."""
+    if first.task == job.task or first.id == job.id:
+        return ""
+    return (
+        f"key: {job.key!r} is the record of a job of task {first.task!r}; "
+        "of keys that begin with scheduled-job# and end with a date each task needs its own"
+    )
 
 
 def _refused(job: Job, error: Exception) -> Receipt:

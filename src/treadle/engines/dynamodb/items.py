@@ -5,6 +5,7 @@ id. An *id item* beside it proves that the id is taken, says where the due item 
 once the job has ended. A *list entry* is an item without content: its key says all there is to say.
 """
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -144,13 +145,29 @@ def pointed_key(item: Mapping[str, Value]) -> ItemKey | None:
 
 
 def unique_key(tenant: str, task: str, key: str) -> ItemKey:
-    """The item that says which job holds a unique key."""
+    """The item that says which job holds a unique key.
+
+    A key such as scheduled-job#summary#ada#2026-01-31 is kept as other programs keep their records of such jobs, so
+    that theirs and ours are the same item. It does not name the task: `not_ours` tells two tasks apart.
+    """
+    if tenant == "default" and (record := _DATED_RECORD.fullmatch(key)):
+        return ItemKey(record[1], record[2])
     return ItemKey(f"key#{_short(f'{_quoted(tenant)}#{_quoted(task)}#{_quoted(key)}')}", "key")
 
 
+_DATED_RECORD = re.compile(r"(scheduled-job#.+)#(\d{4}-\d{2}-\d{2})")
+
+
 def holder_of(item: Mapping[str, Value] | None) -> str | None:
-    """The id of the job that holds a unique key, from the key's item."""
-    return item["job"]["S"] if item and "job" in item else None
+    """The id of the job that holds a unique key, from the key's item; in another program's, from where it points."""
+    if not item or "job" in item:
+        return item["job"]["S"] if item else None
+    return str(item["job_sk"]["S"]).rpartition("#")[2] if "job_sk" in item else None
+
+
+def target_of(item: Mapping[str, Value]) -> str:
+    """Where a unique key's item points, to be compared: if the job there is gone, the key is not trusted."""
+    return str(item["job_sk"]["S"]) if "job_sk" in item else ""
 
 
 # -------------------------------------------------------------------------------------- keys of lists

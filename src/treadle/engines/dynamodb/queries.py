@@ -16,18 +16,20 @@ from treadle.engines.dynamodb.items import (
     Item,
     ItemKey,
     day_of,
+    holder_of,
     id_key,
     id_of,
     key_of,
     list_partitions,
     plain,
     pointed_key,
+    target_of,
     text_of,
 )
 from treadle.engines.dynamodb.pieces import joined, large_names, piece_keys
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.ranges import Ranges
-from treadle.engines.dynamodb.rows import is_ours, job_from, tenant_range
+from treadle.engines.dynamodb.rows import foreign_job, is_ours, job_from, tenant_range
 from treadle.engines.values import LISTED, JobFilter, Page
 from treadle.errors import EngineError
 from treadle.model import UUID, Job, State
@@ -93,12 +95,21 @@ class Reader:
         return next(iter(self.jobs([item])), None) if item is not None and is_ours(item) else None
 
     def holder(self, unique: ItemKey, now: datetime) -> tuple[Job | None, str | None]:
-        """The job that holds this unique key; or, if that job is gone, its id."""
+        """The job that holds this unique key; or, if that job is gone, where the key pointed."""
         item = self._client.get([unique]).get(unique)
         if item is None or ("until" in item and item["until"]["S"] <= text_of(now)):
             return None, None
-        [job] = self.get([item["job"]["S"]])
-        return job, item["job"]["S"] if job is None else None
+        job = self.target(item)
+        return job, target_of(item) if job is None else None
+
+    def target(self, item: Item) -> Job | None:
+        """The job that a unique key's item points at; that of another program lies there in that program's words."""
+        holder, key = holder_of(item), pointed_key(item)
+        [job] = self.get([holder]) if holder else [None]
+        if job is not None or key is None or "job" in item:
+            return job
+        there = self._client.get([key]).get(key)
+        return None if there is None else foreign_job(there)
 
     def jobs(self, items: Sequence[Item]) -> list[Job]:
         """The jobs in these items, with the texts that lie in pieces; jobs that were pruned meanwhile are left out."""

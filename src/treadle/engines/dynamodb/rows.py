@@ -121,6 +121,19 @@ def is_ours(item: Mapping[str, Value]) -> bool:
         return False
 
 
+FOREIGN_WORDS = {"in_progress": "running", "completed": "succeeded", "failed": "pending", "dead_letter": "failed"}
+"""What another program may call the states of the jobs that it runs itself: failed will be retried, there."""
+
+
+def foreign_job(item: Item) -> Job | None:
+    """The job in an item that another program has written, and perhaps runs itself; None if nobody can read it."""
+    status = item.get("status", {}).get("S", "")
+    try:
+        return job_from({**item, "status": {"S": FOREIGN_WORDS.get(status, status)}})
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+
+
 def _error(text: str) -> JobError:
     try:
         return JobError(**json.loads(text))

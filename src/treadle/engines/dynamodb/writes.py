@@ -115,7 +115,7 @@ def unique_key_of(job: Job) -> ItemKey:
 
 
 def take_key(table: TableInfo, job: Job, now: datetime, dead: str | None = None) -> Part:
-    """The job gets its key: if it is free, if its window is over, or if the job that holds it (`dead`) is gone."""
+    """The job gets its key: if it is free, if its window is over, or if the job it points at (`dead`) is gone."""
     home = id_key(job.id, table.spread)
     item: Item = {"job": {"S": job.id}, "scope": {"S": job.key_scope or ""}, **pointer(home)}
     if job.key_until is not None:
@@ -123,7 +123,7 @@ def take_key(table: TableInfo, job: Job, now: datetime, dead: str | None = None)
         item["ttl"] = {"N": str(int(job.key_until.timestamp()) + 86_400)}
     tests: list[list[Test]] = [[ABSENT], [("until", "<=", value_of(now))], [("job", "=", {"S": job.id})]]
     if dead is not None:
-        tests.append([("job", "=", {"S": dead})])
+        tests.append([("job_sk", "=", {"S": dead})])
     return put(table, unique_key_of(job), item, *tests)
 
 

@@ -62,14 +62,18 @@ class PostgresEngine:
         prepare: bool = False,
         listen_url: str | None = None,
         auto_migrate: bool = False,
+        plain_sql: bool | None = None,
         clock: Callable[[], datetime] | None = None,
         audit_all: bool = False,
     ) -> "PostgresEngine":
-        """The engine at this URL; nothing is opened until it is used. LISTEN goes to `listen_url`, if there is one."""
+        """The engine at this URL; nothing is opened until it is used. LISTEN goes to `listen_url`, if there is one.
+
+        `plain_sql`: whether `migrate` lets jobs be enqueued with it, or not; None: as it is.
+        """
         server = listen = Connections(conninfo(url), prepare=prepare)
         if listen_url is not None:
             listen = Connections(conninfo(listen_url, "listen_url"), prepare=False)
-        schema = PostgresSchema(server, schema_name, auto_migrate=auto_migrate)
+        schema = PostgresSchema(server, schema_name, auto_migrate=auto_migrate, plain_sql=plain_sql)
         notifications = Notifications(listen.connect, f"treadle_{schema.name}")
         store = PostgresStore(Session(server, schema), ServerClock(server, clock), notifications, audit_all)
         return cls(server, schema, store)

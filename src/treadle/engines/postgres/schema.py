@@ -13,6 +13,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from treadle.engines.postgres.connection import Connection, Connections
+from treadle.engines.postgres.plain_sql import CLOSED, CLOSED_DEFAULT, is_allowed, switch_sql
 from treadle.engines.values import Half
 from treadle.errors import ConfigError, SchemaError
 
@@ -88,12 +89,14 @@ def schema_name(given: str) -> str:
 class PostgresSchema:
     """The schema of one store: opened once, migrated, compared."""
 
-    def __init__(self, server: Connections, name: str, *, auto_migrate: bool) -> None:
+    def __init__(self, server: Connections, name: str, *, auto_migrate: bool, plain_sql: bool | None = None) -> None:
+        """`plain_sql`: whether jobs can be enqueued with it; None: as it is."""
         self.name = schema_name(name)
         self.ready = False
         self.sets_isolation = False  # whether each claim must say that it is read committed
         self._server = server
         self._auto_migrate = auto_migrate
+        self._plain_sql = plain_sql
         self._opening = threading.Lock()
 
     def open(self) -> None:
@@ -110,24 +113,36 @@ class PostgresSchema:
             self.ready = True
 
     def migrate(self, half: Half | None = None) -> list[str]:
-        """Apply the missing steps, of one half or of both."""
-        return self._server.transaction(
-            lambda connection: migrate(connection, self.name, half), answer_timeout=MIGRATION_TIMEOUT
-        )
+        """Apply the missing steps, of one half or of both, and open or close plain SQL."""
+
+        def apply(connection: Connection) -> list[str]:
+            done = migrate(connection, self.name, half)
+            if self._plain_sql not in (None, is_allowed(connection, self.name)):
+                connection.execute(named(switch_sql(bool(self._plain_sql)), self.name))
+            return done
+
+        return self._server.transaction(apply, answer_timeout=MIGRATION_TIMEOUT)
 
     def check(self, *, quick: bool) -> list[str]:
         """Every difference to the expected schema; with `quick`, only what keeps this code from using it."""
         try:
             if quick:
                 return self._problems()
-            return self._server.transaction(lambda connection: differences(connection, self.name))
+            return self._server.transaction(lambda c: [*differences(c, self.name), *self._plain_sql_differs(c)])
         except SchemaError as error:
             return [str(error)]
 
     def script(self, half: Half | None = None) -> str:
         """The migrations as SQL, for another tool to run."""
         steps = [f"-- {step.name}, checksum {step.checksum}\n{step.sql}\n{step.record}\n" for step in _half(half)]
-        return named("\n".join([SCHEMA, LEDGER, "", *steps]), self.name)
+        closing = [switch_sql(allowed=False)] if self._plain_sql is False and half != "post" else []
+        return named("\n".join([SCHEMA, LEDGER, "", *steps, *closing]), self.name)
+
+    def _plain_sql_differs(self, connection: Connection) -> list[str]:
+        if self._plain_sql in (None, is_allowed(connection, self.name)):
+            return []
+        is_now, should = ("closed", "names") if self._plain_sql else ("open", "leaves out")
+        return [f"plain SQL is {is_now}, but the setting enqueue_allow {should} sql: `treadle migrate` changes that"]
 
     def _problems(self) -> list[str]:
         retry_for = self._server.retry_for
@@ -222,9 +237,11 @@ def describe(connection: Connection, schema: str, called: str | None = None) -> 
     rows = connection.execute(_DESCRIBE, {"schema": schema}).fetchall()
     name = called or schema
     return {
-        what: " ".join(text.replace(f"{schema}.", f"{name}.").replace(f"{name}.", "").split())
+        what: " ".join(text.replace(f"{schema}.", f"{name}.").replace(f"{name}.", "").split()).removesuffix(
+            CLOSED_DEFAULT
+        )
         for what, text in rows
-        if not any(guard in what for guard in RLS_GUARDS)
+        if not any(option in what for option in (*RLS_GUARDS, CLOSED))
     }
 
 
