@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import cycle
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -136,13 +137,15 @@ def test_a_claim_has_its_lock_before_it_looks(
 
 
 def test_a_pause_returns_when_the_claims_that_began_before_it_are_over(
-    engine: PostgresEngine, session: Session, aside: Aside
+    engine: PostgresEngine, session: Session, aside: Aside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enqueued(engine)
     early, later = session(), session()
     open_claim(engine, early)
+    looked = threading.Event()
+    monkeypatch.setattr(records, "_CLAIMS_POLL", SimpleNamespace(delay=lambda _: looked.set() or 0.005))
     pausing = aside(engine.save, Pause(), before=None)
-    until(lambda: engine.records(Pause), "the pause is committed")
+    assert looked.wait(30), "the pause is committed, and it has seen which claims are under way"
     open_claim(engine, later)  # sees it: nobody need wait for that one
 
     assert not pausing.done()
