@@ -44,7 +44,7 @@ TESTS_OF = {
     "tests/requirements.toml": ("tests/tools/test_requirements_registry.py",),
     "docs/": ("tests/docs",),
     "README.md": ("tests/docs",),
-    "examples/": ("tests/docs",),
+    "examples/": ("tests/examples", "tests/docs"),
     "benchmarks/": (),
     "CHANGELOG.md": (),
     "CONTRIBUTING.md": (),

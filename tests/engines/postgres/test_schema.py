@@ -222,6 +222,17 @@ def test_auto_migrate_makes_the_tables_on_first_use(open_engine: OpenEngine, bar
     assert engine.check() == []
 
 
+def test_auto_migrate_makes_the_tables_before_a_first_use_in_the_callers_transaction(bare_url: str) -> None:
+    with Treadle(bare_url, auto_migrate=True) as app, psycopg.connect(provision.shared_postgres()) as connection:
+
+        @app.task
+        def greet() -> None: ...
+
+        greet.using(tx=connection).enqueue()
+        connection.commit()
+        assert app.count()[State.PENDING] == 1
+
+
 def test_auto_migrate_is_a_setting_that_is_off_until_set(bare_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cautious = Treadle(bare_url)
     with pytest.raises(SchemaError):

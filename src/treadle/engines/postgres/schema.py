@@ -95,7 +95,7 @@ class PostgresSchema:
         self.ready = False
         self.sets_isolation = False  # whether each claim must say that it is read committed
         self._server = server
-        self._auto_migrate = auto_migrate
+        self.auto_migrate = auto_migrate
         self._plain_sql = plain_sql
         self._opening = threading.Lock()
 
@@ -104,7 +104,7 @@ class PostgresSchema:
         with self._opening:
             if self.ready:
                 return
-            if self._auto_migrate:
+            if self.auto_migrate:
                 self.migrate("pre")
             if problems := self._problems():
                 raise SchemaError(f"{self._server.where}: {problems[0]}: run `treadle migrate`, or set auto_migrate")

@@ -92,6 +92,8 @@ class Session:
 
     def for_caller(self, script: Script[T]) -> Script[T]:
         """The script for the caller's transaction, whose own tenant is set again at the end."""
+        if self._schema.auto_migrate:  # else nothing needs a connection of ours
+            self._open()
         if not self.isolated:
             return (yield from self._with_schema(script))
         # The setting is local to the caller's transaction; if that fails, it is undone with it.
