@@ -107,6 +107,7 @@ class FrozenTime:
         ({"state": State.CANCELLED, "reason": Reason.SUPERSEDED}, "cancelled"),
         ({"state": State.CANCELLED, "reason": Reason.EXPIRED}, "expired"),
         ({"state": State.FAILED, "reason": Reason.EXHAUSTED}, "dead"),
+        ({"state": State.FAILED, "reason": Reason.TIMEOUT}, "dead"),
         ({"state": State.FAILED, "reason": Reason.CRASHED}, "dead"),
         ({"state": State.FAILED, "reason": Reason.PERMANENT}, "failed"),
         ({"state": State.FAILED, "reason": Reason.UNKNOWN_TASK}, "failed"),

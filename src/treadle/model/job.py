@@ -142,7 +142,7 @@ class Job(NamedTuple):
             case State.CANCELLED:
                 return "expired" if self.reason is Reason.EXPIRED else "cancelled"
             case State.FAILED:
-                return "dead" if self.reason in (Reason.EXHAUSTED, Reason.CRASHED) else "failed"
+                return "dead" if self.reason is not None and self.reason.spent else "failed"
             case State.SUCCEEDED:
                 return "succeeded"
 
