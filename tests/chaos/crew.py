@@ -162,7 +162,7 @@ def make_app(url: str, note: Any) -> Treadle:
         return signature
 
     @app.task(retry=PATIENT)
-    async def long(ctx: Context, seconds: float) -> str:  # lives on heartbeats
+    async def long(ctx: Context, seconds: float) -> str:  # lives on renewals
         with traced(ctx) as signature:
             for step in range(1, STEPS + 1):
                 await asyncio.sleep(seconds)

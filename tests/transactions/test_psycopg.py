@@ -337,7 +337,7 @@ def _settled_while_locked(
 def test_a_settlement_waits_for_a_row_that_is_locked_just_now(
     shop: Shop, app: Treadle, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by the heartbeat of this very job."""
+    """As by the lease renewal of this very job."""
 
     def unlock(stranger: psycopg.Connection) -> None:
         monkeypatch.setattr(treadle.worker.settle, "lock_waits", lambda: _second_thoughts(stranger.commit))

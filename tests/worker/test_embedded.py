@@ -51,7 +51,7 @@ def test_nothing_of_a_worker_is_left_when_its_block_ends(app: Treadle) -> None:
 
     others = {thread.name for thread in threading.enumerate()}
     names = asyncio.run(asyncio.wait_for(main(), 60))
-    assert not (names - others) & {"treadle-engine", "treadle-heartbeat"}
+    assert not (names - others) & {"treadle-engine", "treadle-renewal"}
 
 
 def test_a_worker_runs_in_a_thread_of_a_synchronous_application(app: Treadle) -> None:
@@ -157,7 +157,7 @@ def test_the_loop_of_the_application_may_end_without_asking_the_worker(make_app:
             [job] = ended(careful, job)
         until(lambda: not worker._thread.is_alive(), "the end of its engine thread")
     finally:  # should it still hold on to the job, no other test shall suffer
-        worker._heartbeat.stop()
+        worker._renewal.stop()
         worker._host.stopping, worker._host.drained_at = True, 0.0
         worker._host.wake.set()
     assert (job.state, job.result, job.worker) == (State.SUCCEEDED, "careful", "careful")

@@ -310,7 +310,7 @@ def test_progress_and_cost_are_seen_while_the_job_runs_and_kept_when_it_has_ende
 
     job = app.register("work", plain if go is None else on_the_loop).enqueue()
     with working(app, lease=3):
-        seen = until(lambda: (now := app.get(job.id)).progress and now, "a heartbeat")
+        seen = until(lambda: (now := app.get(job.id)).progress and now, "a renewal")
         assert seen.progress == Progress(0.25, "a quarter\N{REPLACEMENT CHARACTER}")
         assert (seen.cost_micros, seen.state) == (1500, State.RUNNING)
         assert seen.started_at is not None

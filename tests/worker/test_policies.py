@@ -123,7 +123,7 @@ def test_with_start_first_every_start_is_in_the_store_before_its_handler_begins(
 
     task = app.register("work", plain if colour == "plain" else on_the_loop)
     jobs = [task.enqueue() for _ in range(6)]
-    with working(app, lease=60, concurrency=3):  # no heartbeat will do it, and they are no suspects
+    with working(app, lease=60, concurrency=3):  # no renewal will do it, and they are no suspects
         done = ended(app, *jobs)
     assert {job.state for job in done} == {State.SUCCEEDED}
     assert all(job.started_at is not None for job in seen)

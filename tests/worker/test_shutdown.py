@@ -240,7 +240,7 @@ def test_cancelling_the_task_around_a_worker_stops_it_cleanly(app: Treadle, rele
     before = set(threading.enumerate())
     asyncio.run(asyncio.wait_for(main(), 60))
     left = {thread.name for thread in set(threading.enumerate()) - before}
-    assert not left & {"treadle-engine", "treadle-heartbeat"}
+    assert not left & {"treadle-engine", "treadle-renewal"}
 
 
 def test_an_error_inside_the_block_leaves_it_after_the_drain(app: Treadle) -> None:

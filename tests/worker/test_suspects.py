@@ -52,7 +52,7 @@ def test_the_start_of_a_suspect_is_written_before_its_handler_begins(app: Treadl
 
     task = app.register("work", plain if colour == "plain" else on_the_loop)
     job = crashed_before(app, task)[0] if kind == "crashed before" else task.using(retry=ONCE).enqueue()
-    with working(app, lease=60):  # no heartbeat will do it
+    with working(app, lease=60):  # no renewal will do it
         [job] = ended(app, job)
     assert seen[0].state is State.RUNNING
     assert seen[0].started_at is not None

@@ -59,7 +59,7 @@ class StoreClock(Protocol):
 
 
 class LeaseStore(StoreClock, Protocol):
-    """What the heartbeat of a worker needs."""
+    """What the lease renewal of a worker needs."""
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         """Renew these leases for `lease` seconds and write what the attempts report; an answer each, in order."""

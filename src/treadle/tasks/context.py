@@ -78,7 +78,7 @@ class Context:
         return logging.LoggerAdapter(self._logger, extra)
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Tell how far the work is, from 0 to 1; written with the next heartbeat."""
+        """Tell how far the work is, from 0 to 1; written with the next lease renewal."""
         self._alive()
         if not isinstance(fraction, int | float) or not math.isfinite(fraction) or not 0 <= fraction <= 1:
             raise InvalidJob("progress", f"{fraction!r} must be from 0 to 1")

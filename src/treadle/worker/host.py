@@ -13,7 +13,7 @@ from treadle.worker.slots import Slots
 
 
 class Host:
-    """The event loop and its slots, as the engine thread and the heartbeat see them."""
+    """The event loop and its slots, as the engine thread and the lease renewal see them."""
 
     slots: Slots  # there once the worker has started
 

@@ -40,7 +40,7 @@ def _settling(engine: JobStore, attempt: Attempt, result: Any) -> Steps[None]:
                 return
             case Ruling.STALE:  # a cancel request came meanwhile: a success still stands
                 attempt.job = verdict.job or attempt.job
-            case Ruling.BUSY:  # most likely our own heartbeat
+            case Ruling.BUSY:  # most likely our own lease renewal
                 yield wait
             case Ruling.ALREADY:  # its commit was not heard of, and the handler tries again
                 raise LeaseLost(f"job {id_} was settled before, by this same attempt: roll your transaction back")

@@ -2,7 +2,7 @@
 
 Several threads share the work. The engine thread takes turns with the store (turns.py; loop.py decides). The thread of
 the event loop fills the slots and runs coroutines; plain functions run in a pool of threads (slots.py, executors/). The
-heartbeat renews leases, and its watch gives up in time what could not be renewed (heartbeat.py).
+renewal thread renews leases, and its watch gives up in time what could not be renewed (renewal.py).
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from treadle.model.records import Schedule
 from treadle.tasks.task import Task
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
-from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.holdings import Holdings
 from treadle.worker.host import Host
 from treadle.worker.maintenance import Maintenance
 from treadle.worker.maintenance.presence import Presence
 from treadle.worker.orphans import Orphans
+from treadle.worker.renewal import LeaseRenewal
 from treadle.worker.slots import Slots
 from treadle.worker.turns import Turns
 
@@ -71,7 +71,7 @@ class Worker:
             orphans=Orphans(engine, tasks),
             logger=logger,
         )
-        self._heartbeat = Heartbeat(
+        self._renewal = LeaseRenewal(
             engine,
             config.lease,
             held=self._renewable,
@@ -140,7 +140,7 @@ class Worker:
         )
         await asyncio.to_thread(self._open)
         self._thread = threading.Thread(target=self._serve, name="treadle-engine", daemon=True)
-        self._heartbeat.start()
+        self._renewal.start()
         self._thread.start()
         self._greet()
         return self
@@ -194,7 +194,7 @@ class Worker:
             self._maintenance.announce()
             self._turns.run()
         finally:
-            self._heartbeat.stop()
+            self._renewal.stop()
             with suppress(EngineError):
                 self._presence.leave()
 
@@ -202,5 +202,5 @@ class Worker:
         return {task.name: task.options.version for task in self._tasks.values()}
 
     def _renewable(self) -> list[Attempt]:
-        """What the heartbeat must renew: nothing, once the host has closed the loop that the handlers ran on."""
+        """The attempts whose leases are renewed: none once the host has closed the loop that the handlers ran on."""
         return [] if self._host.loop_closed() else self._holdings.attempts()

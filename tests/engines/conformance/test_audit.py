@@ -124,7 +124,7 @@ def test_a_job_claimed_in_a_crowd_has_a_line_of_its_own(make_engine, clock):
         assert story(engine, job) == [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.SUCCEEDED]
 
 
-def test_heartbeats_progress_and_cost_leave_no_line_even_on_request(make_engine, clock):
+def test_renewals_progress_and_cost_leave_no_line_even_on_request(make_engine, clock):
     engine = make_engine(audit_all=True)
     job = running(engine)
 

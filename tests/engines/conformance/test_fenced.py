@@ -99,7 +99,7 @@ def test_a_zombie_whose_key_has_passed_on_is_refused_too(engine, clock):
 
 
 @pytest.mark.covers("003-S22.b")
-def test_a_zombies_heartbeat_and_progress_are_refused(engine, clock):
+def test_a_zombies_renewal_and_progress_are_refused(engine, clock):
     first, second = taken_over(engine, clock)
     before = traces(engine)
     clock.advance(seconds=1)
@@ -112,7 +112,7 @@ def test_a_zombies_heartbeat_and_progress_are_refused(engine, clock):
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_a_heartbeat_after_the_own_settle_is_refused(engine, clock, name):
+def test_a_renewal_after_the_own_settle_is_refused(engine, clock, name):
     job = running(engine)
     settle(engine, job, every_outcome(clock.now())[name])
     before = traces(engine)
@@ -123,7 +123,7 @@ def test_a_heartbeat_after_the_own_settle_is_refused(engine, clock, name):
     assert traces(engine) == before
 
 
-def test_heartbeats_are_answered_in_order_and_one_that_is_lost_does_not_disturb_the_others(engine, clock):
+def test_renewals_are_answered_in_order_and_one_that_is_lost_does_not_disturb_the_others(engine, clock):
     first, _ = taken_over(engine, clock)
     other, another = running(engine), running(engine)
     clock.advance(seconds=10)
@@ -431,7 +431,7 @@ def test_a_success_after_a_cancel_request_stays_a_success(engine, clock):
     assert current(engine, job).state is State.SUCCEEDED
 
 
-def test_a_cancel_request_reaches_the_holder_with_its_next_heartbeat(engine, clock):
+def test_a_cancel_request_reaches_the_holder_with_its_next_renewal(engine, clock):
     job, other = running(engine), running(engine)
     write(engine, lifecycle.cancel(job, clock.now(), actor="ann"))
 

@@ -2,7 +2,7 @@
 
 python3 dev.py faults --operations 10000 --seed 1 --threads 6 --server dynoxide
 
-Each thread has an engine of its own behind the fault layer and is a producer, a worker, its heartbeat, a reaper and an
+Each thread has an engine of its own behind the fault layer and is a producer, a worker, its renewal, a reaper and an
 operator by turns; what it asked and what it was told goes into a book. All share one clock, which moves with every
 reading and runs far ahead of the machine's, so leases run out at any point of a call. Now and then the threads stand
 still and the table is looked at with nothing in between; at the end it is drained and compared with the book.
@@ -263,7 +263,7 @@ class Actor:
             self.enqueue: 25 if alive < POPULATION else 2,
             self.work: 40,
             self.keep: 10,
-            neighbour.keep: 4,  # a heartbeat is another thread of the same process
+            neighbour.keep: 4,  # lease renewal is another thread of the same process
             lambda: self.reap(neighbour): 10,
             self.operate: 12,
             self.replace: 6,
@@ -371,7 +371,7 @@ class Actor:
         return lifecycle.settle(job, outcome, now)
 
     def keep(self) -> None:
-        """The heartbeat."""
+        """Lease renewal."""
         jobs = list(self.held.values()) + (self._some(self.zombies, 2) if self._chance(0.2) else [])
         if not jobs:
             return

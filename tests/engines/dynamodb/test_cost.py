@@ -105,7 +105,7 @@ def taking(engine: Any, job: Any, now: Any) -> Any:
     return claimed(engine, job)
 
 
-def beating(engine: Any, job: Any, now: Any) -> Any:
+def renewing(engine: Any, job: Any, now: Any) -> Any:
     return engine.extend([Lease(job.id, job.lease_token)], lease=30.0)
 
 
@@ -226,8 +226,8 @@ COSTS = {
     "settle, failed and waiting for its retry": Cost(held(), settling(failed), 10, 0),
     "snooze": Cost(held(), settling(lambda now: Snoozed(60.0)), 6, 0),
     "release": Cost(held(), settling(lambda now: Released()), 1, 0),
-    "heartbeat": Cost(held(), beating, 1, 0),
-    "heartbeat with progress": Cost(
+    "renewal": Cost(held(), renewing, 1, 0),
+    "renewal with progress": Cost(
         held(),
         lambda engine, job, now: engine.extend(
             [Lease(job.id, job.lease_token, now, Progress(0.5, "half way"), 7)], lease=30.0
@@ -264,14 +264,14 @@ COSTS = {
     # larger ones
     "enqueue, 3 KB": Cost(nothing, storing(payload_json=payload_of(3_000)), 10, 0),
     "claim, 3 KB": Cost(waiting(payload_json=payload_of(3_000)), taking, 1, 3),
-    "heartbeat, 3 KB": Cost(
-        held(payload_json=payload_of(3_000)), beating, 1, 0,
+    "renewal, 3 KB": Cost(
+        held(payload_json=payload_of(3_000)), renewing, 1, 0,
     ),
     "settle, 3 KB": Cost(held(payload_json=payload_of(3_000)), settling(succeeded), 4, 0),
     "enqueue, 100 KB": Cost(nothing, storing(payload_json=payload_of(100_000)), 4 + 2 * 98, 0),
     "claim, 100 KB": Cost(waiting(payload_json=payload_of(100_000)), taking, 1, 2 + 25),
-    "heartbeat, 100 KB": Cost(
-        held(payload_json=payload_of(100_000)), beating, 1, 0,
+    "renewal, 100 KB": Cost(
+        held(payload_json=payload_of(100_000)), renewing, 1, 0,
     ),
     "settle, 100 KB": Cost(held(payload_json=payload_of(100_000)), settling(succeeded), 4, 0),
     # behind a gate

@@ -292,7 +292,7 @@ def test_a_throttled_partition_keeps_no_lease_of_another_from_being_renewed(far,
     assert [held.renewal for held in answers] == [Renewal.MISSED, Renewal.RENEWED]
 
 
-def test_heartbeats_do_not_wait_behind_settles_that_are_throttled(far, layer, clock):
+def test_renewals_do_not_wait_behind_settles_that_are_throttled(far, layer, clock):
     jobs = [running(far, queue="hot") for _ in range(40)]
     cool = [running(far, queue="cool") for _ in range(2)]
     layer.refuse("ThrottlingException", "TransactWriteItems")

@@ -1,4 +1,4 @@
-"""What is too large for an item lies beside it in pieces, and nobody can tell: not its reader, not its heartbeat."""
+"""What is too large for an item lies beside it in pieces, and nobody can tell: not its reader, not its renewal."""
 
 import json
 import threading
@@ -187,7 +187,7 @@ def test_errors_of_many_attempts_leave_the_pieces_of_the_last_one_only(engine, t
 # ------------------------------------------------------------------------------------------------ what it costs
 
 
-def test_a_heartbeat_does_not_pay_for_the_payload(meter, clock):
+def test_a_renewal_does_not_pay_for_the_payload(meter, clock):
     """It comes every ten seconds, for hours: were the payload in its item, each would cost 300 units."""
     job = running(meter.engine, payload_json=text(300_000))
     units = meter.of(lambda: meter.engine.extend([Lease(job.id, job.lease_token)], lease=30.0))

@@ -1,4 +1,4 @@
-"""The heartbeat of a worker: a thread that renews its leases, whatever the event loop is doing."""
+"""Lease renewal: a thread renews the leases of a worker, whatever the event loop is doing."""
 
 import logging
 import threading
@@ -11,12 +11,12 @@ from treadle.errors import EngineError
 from treadle.tasks.context import StopReason
 from treadle.worker.attempt import Attempt
 
-log = logging.getLogger("treadle.heartbeat")
+log = logging.getLogger("treadle.renewal")
 
 MARGIN = 0.2  # of a lease: an attempt is given up this long before somebody else may take its job
 
 
-class Heartbeat:
+class LeaseRenewal:
     """Renews every lease / 3; asks attempts to stop that are cancelled, or lost.
 
     `held` lists the attempts; `request_stop` reaches an attempt's handler; `note_latency` hears how long a call took.
@@ -40,8 +40,8 @@ class Heartbeat:
         self._log = logger or log
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._renew_always, name="treadle-heartbeat", daemon=True),
-            threading.Thread(target=self._watch, name="treadle-heartbeat-watch", daemon=True),
+            threading.Thread(target=self._renew_always, name="treadle-renewal", daemon=True),
+            threading.Thread(target=self._watch, name="treadle-renewal-watch", daemon=True),
         ]
 
     def start(self) -> None:
@@ -79,9 +79,9 @@ class Heartbeat:
         if not attempts:
             return True
         asked = time.monotonic()
-        holds = [Lease(a.job.id, a.job.lease_token or "", a.started_at, a.progress, a.cost_micros) for a in attempts]
+        leases = [Lease(a.job.id, a.job.lease_token or "", a.started_at, a.progress, a.cost_micros) for a in attempts]
         try:
-            answers = self._engine.extend(holds, lease=self._lease)
+            answers = self._engine.extend(leases, lease=self._lease)
         finally:
             self._note_latency(time.monotonic() - asked)
         busy = [answer.renewal in (Renewal.BUSY, Renewal.MISSED) for answer in answers]
