@@ -1,4 +1,7 @@
-"""Words and rules; pure: no I/O, no thread, no clock read. The nouns can be imported from here."""
+"""Words and rules: no I/O, no thread. The nouns can be imported from here.
+
+Rules are given the time and the noise. Only `new_id`, `SystemClock` and `Backoff.spread` read a clock or draw a number.
+"""
 
 from treadle.model.change import Change, Event, EventKind, Fence, Write
 from treadle.model.ids import UUID, new_id
