@@ -106,16 +106,19 @@ def settle(job: Job, outcome: Outcome, now: datetime, *, noise: float = 0.0) -> 
 
 
 def crash(job: Job, now: datetime, *, actor: str, message: str = "", count_claims: bool = False) -> Change:
-    """The lease ran out. The first crash is free; a started suspect pays, so poison ends and neighbours do not pay.
+    """The lease ran out. This costs an attempt only if the job had started and is a suspect.
 
+    So a job that kills its worker ends, and the jobs beside it pay nothing. After a cancel request it ends cancelled.
     With `count_claims` every claim is an attempt: whoever loses it has spent one.
     """
     spent = 1 if count_claims or (job.suspect and job.started_at is not None) else 0
     failures = job.failures + spent
     message = message or f"the lease of worker {job.worker} ran out on attempt {job.attempt}"
     error = JobError("Crashed", message, "", job.attempt, now.isoformat())
-    counted = {"crashes": job.crashes + 1, "failures": failures, "error": error, "lease_token": None}
-    if spent and failures >= job.max_attempts and not job.cancel_requested:
+    counted: dict[str, Any] = {"crashes": job.crashes + 1, "failures": failures, "error": error, "lease_token": None}
+    if job.cancel_requested:
+        change = _finish(job, State.CANCELLED, Reason.BY_REQUEST, EventKind.CANCELLED, now, actor, **counted)
+    elif spent and failures >= job.max_attempts:
         change = _finish(job, State.FAILED, Reason.CRASHED, EventKind.FAILED, now, actor, message, **counted)
     else:
         change = _requeue(job, EventKind.CRASHED, now, actor, message, **counted)
@@ -223,9 +226,6 @@ def _fail(
 
 def _requeue(job: Job, kind: EventKind, now: datetime, actor: str, note: str = "", **fields: Any) -> Change:
     """Back to pending; the holder's token stays, so that a repeated write is known as the same one."""
-    if job.cancel_requested:
-        fields.pop("due_at", None)
-        return _finish(job, State.CANCELLED, Reason.BY_REQUEST, EventKind.CANCELLED, now, actor, **fields)
     revision = job.revision + 1
     after = job.evolve(state=State.PENDING, worker=None, lease_until=None, revision=revision, **fields)
     return Change(job, after, kind, Fence.HOLDER, now, actor, note)
