@@ -14,7 +14,7 @@ from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
 from treadle.errors import TreadleError
 from treadle.model import Event, EventKind
-from treadle.model.lifecycle import Failed, Outcome, Refused, TimedOut
+from treadle.model.lifecycle import Failed, FailedForGood, Outcome, TimedOut
 from treadle.model.records import Seal
 from treadle.model.seals import AT_ONCE
 from treadle.testing import FakeClock, run_until_idle
@@ -147,7 +147,7 @@ def test_only_a_job_that_has_spent_its_retries_says_so_whatever_way_it_spent_the
     error = an_error(clock.now())
     assert [ended(how) for how in (Failed(error), TimedOut(error), None)] == ["JOB_EXHAUSTED_RETRIES"] * 3
     reasons = (Reason.PERMANENT, Reason.UNKNOWN_TASK, Reason.INVALID_PAYLOAD)
-    assert [ended(Refused(reason, error)) for reason in reasons] == ["JOB_REFUSED"] * 3
+    assert [ended(FailedForGood(reason, error)) for reason in reasons] == ["JOB_REFUSED"] * 3
     again = task.using(retry=Retry(max_attempts=2, base=0)).enqueue("nobody")
     [running] = claim(app.engine, 1)
     settle(app.engine, running, Failed(error))

@@ -15,7 +15,7 @@ from treadle import EngineError, Job, KeyTaken, Reason, Retry, State, Task, Trea
 from treadle.engines.contract import Engine
 from treadle.engines.values import Lease, Renewal, Ruling
 from treadle.model import JobError, lifecycle
-from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
+from treadle.model.lifecycle import Failed, FailedForGood, Released, Snoozed, Stopped, Succeeded
 from treadle.testing import FakeClock, run_until_idle
 
 HALF_AN_HOUR = 1800.0
@@ -58,7 +58,7 @@ class JobService:
 
     def fail(self, job: Job, error: str, should_retry: bool = True) -> None:
         told = JobError("RuntimeError", error, "", job.attempt, self.engine.now().isoformat())
-        settle(self.engine, job, Failed(told) if should_retry else Refused(Reason.PERMANENT, told))
+        settle(self.engine, job, Failed(told) if should_retry else FailedForGood(Reason.PERMANENT, told))
 
     def get(self, id: UUID) -> Job:
         return self.app.get(str(id))
@@ -213,7 +213,7 @@ def test_every_transition_of_the_life_cycle_is_written(engine: Engine, clock: Fa
     error = JobError("RuntimeError", "no", "", 1, clock.now().isoformat())
     ways = {
         Succeeded("1"): State.SUCCEEDED,
-        Refused(Reason.PERMANENT, error): State.FAILED,
+        FailedForGood(Reason.PERMANENT, error): State.FAILED,
         Failed(error): State.PENDING,
         Snoozed(60.0): State.PENDING,
         Released(): State.PENDING,

@@ -22,7 +22,7 @@ from treadle.model import (
     lifecycle,
     new_id,
 )
-from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
+from treadle.model.lifecycle import Failed, FailedForGood, Released, Snoozed, Stopped, Succeeded, TimedOut
 from treadle.testing import FakeClock
 
 NOW = FakeClock().now()
@@ -54,7 +54,7 @@ def held(**fields: object) -> Job:
         ("failure", State.PENDING, None, EventKind.RETRYING),
         ("failure with its own delay", State.PENDING, None, EventKind.RETRYING),
         ("timeout", State.PENDING, None, EventKind.RETRYING),
-        ("refusal", State.FAILED, Reason.PERMANENT, EventKind.FAILED),
+        ("failure for good", State.FAILED, Reason.PERMANENT, EventKind.FAILED),
         ("snooze", State.PENDING, None, EventKind.SNOOZED),
         ("release", State.PENDING, None, EventKind.RELEASED),
         ("stop", State.CANCELLED, Reason.BY_REQUEST, EventKind.CANCELLED),
@@ -73,7 +73,7 @@ def test_an_attempt_ends_where_its_outcome_leads(name, state, reason, what):
         ("failure", Reason.EXHAUSTED),
         ("failure with its own delay", Reason.EXHAUSTED),
         ("timeout", Reason.TIMEOUT),
-        ("refusal", Reason.PERMANENT),
+        ("failure for good", Reason.PERMANENT),
     ],
 )
 def test_a_failure_that_spends_the_last_attempt_ends_the_job_and_says_why(name, reason):
@@ -297,7 +297,7 @@ def test_only_a_failed_or_cancelled_job_is_retried(state):
 
 
 def test_a_retry_that_keeps_the_attempts_gives_one_more_run_however_the_job_failed():
-    failed = lifecycle.settle(held(), Refused(Reason.PERMANENT, an_error(NOW)), NOW).after
+    failed = lifecycle.settle(held(), FailedForGood(Reason.PERMANENT, an_error(NOW)), NOW).after
 
     again = lifecycle.retry(failed, NOW, actor="ann", keep_attempts=True).after
     claimed = again.evolve(state=State.RUNNING, attempt=2, revision=again.revision + 1, worker="w1", lease_token="t2")
@@ -376,7 +376,7 @@ outcomes = st.one_of(
     st.builds(Succeeded, st.none() | st.just("1")),
     st.builds(Failed, st.just(an_error(NOW)), st.none() | st.floats(0, 1e6)),
     st.just(TimedOut(an_error(NOW))),
-    st.builds(Refused, st.sampled_from(Reason), st.just(an_error(NOW))),
+    st.builds(FailedForGood, st.sampled_from(Reason), st.just(an_error(NOW))),
     st.builds(Snoozed, st.floats(0, 1e6)),
     st.just(Released()),
     st.just(Stopped("enough")),

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from treadle.engines.contract import Engine
 from treadle.engines.values import Claim, JobFilter, Lease, Ruling, Turn, Verdict
 from treadle.model import Change, Event, Job, JobError, Reason, State, lifecycle, new_id
-from treadle.model.lifecycle import Failed, Outcome, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
+from treadle.model.lifecycle import Failed, FailedForGood, Outcome, Released, Snoozed, Stopped, Succeeded, TimedOut
 from treadle.tasks.task import Task
 from treadle.testing import FakeClock
 
@@ -40,7 +40,7 @@ def every_outcome(now: datetime) -> dict[str, Outcome]:
         "failure": Failed(an_error(now)),
         "failure with its own delay": Failed(an_error(now), 7.0),
         "timeout": TimedOut(an_error(now)),
-        "refusal": Refused(Reason.PERMANENT, an_error(now)),
+        "failure for good": FailedForGood(Reason.PERMANENT, an_error(now)),
         "snooze": Snoozed(600.0),
         "release": Released(),
         "stop": Stopped("no longer wanted"),
@@ -80,7 +80,7 @@ def ended(engine: Engine, state: State, **fields: object) -> Job:
     """A new job brought to a final state: run to success, given up on, or cancelled while it ran."""
     outcome = {
         State.SUCCEEDED: Succeeded("1"),
-        State.FAILED: Refused(Reason.PERMANENT, an_error(engine.now())),
+        State.FAILED: FailedForGood(Reason.PERMANENT, an_error(engine.now())),
         State.CANCELLED: Stopped("not wanted"),
     }[state]
     job = running(engine, **fields)

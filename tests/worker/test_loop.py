@@ -11,7 +11,7 @@ from tests.support.making import a_job, an_error
 from treadle.engines.values import Claim, Renewal, RenewalResult, Ruling, Turn, Verdict
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Job, Reason, Retry, Scope, lifecycle
-from treadle.model.lifecycle import Failed, Refused, Succeeded
+from treadle.model.lifecycle import Failed, FailedForGood, Succeeded
 from treadle.tasks.context import StopReason
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
@@ -377,7 +377,7 @@ def test_a_locked_row_is_tried_less_and_less_often_up_to_a_second() -> None:
 
 
 def test_a_refusal_that_is_refused_is_left_to_its_lease() -> None:
-    one = settling(Refused(Reason.INVALID_RESULT, an_error(NOW)))
+    one = settling(FailedForGood(Reason.INVALID_RESULT, an_error(NOW)))
     assert after_verdicts([one], [Verdict(Ruling.REFUSED, why="no")], NOW, 100.0) == [LeaveToLease(one, "no")]
 
 

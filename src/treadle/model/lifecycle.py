@@ -38,7 +38,7 @@ class TimedOut(NamedTuple):
     error: JobError
 
 
-class Refused(NamedTuple):
+class FailedForGood(NamedTuple):
     """No further attempt can help: GiveUp, an unknown task, a payload or result that does not fit."""
 
     reason: Reason
@@ -61,7 +61,7 @@ class Stopped(NamedTuple):
     why: str
 
 
-Outcome = Succeeded | Failed | TimedOut | Refused | Snoozed | Released | Stopped
+Outcome = Succeeded | Failed | TimedOut | FailedForGood | Snoozed | Released | Stopped
 
 
 def claim(job: Job, now: datetime, *, worker: str, token: str, lease: float) -> Change:
@@ -93,7 +93,7 @@ def settle(job: Job, outcome: Outcome, now: datetime, *, noise: float = 0.0) -> 
         case _ if job.cancel_requested:
             error = getattr(outcome, "error", job.error)
             return _finish(job, State.CANCELLED, Reason.BY_REQUEST, EventKind.CANCELLED, now, actor, error=error)
-        case Refused(reason, error):
+        case FailedForGood(reason, error):
             return _finish(job, State.FAILED, reason, EventKind.FAILED, now, actor, error.message, error=error)
         case Failed(error, delay):
             return _fail(job, Reason.EXHAUSTED, error, delay, now, actor, noise)

@@ -22,7 +22,7 @@ from treadle.engines.values import Claim, Renewal, Ruling, Verdict
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Reason, lifecycle
 from treadle.model.backoff import Backoff
-from treadle.model.lifecycle import Refused
+from treadle.model.lifecycle import FailedForGood
 from treadle.model.records import missed_after
 from treadle.tasks.context import StopReason
 from treadle.worker.attempt import Attempt
@@ -65,7 +65,7 @@ RATE_MEMORY = 0.5  # seconds over which the rate of jobs is remembered
 HELD_REST = 0.25  # seconds between two looks at jobs that wait for a slot
 ORPHAN_INTERVAL = 2.0  # seconds between two looks for jobs that no live worker knows, if those are to fail
 EXIT_TIMEOUT = 10.0  # seconds to settle what is left at the end, if the store does not answer
-UNAVAILABLE, REFUSED = Backoff(0.05, 5.0), Backoff(0.5, 5.0)
+UNAVAILABLE_BACKOFF, REFUSED_BACKOFF = Backoff(0.05, 5.0), Backoff(0.5, 5.0)
 LOCKED_ROW = Backoff(0.02, 1.0)
 
 
@@ -190,7 +190,7 @@ def _after_failure(
 ) -> tuple[Loop, list[Effect]]:
     """Wait a little longer each time, and take the same step again."""
     failures = loop.failures + 1
-    backoff = UNAVAILABLE if isinstance(failed.error, EngineUnavailable) else REFUSED
+    backoff = UNAVAILABLE_BACKOFF if isinstance(failed.error, EngineUnavailable) else REFUSED_BACKOFF
     wait = backoff.delay(failures) * (0.5 + failed.noise / 2)
     effects: list[Effect] = [ReportFailure(failed.error, wait)]
     refused = isinstance(failed.error, EngineError) and not isinstance(failed.error, EngineUnavailable)
@@ -269,7 +269,7 @@ def _after_refusal(settling: Settling, verdict: Verdict, store_now: datetime) ->
     other = lifecycle.fallback(change, verdict.holder, verdict.why, store_now)
     if other is not None:
         return SettleInstead(Settling(attempt, outcome, other))
-    if isinstance(outcome, Refused) and outcome.reason is Reason.INVALID_RESULT:
+    if isinstance(outcome, FailedForGood) and outcome.reason is Reason.INVALID_RESULT:
         return LeaveToLease(settling, verdict.why)
     return RefuseResult(settling, verdict.why, store_now)
 

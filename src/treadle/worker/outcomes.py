@@ -9,7 +9,7 @@ from typing import Any
 from treadle.errors import Cancelled, GiveUp, RetryLater, Snooze
 from treadle.model import MESSAGE_CAP, TRACEBACK_CAP, JobError, Reason, clean, json_text
 from treadle.model.clock import seconds
-from treadle.model.lifecycle import Failed, Outcome, Refused, Released, Snoozed, Stopped, Succeeded, TimedOut
+from treadle.model.lifecycle import Failed, FailedForGood, Outcome, Released, Snoozed, Stopped, Succeeded, TimedOut
 from treadle.tasks.context import StopReason
 from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call
@@ -20,7 +20,7 @@ def arguments_of(call: Call, now: datetime) -> dict[str, Any] | Outcome:
     try:
         return call.task.payload.decode(call.attempt.job)
     except Exception as error:  # InvalidPayload, or whatever a user's own validator raises
-        return Refused(Reason.INVALID_PAYLOAD, error_from(error, call.attempt, now))
+        return FailedForGood(Reason.INVALID_PAYLOAD, error_from(error, call.attempt, now))
 
 
 def succeeded(value: Any, attempt: Attempt, now: datetime) -> Outcome:
@@ -30,7 +30,7 @@ def succeeded(value: Any, attempt: Attempt, now: datetime) -> Outcome:
     try:
         return Succeeded(json_text(value, "result"))
     except Exception as error:  # InvalidJob, or whatever the value does when it is looked at
-        return Refused(Reason.INVALID_RESULT, error_from(error, attempt, now))
+        return FailedForGood(Reason.INVALID_RESULT, error_from(error, attempt, now))
 
 
 def ended_by(error: BaseException, attempt: Attempt, now: datetime) -> Outcome | None:
@@ -42,7 +42,7 @@ def ended_by(error: BaseException, attempt: Attempt, now: datetime) -> Outcome |
             what = error_from(error, attempt, now)
             return _delayed(lambda: Failed(what, seconds(error.after, "RetryLater after")), attempt, now)
         case GiveUp():
-            return Refused(Reason.PERMANENT, error_from(error, attempt, now))
+            return FailedForGood(Reason.PERMANENT, error_from(error, attempt, now))
         case Cancelled() if attempt.stop_reason in (None, StopReason.CANCEL):
             return Stopped(clean(_words(error), MESSAGE_CAP))
         case _:

@@ -15,7 +15,7 @@ from typing import Any
 from treadle.engines.contract import Engine
 from treadle.errors import UnknownTask
 from treadle.model import Reason
-from treadle.model.lifecycle import Outcome, Refused, Released, Snoozed
+from treadle.model.lifecycle import FailedForGood, Outcome, Released, Snoozed
 from treadle.tasks.context import Context, StopReason
 from treadle.tasks.task import Task
 from treadle.worker.attempt import Attempt
@@ -86,7 +86,7 @@ class Slots:
             why = UnknownTask(job.task, self._tasks)
             error = error_from(why, attempt, self._engine.now())
             message = f"No handler registered for job_type: {job.task} ({why.hint})"  # in the words of requirement 000
-            self._end(attempt, Refused(Reason.UNKNOWN_TASK, error._replace(message=message)))
+            self._end(attempt, FailedForGood(Reason.UNKNOWN_TASK, error._replace(message=message)))
             return
         if job.timeout is not None:
             attempt.alarm = self._loop.call_later(job.timeout, self._time_out, attempt)

@@ -15,7 +15,7 @@ from treadle.engines.contract import JobStore
 from treadle.engines.values import Claim, Lease
 from treadle.errors import EngineError
 from treadle.model import Change, Job, Reason, State, lifecycle, new_id
-from treadle.model.lifecycle import Outcome, Refused, Released
+from treadle.model.lifecycle import FailedForGood, Outcome, Released
 from treadle.tasks.context import StopReason
 from treadle.tasks.task import Task
 from treadle.worker.attempt import Attempt
@@ -301,7 +301,7 @@ class Turns:
                 self._settling.append(settling)
             case RefuseResult(settling, why, at):
                 error = error_from(ValueError(f"the store refused the outcome: {why}"), settling.attempt, at)
-                self._outcomes.append((settling.attempt, Refused(Reason.INVALID_RESULT, error)))
+                self._outcomes.append((settling.attempt, FailedForGood(Reason.INVALID_RESULT, error)))
             case LeaveToLease(settling, why):
                 self._log.error(
                     "job %s: even its refusal is refused (%s): left to its lease", settling.attempt.job.id, why

@@ -19,7 +19,7 @@ from tests.support.making import (
 )
 from treadle.engines.values import Claim, Lease, Ruling
 from treadle.model import Event, EventKind, Progress, Reason, Retry, Scope, State, lifecycle, new_id
-from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
+from treadle.model.lifecycle import Failed, FailedForGood, Released, Snoozed, Stopped, Succeeded
 
 
 def story(engine, job):
@@ -92,7 +92,7 @@ def test_on_request_every_transition_leaves_a_line_and_the_chain_has_no_gap(make
     settle(engine, claimed(engine, job), Released())
     settle(engine, claimed(engine, job), Failed(an_error(clock.now())))
     crashed(engine, clock, start(engine, claimed(engine, job)))
-    settle(engine, claimed(engine, job), Refused(Reason.PERMANENT, an_error(clock.now())))
+    settle(engine, claimed(engine, job), FailedForGood(Reason.PERMANENT, an_error(clock.now())))
     write(engine, lifecycle.retry(current(engine, job), clock.now(), actor="ann"))
     held = claimed(engine, job, worker="w9")
     write(engine, lifecycle.cancel(held, clock.now(), actor="bob"))
@@ -142,11 +142,11 @@ def test_a_refused_change_leaves_no_line(make_engine, clock, audit_all):
     now = clock.now()
 
     refused = {
-        "a zombie": lifecycle.settle(first, Refused(Reason.PERMANENT, an_error(now)), now),
+        "a zombie": lifecycle.settle(first, FailedForGood(Reason.PERMANENT, an_error(now)), now),
         "an early reaper": lifecycle.crash(second.evolve(started_at=now, crashes=9, failures=9), now, actor="reaper"),
         "a late operator": lifecycle.cancel(first.evolve(state=State.PENDING), now, actor="ann"),
         "a taken key": lifecycle.settle(second, Failed(an_error(now)), now),
-        "a bad value": lifecycle.settle(second, Refused(Reason.PERMANENT, an_error(now, "half: \ud800")), now),
+        "a bad value": lifecycle.settle(second, FailedForGood(Reason.PERMANENT, an_error(now, "half: \ud800")), now),
     }
 
     for who, change in refused.items():

@@ -23,7 +23,7 @@ from treadle.model import (
     lifecycle,
     new_id,
 )
-from treadle.model.lifecycle import Failed, Refused, Snoozed, Succeeded
+from treadle.model.lifecycle import Failed, FailedForGood, Snoozed, Succeeded
 from treadle.testing import FakeClock
 
 HALF = "\ud800"  # half a character, which no database stores
@@ -32,7 +32,7 @@ BAD = {
     "result": lambda now: Succeeded(f'"{HALF}"'),
     "message": lambda now: Failed(an_error(now, HALF)),
     "traceback": lambda now: Failed(an_error(now)._replace(traceback=HALF)),
-    "final message": lambda now: Refused(Reason.PERMANENT, an_error(now, HALF)),
+    "final message": lambda now: FailedForGood(Reason.PERMANENT, an_error(now, HALF)),
     "note": lambda now: lifecycle.Stopped(HALF),
 }
 
@@ -83,7 +83,7 @@ def test_a_job_whose_result_was_refused_can_be_ended_by_its_holder(engine, clock
     job = running(engine)
     assert settle(engine, job, Succeeded(f'"{HALF}"')).ruling is Ruling.REFUSED
 
-    verdict = settle(engine, job, Refused(Reason.INVALID_RESULT, an_error(clock.now(), "the result was no text")))
+    verdict = settle(engine, job, FailedForGood(Reason.INVALID_RESULT, an_error(clock.now(), "the result was no text")))
 
     assert verdict.ruling is Ruling.APPLIED
     assert (current(engine, job).state, current(engine, job).reason) == (State.FAILED, Reason.INVALID_RESULT)

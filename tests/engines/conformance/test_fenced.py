@@ -28,7 +28,7 @@ from tests.support.making import (
 )
 from treadle.engines.values import Claim, Lease, Renewal, RenewalResult, Ruling
 from treadle.model import EventKind, Progress, Reason, Retry, Scope, State, lifecycle, new_id
-from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
+from treadle.model.lifecycle import Failed, FailedForGood, Released, Snoozed, Succeeded
 
 # ------------------------------------------------------------------------------------------- the zombie
 
@@ -520,7 +520,7 @@ def test_an_operator_cannot_end_or_edit_a_job_that_was_claimed_since_it_looked(e
 
 def test_an_operators_retry_by_an_old_revision_is_refused(engine, clock):
     job = running(engine)
-    refusal = Refused(Reason.PERMANENT, an_error(clock.now()))
+    refusal = FailedForGood(Reason.PERMANENT, an_error(clock.now()))
     settle(engine, job, refusal)
     seen = current(engine, job)
     write(engine, lifecycle.retry(seen, clock.now(), actor="ann"))
@@ -538,7 +538,7 @@ def test_an_operators_retry_by_an_old_revision_is_refused(engine, clock):
 def test_of_racing_operators_one_retries_the_job(make_engine, clock):
     engines = several(make_engine, 4)
     job = running(engines[0])
-    settle(engines[0], job, Refused(Reason.PERMANENT, an_error(clock.now())))
+    settle(engines[0], job, FailedForGood(Reason.PERMANENT, an_error(clock.now())))
     failed = current(engines[0], job)
 
     def retry(at):

@@ -24,7 +24,7 @@ from tests.support.making import (
 from treadle.engines.values import JobFilter, Lease, Renewal, Ruling
 from treadle.errors import NotPossible
 from treadle.model import EventKind, Reason, Retry, State, lifecycle
-from treadle.model.lifecycle import Failed, Refused, Succeeded, TimedOut
+from treadle.model.lifecycle import Failed, FailedForGood, Succeeded, TimedOut
 
 FINAL = [state for state in State if state.final]
 AT_ONCE = Retry(max_attempts=3, base=0, jitter=0)
@@ -57,7 +57,7 @@ def test_a_job_that_no_attempt_can_help_fails_at_once_with_its_error(engine, clo
     job = running(engine)
     error = an_error(clock.now(), "no such customer")
 
-    settle(engine, job, Refused(reason, error))
+    settle(engine, job, FailedForGood(reason, error))
 
     after = current(engine, job)
     assert (after.state, after.reason, after.error, after.failures) == (State.FAILED, reason, error, 0)
@@ -174,7 +174,7 @@ def test_no_write_of_a_worker_a_reaper_or_an_operator_changes_a_finished_job(eng
     held = claimed(engine, waiting)
     outcome = {
         State.SUCCEEDED: Succeeded("1"),
-        State.FAILED: Refused(Reason.PERMANENT, an_error(clock.now())),
+        State.FAILED: FailedForGood(Reason.PERMANENT, an_error(clock.now())),
         State.CANCELLED: lifecycle.Stopped("not wanted"),
     }[state]
     settle(engine, held, outcome)
@@ -303,7 +303,7 @@ def test_a_cancelled_job_that_is_retried_forgets_the_cancel_request(engine, cloc
 
 def test_the_old_holder_of_a_retried_job_is_a_stranger(engine, clock):
     job = running(engine)
-    settle(engine, job, Refused(Reason.PERMANENT, an_error(clock.now())))
+    settle(engine, job, FailedForGood(Reason.PERMANENT, an_error(clock.now())))
     write(engine, lifecycle.retry(current(engine, job), clock.now(), actor="ann"))
     again = current(engine, job)
 

@@ -30,7 +30,7 @@ from tests.support.marks import sql_stores
 from treadle.engines.scripts import drive
 from treadle.engines.values import Claim, JobFilter, Ruling
 from treadle.model import EventKind, FollowUp, OnEnd, Reason, Retry, Scope, State, lifecycle, new_id
-from treadle.model.lifecycle import Failed, Refused, Released, Succeeded
+from treadle.model.lifecycle import Failed, FailedForGood, Released, Succeeded
 
 SENT = FollowUp(event="EMAIL_SENT", task="tell", queue="mail", priority=7, version=3)
 DEAD = FollowUp(event="JOB_EXHAUSTED_RETRIES", task="mourn")
@@ -126,7 +126,7 @@ def by_operators(engine, clock):
     """Changes that no holder makes."""
     now, held = clock.now(), running(engine, queue="q1")
     failed = running(engine, queue="q2")
-    settle(engine, failed, Refused(Reason.PERMANENT, an_error(now)))
+    settle(engine, failed, FailedForGood(Reason.PERMANENT, an_error(now)))
     return {
         "cancel": lifecycle.cancel(enqueued(engine, queue="q3"), now, actor="ann"),
         "request": lifecycle.cancel(held, now, actor="ann"),
@@ -181,7 +181,7 @@ def test_a_change_that_is_not_applied_is_followed_by_nothing(engine, clock):
 
 def test_a_change_whose_follow_up_no_store_takes_is_refused_with_it(engine, clock):
     job = running(engine)
-    bad = followed(job, clock.now(), Refused(Reason.PERMANENT, an_error(clock.now())), payload_json='"\ud800"')
+    bad = followed(job, clock.now(), FailedForGood(Reason.PERMANENT, an_error(clock.now())), payload_json='"\ud800"')
 
     assert write(engine, bad).ruling is Ruling.REFUSED
     assert current(engine, job) == job

@@ -27,7 +27,7 @@ from tests.support.making import (
 from treadle.engines.values import JobFilter, Lease, Retention, Ruling
 from treadle.errors import NotPossible
 from treadle.model import EventKind, JobError, Reason, Retry, Scope, State, lifecycle
-from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Stopped, Succeeded
+from treadle.model.lifecycle import Failed, FailedForGood, Released, Snoozed, Stopped, Succeeded
 
 BACK_TO_WAITING = {
     "failure": Failed(JobError("E", "boom", "", 1, ""), 0.0),
@@ -157,7 +157,7 @@ def test_the_active_scope_holds_while_the_job_runs_and_waits_again(engine, clock
     "end",
     [
         Succeeded(),
-        Refused(Reason.PERMANENT, JobError("E", "boom", "", 1, "")),
+        FailedForGood(Reason.PERMANENT, JobError("E", "boom", "", 1, "")),
         Stopped("enough"),
         "cancel",
         "expire",
@@ -176,8 +176,8 @@ def test_the_active_scope_lets_go_at_any_end(engine, clock, end):
             held = claimed(engine, job).evolve(started_at=clock.now())
             clock.advance(seconds=LEASE)
             recover(engine, held)
-        case Refused(reason, _):
-            settle(engine, claimed(engine, job), Refused(reason, an_error(clock.now())))
+        case FailedForGood(reason, _):
+            settle(engine, claimed(engine, job), FailedForGood(reason, an_error(clock.now())))
         case outcome:
             settle(engine, claimed(engine, job), outcome)
     assert current(engine, job).state.final

@@ -7,7 +7,7 @@ import pytest
 from tests.support.making import a_job, an_error, claim, claimed, current, ended, enqueued, running, settle, write
 from treadle.engines.values import JobFilter, Retention
 from treadle.model import Reason, Scope, State, lifecycle, new_id
-from treadle.model.lifecycle import Refused, Succeeded
+from treadle.model.lifecycle import FailedForGood, Succeeded
 
 FINAL = [state for state in State if state.final]
 WEEK = timedelta(days=7)
@@ -145,7 +145,7 @@ def test_failed_jobs_come_by_the_time_they_ended_latest_first(engine, clock, lim
     held = claim_all(engine, [enqueued(engine) for _ in range(6)])
     order = [3, 0, 5, 1, 4, 2]
     for number in order:
-        settle(engine, held[number], Refused(Reason.PERMANENT, an_error(clock.now())))
+        settle(engine, held[number], FailedForGood(Reason.PERMANENT, an_error(clock.now())))
         clock.advance(seconds=1)
 
     found = pages(engine, JobFilter(state=State.FAILED), limit)
@@ -168,7 +168,7 @@ def test_jobs_that_succeeded_come_newest_first_whenever_they_ended(engine, clock
 @pytest.mark.parametrize("limit", [1, 2, 4, 10])
 def test_jobs_that_finished_in_one_instant_are_paged_exactly_once(engine, clock, limit):
     held = claim_all(engine, [enqueued(engine) for _ in range(9)])
-    outcome = Refused(Reason.PERMANENT, an_error(clock.now()))
+    outcome = FailedForGood(Reason.PERMANENT, an_error(clock.now()))
     engine.turn([lifecycle.settle(job, outcome, clock.now()) for job in held])
 
     found = pages(engine, JobFilter(state=State.FAILED), limit)
@@ -306,7 +306,7 @@ def test_a_job_that_was_retried_by_an_operator_is_not_pruned(engine, clock):
     write(engine, lifecycle.retry(job, clock.now(), actor="ann"))
 
     assert engine.prune(Retention({State.FAILED: WEEK}), limit=100) == 0
-    settle(engine, claimed(engine, job), Refused(Reason.PERMANENT, an_error(clock.now())))
+    settle(engine, claimed(engine, job), FailedForGood(Reason.PERMANENT, an_error(clock.now())))
     assert engine.prune(Retention({State.FAILED: WEEK}), limit=100) == 0
 
 

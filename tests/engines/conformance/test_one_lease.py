@@ -200,7 +200,7 @@ def test_a_finished_job_is_never_claimed(engine, clock, state):
         settle(engine, claimed(engine, job), Succeeded())
     else:
         error = JobError("E", "m", "", 1, "")
-        settle(engine, claimed(engine, job), lifecycle.Refused(lifecycle.Reason.PERMANENT, error))
+        settle(engine, claimed(engine, job), lifecycle.FailedForGood(lifecycle.Reason.PERMANENT, error))
     clock.advance(days=400)
 
     assert current(engine, job).state is state

@@ -19,7 +19,7 @@ from tests.support.making import (
 )
 from treadle.engines.values import Claim, JobFilter, Lease, Retention
 from treadle.model import Reason, Retry, Scope, State, lifecycle, new_id
-from treadle.model.lifecycle import Failed, Refused, Snoozed, Succeeded
+from treadle.model.lifecycle import Failed, FailedForGood, Snoozed, Succeeded
 
 DAY = timedelta(days=1)
 CROWD = 1_100  # more than an engine looks at in one go
@@ -225,7 +225,7 @@ def spent(engine, micros, state=State.SUCCEEDED, **fields):
 def end(engine, job, micros, state=State.SUCCEEDED):
     """Let the holder tell what the job has cost so far, and end it."""
     engine.extend([Lease(job.id, job.lease_token, cost_micros=micros)], lease=LEASE)
-    failure = Refused(Reason.PERMANENT, an_error(engine.now()))
+    failure = FailedForGood(Reason.PERMANENT, an_error(engine.now()))
     outcome = Succeeded("1") if state is State.SUCCEEDED else failure
     settle(engine, job.evolve(cost_micros=micros), outcome)
     return current(engine, job)

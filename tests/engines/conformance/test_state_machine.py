@@ -46,7 +46,7 @@ outcomes = st.sampled_from(
         lambda error: lifecycle.Succeeded("1"),
         lambda error: lifecycle.Failed(error, 0.0),
         lifecycle.TimedOut,
-        lambda error: lifecycle.Refused(Reason.PERMANENT, error),
+        lambda error: lifecycle.FailedForGood(Reason.PERMANENT, error),
         lambda error: lifecycle.Snoozed(2.0),
         lambda error: lifecycle.Released(),
         lambda error: lifecycle.Stopped("enough"),

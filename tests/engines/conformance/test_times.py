@@ -7,7 +7,7 @@ import pytest
 from tests.support.making import LEASE, an_error, claimed, current, recover, running, settle, write
 from treadle.engines.values import Claim, Lease, Ruling
 from treadle.model import Reason, Retry, lifecycle, new_id
-from treadle.model.lifecycle import Failed, Refused, Released, Stopped, Succeeded, TimedOut
+from treadle.model.lifecycle import Failed, FailedForGood, Released, Stopped, Succeeded, TimedOut
 
 AHEAD = timedelta(seconds=5)  # a worker's idea of the store's time may be off by so much
 ONCE = Retry(max_attempts=1)
@@ -20,11 +20,13 @@ def started_ahead(engine, **fields):
     return current(engine, job)
 
 
-@pytest.mark.parametrize("outcome", [Succeeded, Failed, TimedOut, Refused, Stopped], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "outcome", [Succeeded, Failed, TimedOut, FailedForGood, Stopped], ids=lambda kind: kind.__name__
+)
 def test_an_attempt_never_ends_before_it_started(engine, clock, outcome):
     job = started_ahead(engine, retry=ONCE)
     error = an_error(clock.now())
-    given = {Succeeded: (), Refused: (Reason.PERMANENT, error), Stopped: ("enough",)}.get(outcome, (error,))
+    given = {Succeeded: (), FailedForGood: (Reason.PERMANENT, error), Stopped: ("enough",)}.get(outcome, (error,))
 
     assert settle(engine, job, outcome(*given)).ruling is Ruling.APPLIED
 

@@ -603,7 +603,7 @@ class Walk:
                 lifecycle.Failed(error),
                 lifecycle.Failed(error, delay=roll.choice((0.0, 2.5))),
                 lifecycle.TimedOut(error),
-                lifecycle.Refused(roll.choice((Reason.PERMANENT, Reason.UNKNOWN_TASK)), error),
+                lifecycle.FailedForGood(roll.choice((Reason.PERMANENT, Reason.UNKNOWN_TASK)), error),
                 lifecycle.Snoozed(roll.choice((0.0, 1.0, 10.0))),
                 lifecycle.Released(),
                 lifecycle.Stopped("enough"),

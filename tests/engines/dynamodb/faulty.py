@@ -362,7 +362,7 @@ class Actor:
                 lifecycle.Failed(error),
                 lifecycle.Failed(error, delay=self._dice.choice((0.0, 2.5))),
                 lifecycle.TimedOut(error),
-                lifecycle.Refused(Reason.PERMANENT, error),
+                lifecycle.FailedForGood(Reason.PERMANENT, error),
                 lifecycle.Snoozed(self._dice.choice((0.0, 1.0, 10.0))),
                 lifecycle.Released(),
                 lifecycle.Stopped("enough"),

@@ -30,7 +30,7 @@ from treadle.engines import connect
 from treadle.engines.dynamodb import gate
 from treadle.engines.values import OVERWRITE, Claim, JobFilter, Lease, Retention
 from treadle.model import Event, EventKind, Job, Progress, Reason, Scope, State, lifecycle, new_id
-from treadle.model.lifecycle import Failed, Refused, Released, Snoozed, Succeeded
+from treadle.model.lifecycle import Failed, FailedForGood, Released, Snoozed, Succeeded
 from treadle.model.records import Pause, Schedule, Seal, WorkerInfo, subject
 
 DAY = timedelta(days=1)
@@ -221,7 +221,7 @@ COSTS = {
     "claim": Cost(waiting(), taking, 1, 2),
     "settle, succeeded": Cost(held(), settling(succeeded), 4, 0),
     "settle, failed for good": Cost(
-        held(), settling(lambda now: Refused(Reason.PERMANENT, an_error(now))), 10, 0
+        held(), settling(lambda now: FailedForGood(Reason.PERMANENT, an_error(now))), 10, 0
     ),
     "settle, failed and waiting for its retry": Cost(held(), settling(failed), 10, 0),
     "snooze": Cost(held(), settling(lambda now: Snoozed(60.0)), 6, 0),

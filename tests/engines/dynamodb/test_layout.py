@@ -194,7 +194,7 @@ def test_a_finished_job_leaves_the_due_range_in_the_transaction_that_ends_it(
     job = running(far)
     outcome = {
         State.SUCCEEDED: Succeeded("1"),
-        State.FAILED: lifecycle.Refused("permanent", an_error(clock.now())),
+        State.FAILED: lifecycle.FailedForGood("permanent", an_error(clock.now())),
         State.CANCELLED: Stopped("not wanted"),
     }[state]
     before = table.items()

@@ -9,7 +9,7 @@ from treadle.engines.dynamodb.audit import MAX_SEALED_EVENTS
 from treadle.engines.dynamodb.items import ItemKey
 from treadle.engines.values import OVERWRITE, JobFilter, Ruling
 from treadle.model import Event, EventKind, FollowUp, OnEnd, Reason, State, lifecycle
-from treadle.model.lifecycle import Refused, Succeeded
+from treadle.model.lifecycle import FailedForGood, Succeeded
 from treadle.model.records import ANY, Pause, Schedule, Seal, WorkerInfo, subject
 
 MINUTE = timedelta(minutes=1)
@@ -158,7 +158,7 @@ ON_END = OnEnd(failed=FollowUp(event="LOST", task="tell"))
 
 
 def refused(now):
-    return Refused(Reason.PERMANENT, an_error(now))
+    return FailedForGood(Reason.PERMANENT, an_error(now))
 
 
 def test_a_job_with_what_follows_is_kept_as_it_was_given(engine, table, clock):

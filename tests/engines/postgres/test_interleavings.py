@@ -26,7 +26,7 @@ from treadle.engines.postgres.session import Session
 from treadle.engines.scripts import drive
 from treadle.engines.values import Claim, JobFilter, Lease, Retention
 from treadle.model import Job, Reason, Scope, State, lifecycle, new_id
-from treadle.model.lifecycle import Failed, Refused, Succeeded
+from treadle.model.lifecycle import Failed, FailedForGood, Succeeded
 from treadle.model.retry import Retry
 
 pytestmark = pytest.mark.server
@@ -239,7 +239,7 @@ class Stage:
             engine.enqueue([mine], now=then)
         if place == "ended" or window:
             [held] = engine.get([J])
-            engine.turn([lifecycle.settle(held, Refused(Reason.PERMANENT, an_error(then)), then)], now=then)
+            engine.turn([lifecycle.settle(held, FailedForGood(Reason.PERMANENT, an_error(then)), then)], now=then)
         engine.enqueue([a_job(NOW, id=F, task="old")], now=long_ago)
         [old] = engine.turn([], Claim(new_id(), "w0", 1, LEASE, tasks=["old"]), now=long_ago).jobs
         engine.turn([lifecycle.settle(old, Succeeded(), long_ago)], now=long_ago)

@@ -22,7 +22,7 @@ from tests.support.workbench import ended, in_state, until, working
 from treadle import GiveUp, Job, Reason, Retry, State, Treadle, Unique
 from treadle.engines.values import Lease, Renewal, Ruling
 from treadle.model import JobError
-from treadle.model.lifecycle import Failed, Refused, Snoozed, Succeeded
+from treadle.model.lifecycle import Failed, FailedForGood, Snoozed, Succeeded
 from treadle.testing import FakeClock
 
 Row = dict[str, object]
@@ -300,7 +300,7 @@ def test_a_status_is_one_of_five_and_claimed_is_a_running_job_that_has_not_begun
     task = app.tasks["greet"].using(tenant=ada)
     done, given_up, stopped = held(app, ada), held(app, ada), task.using(run_after="1h").enqueue()
     settle(app.engine, done, Succeeded("null"))
-    settle(app.engine, given_up, Refused(Reason.PERMANENT, JobError("GiveUp", "no", "", 1, "")))
+    settle(app.engine, given_up, FailedForGood(Reason.PERMANENT, JobError("GiveUp", "no", "", 1, "")))
     app.cancel(stopped.id)
     jobs = {
         task.using(run_after="1h").enqueue().id: "pending",
