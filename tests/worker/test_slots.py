@@ -10,6 +10,7 @@ from tests.support.making import LEASE, a_job
 from treadle import Treadle
 from treadle.model import Job, lifecycle
 from treadle.model.lifecycle import Outcome, Released, Succeeded
+from treadle.tasks.context import StopReason
 from treadle.testing import FakeClock
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
@@ -77,6 +78,22 @@ def test_one_suspect_at_a_time_and_its_start_is_asked_for_first() -> None:
         bench.slots.launch(suspects[0])
         await bench.settled(1)
         await asyncio.sleep(0)
+        assert bench.requests == suspects
+        bench.app.close()
+
+    asyncio.run(main())
+
+
+def test_the_slot_of_a_start_whose_lease_was_lost_goes_to_the_next_one() -> None:
+    async def main() -> None:
+        bench = Bench()
+        suspects = [bench.attempt(crashes=1) for _ in range(2)]
+        bench.slots.add(suspects)
+        suspects[0].request_stop(StopReason.LOST)
+        bench.slots.free_lost(suspects[0])
+        assert bench.reports == [(suspects[0].job, None)]
+        await asyncio.sleep(0)
+        assert bench.slots.running == {suspects[1]}
         assert bench.requests == suspects
         bench.app.close()
 

@@ -95,6 +95,10 @@ class Slots:
         call = Call(attempt, task, context)
         (self._on_loop if task.is_async else self._in_threads).start(call)
 
+    def free_lost(self, attempt: Attempt) -> None:
+        """Free the slot of an attempt whose lease was lost before it started: there is nothing to write."""
+        self._end(attempt, None)
+
     def interrupt(self, attempt: Attempt) -> None:
         """Stop a coroutine that was told to stop; a thread sees `ctx.cancelled`. A lost one gets the grace time."""
         if attempt in self.running:
@@ -196,7 +200,7 @@ class Slots:
         except RuntimeError:  # the loop is closed: the worker has stopped and nobody waits for the slot
             self._log.info("job %s: its handler ended after its worker", attempt.job.id)
 
-    def _end(self, attempt: Attempt, outcome: Outcome) -> None:
+    def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
         self._report(attempt, outcome)
         self._loop.call_soon(self._free, attempt)  # not at once: five hundred of them would be one deep recursion
 

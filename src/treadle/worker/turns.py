@@ -155,7 +155,7 @@ class Turns:
         starts = sort_starts(self._starting, suspect_unwritten=unwritten)
         self._starting = [*starts.ready, *starts.waiting]
         for attempt in starts.given_up:
-            self._host.on_loop(self._host.slots.launch, attempt)  # which frees its slot
+            self._host.on_loop(self._host.slots.free_lost, attempt)
         return starts.ready
 
     def _new_claim(self, step: TakeTurn) -> Claim:
@@ -253,10 +253,12 @@ class Turns:
                 self._begin(effect)
             case Launch(attempt, started_at, lease_ends):
                 attempt.started_at, attempt.lease_ends = started_at, lease_ends
-                self._launch(attempt)
+                self._starting.remove(attempt)
+                self._host.on_loop(self._host.slots.launch, attempt)
             case LoseStart(attempt):
                 self._host.request_stop(attempt, StopReason.LOST)
-                self._launch(attempt)  # which frees its slot
+                self._starting.remove(attempt)
+                self._host.on_loop(self._host.slots.free_lost, attempt)
             case StopWhenEmpty():
                 if not self._holdings:
                     self._host.stop()
@@ -280,10 +282,6 @@ class Turns:
                     self.report(attempt, Released())
             attempts = [attempt for attempt in attempts if attempt.job.task not in known]
         self._host.on_loop(self._host.slots.add, attempts)
-
-    def _launch(self, attempt: Attempt) -> None:
-        self._starting.remove(attempt)
-        self._host.on_loop(self._host.slots.launch, attempt)
 
     def _unsettle(self, effect: Effect) -> None:
         """An outcome that was not written."""
