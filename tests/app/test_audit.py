@@ -447,7 +447,7 @@ def test_any_worker_forgets_old_lines_and_never_one_that_is_not_sealed(
     app: Treadle, clock: FakeClock, days: int, left: int
 ) -> None:
     acted(app, 3)
-    chores = Pruning(app.engine, WorkerConfig("h1", keep_events=timedelta(days=90)), (), logging.getLogger("test"))
+    chores = Pruning(app.engine, WorkerConfig("h1", keep_audit=timedelta(days=90)), (), logging.getLogger("test"))
     clock.advance(days=days)
     chores.forget()
     assert len(app.audit()) == 3

@@ -72,9 +72,9 @@ def test_a_job_whose_schedule_has_jitter_is_due_a_little_later(app: Treadle, gre
 def test_how_often_schedules_are_looked_at_is_a_setting_and_15_seconds_for_the_backend(
     make_app: Callable[..., Treadle],
 ) -> None:
-    assert make_app().worker().config.tick == 1.0
-    assert make_app(profile=BACKEND).worker().config.tick == 15.0
-    assert make_app(profile=BACKEND, schedule_interval="1m").worker().config.tick == 60.0
+    assert make_app().worker().config.schedule_interval == 1.0
+    assert make_app(profile=BACKEND).worker().config.schedule_interval == 15.0
+    assert make_app(profile=BACKEND, schedule_interval="1m").worker().config.schedule_interval == 60.0
 
 
 @any_store

@@ -313,7 +313,7 @@ def test_noise_spreads_the_tries_over_half_of_the_wait() -> None:
 
 def test_after_a_failure_every_worker_gets_the_time_to_say_that_it_is_alive() -> None:
     loop, [report] = answered(Loop(), StoreFailed(EngineUnavailable("gone")))
-    assert loop.orphans_at > 101.0 + report.wait + 3 * FAILING.beat
+    assert loop.orphans_at > 101.0 + report.wait + 3 * FAILING.heartbeat
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ class Operations:
 
     def verify_audit(self, *, tenant: str | None = None) -> AuditReport:
         """Whether the sealed audit events are as they were; and how many events are not sealed yet."""
-        return verify_events(self.engine, self._of(tenant), kept=self.settings.keep_events)
+        return verify_events(self.engine, self._of(tenant), kept=self.settings.audit_retention)
 
     def _of(self, tenant: str | None) -> str | None:
         """Whose rows are meant; InvalidJob if a bound handle is asked for another's."""

@@ -117,7 +117,7 @@ class Settings(BaseSettings):
         )
 
     @property
-    def keep_events(self) -> timedelta | None:
+    def audit_retention(self) -> timedelta | None:
         """How long audit events are kept."""
         return _span(self.keep_audit)
 

@@ -229,7 +229,7 @@ class Treadle(Operations):
         total = 0
         while batch := self.engine.prune(self.settings.keep, limit=1000, to_the_end=True):
             total += batch
-        prune_old_events(self.engine, self.settings.keep_events)
+        prune_old_events(self.engine, self.settings.audit_retention)
         return total
 
     def seal_audit(self) -> int:

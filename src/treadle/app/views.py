@@ -68,7 +68,7 @@ def kept_view(settings: "Settings") -> dict[str, float | None]:
     ages = {
         **{state.value: keep.states.get(state) for state in (State.SUCCEEDED, State.CANCELLED, State.FAILED)},
         **{f"{task} {state}": age for task, kept in keep.tasks.items() for state, age in kept.items()},
-        "audit events": settings.keep_events,
+        "audit events": settings.audit_retention,
     }
     return {what: None if age is None else age.total_seconds() for what, age in ages.items()}
 

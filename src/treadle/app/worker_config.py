@@ -39,10 +39,10 @@ def worker_config(settings: "Settings", given: Mapping[str, Any]) -> WorkerConfi
         count_claims=settings.count_claims,
         start_first=settings.start == "first",
         keep=settings.keep,
-        keep_events=settings.keep_events,
-        beat=_span("heartbeat", settings.heartbeat, least=0.1),
+        keep_audit=settings.audit_retention,
+        heartbeat=_span("heartbeat", settings.heartbeat, least=0.1),
         schedules=settings.schedules,
-        tick=_span("schedule_interval", settings.schedule_interval, least=0.05),
+        schedule_interval=_span("schedule_interval", settings.schedule_interval, least=0.05),
         budgets=settings.budgets,
     )
     ages = [config.keep.states, *config.keep.tasks.values()] if config.budgets else []

@@ -1,4 +1,4 @@
-"""How a worker works: the settings, and what its caller says instead."""
+"""The values a worker runs with."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -10,7 +10,7 @@ SWEEP = 1.0  # seconds; with the lease it bounds how long a crash goes unseen
 
 
 class WorkerConfig(NamedTuple):
-    """How a worker works; times are seconds."""
+    """One worker's values; times are seconds."""
 
     name: str
     queues: Sequence[str] = ("default",)
@@ -27,8 +27,8 @@ class WorkerConfig(NamedTuple):
     count_claims: bool = False  # a lease that ran out has spent an attempt
     start_first: bool = False  # write that a job starts before it does, not with the next write
     keep: Retention = Retention()
-    keep_events: timedelta | None = None  # of the audit trail
-    beat: float = 10.0  # says that it is alive
+    keep_audit: timedelta | None = None  # how long audit events are kept; None: for ever
+    heartbeat: float = 10.0  # how often it says that it is alive
     schedules: bool = True
-    tick: float = 1.0  # looks for schedules that are due
+    schedule_interval: float = 1.0  # how often it looks for schedules that are due
     budgets: Mapping[str, int] = {}  # of a tenant, in millionths a day

@@ -200,7 +200,7 @@ def _after_failure(
         failures=failures,
         retry_at=now + wait,
         # No worker could say that it is alive: all of them get the time for it.
-        orphans_at=now + wait + missed_after(config.beat),
+        orphans_at=now + wait + missed_after(config.heartbeat),
         chores_next=loop.chores_next and not isinstance(step, Chores),
     )
     return changed, effects

@@ -44,7 +44,7 @@ class Maintenance:
         self._log = logger or log
         self._recovery = Recovery(engine, config, holds=holds, logger=logger)
         self._scheduler = Scheduler(
-            engine, config.name, declared, interval=config.tick, enabled=config.schedules, logger=logger
+            engine, config.name, declared, interval=config.schedule_interval, enabled=config.schedules, logger=logger
         )
         pruning, sealing = Pruning(engine, config, tasks, self._log), Sealing(engine)
         chores = {
@@ -100,7 +100,7 @@ class Maintenance:
         """Each chore says in how many seconds it is due again. One that fails harms no other."""
         for name, chore in self._chores.items():
             if time.monotonic() >= self._due[name]:
-                again = min(RETRY_AFTER, self._config.beat) if name == "heartbeat" else RETRY_AFTER
+                again = min(RETRY_AFTER, self._config.heartbeat) if name == "heartbeat" else RETRY_AFTER
                 try:
                     again = chore()
                 except EngineError as error:

@@ -39,25 +39,25 @@ class Presence:
         self._engine.save(info, before=OVERWRITE)
         if self._config.fail_unknown:
             self._alone = all(one.name == info.name for one in self._engine.records(WorkerInfo))
-        if time.monotonic() - self._beaten_at > 2 * self._config.beat:  # the first one, or one that came late
+        if time.monotonic() - self._beaten_at > 2 * self._config.heartbeat:  # the first one, or one that came late
             self._steady_since = time.monotonic()
         self._beaten_at = time.monotonic()
-        return self._config.beat
+        return self._config.heartbeat
 
     @property
     def is_current(self) -> bool:
         """Whether the list of live workers can be believed: the store has taken beats for long enough."""
-        now, beat = time.monotonic(), self._config.beat
-        steady = now - self._beaten_at < 2 * beat and now - self._steady_since > missed_after(beat)
+        now, heartbeat = time.monotonic(), self._config.heartbeat
+        steady = now - self._beaten_at < 2 * heartbeat and now - self._steady_since > missed_after(heartbeat)
         return self._alone or steady
 
     def stopping_at(self) -> float:
         """When a worker that stops is to say so, for the first time or again."""
-        return self._beaten_at + self._config.beat if self._stopping else 0.0
+        return self._beaten_at + self._config.heartbeat if self._stopping else 0.0
 
     def stopping(self) -> None:
         """Say that this worker takes no more jobs, and that it is still there."""
-        if not self._stopping or time.monotonic() - self._beaten_at >= self._config.beat:
+        if not self._stopping or time.monotonic() - self._beaten_at >= self._config.heartbeat:
             self._stopping = True
             self.beat()
 
@@ -79,5 +79,5 @@ class Presence:
             stopping=self._stopping,
             started_at=self._started_at or now,
             seen_at=now,
-            period=config.beat,
+            period=config.heartbeat,
         )

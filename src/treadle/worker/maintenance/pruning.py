@@ -41,7 +41,7 @@ class Pruning:
 
     def forget(self) -> float:
         """Delete old events, and the rows of workers and pauses that are long gone."""
-        if prune_old_events(self._engine, self._config.keep_events, limit=SEALS_AT_ONCE) == SEALS_AT_ONCE:
+        if prune_old_events(self._engine, self._config.keep_audit, limit=SEALS_AT_ONCE) == SEALS_AT_ONCE:
             return MORE_AFTER
         now = self._engine.now()
         for worker in self._engine.records(WorkerInfo):
