@@ -133,7 +133,7 @@ STEPS = {
     "an idle worker claims for all its slots": (Loop(), seen(), TakeTurn(None, 10)),
     "what is held takes a slot": (Loop(), seen(held=4), TakeTurn(None, 6)),
     "what this turn settles frees one": (Loop(), seen(held=4, settling=3), TakeTurn(None, 9)),
-    "a lost slot is no room": (Loop(), seen(lost_slots=2), TakeTurn(None, 8)),
+    "an abandoned slot is no room": (Loop(), seen(abandoned_slots=2), TakeTurn(None, 8)),
     "a fast worker claims a little ahead": (Loop(rate=100.0), seen(), TakeTurn(None, 10 + int(100 * CLAIM_AHEAD))),
     "never more than a batch": (Loop(rate=1e9), seen(), TakeTurn(None, MAX_BATCH)),
     "a full worker only settles": (Loop(), seen(held=12, settling=1), TakeTurn(None, 0)),

@@ -98,9 +98,9 @@ def test_a_cancelled_job_whose_handler_ignores_it_ends_after_timeout_and_grace_a
         [job] = ended(app, job)
         assert job.state is State.CANCELLED
         assert (job.finished_at - job.started_at).total_seconds() >= 1.2
-        assert worker._host.slots.lost == 1
+        assert worker._host.slots.abandoned == 1
         release.set()
-        until(lambda: worker._host.slots.lost == 0, "the slot's return")
+        until(lambda: worker._host.slots.abandoned == 0, "the slot's return")
 
 
 def test_a_hung_job_of_one_attempt_does_not_keep_the_next_ones_from_running(

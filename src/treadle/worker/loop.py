@@ -93,7 +93,7 @@ class Seen(NamedTuple):
     undecided: int = 0  # outcomes that are not changes yet
     settling: int = 0  # changes to be written by the next turn
     starting: Sequence[Attempt] = ()  # whose start may be written now
-    lost_slots: int = 0
+    abandoned_slots: int = 0
     stopping: bool = False
     drained_at: float = math.inf  # when the slots were empty, or given up
     until_idle: bool = False
@@ -140,7 +140,7 @@ def _room(loop: Loop, seen: Seen, config: WorkerConfig) -> int:
     """
     if seen.stopping or (seen.now < loop.rest_until and not seen.settling):
         return 0
-    capacity = config.concurrency - seen.lost_slots + int(loop.rate * CLAIM_AHEAD)
+    capacity = config.concurrency - seen.abandoned_slots + int(loop.rate * CLAIM_AHEAD)
     return max(0, min(config.batch or MAX_BATCH, MAX_BATCH, capacity - seen.held + seen.settling))
 
 

@@ -1,7 +1,7 @@
 """The slots of a worker: which claimed jobs run, which wait, and how a handler that will not end is dealt with.
 
 Everything here belongs to the event loop's thread, except `_done_in_thread`, and the engine thread's looks at
-`lost` and `has_backlog`.
+`abandoned` and `has_backlog`.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Slots:
     ) -> None:
         self.running: set[Attempt] = set()
         self.waiting: deque[Attempt] = deque()
-        self.lost = 0  # held by handlers that ran past timeout and grace and still run
+        self.abandoned = 0  # slots whose handlers did not end in the grace time and still run
         self._suspects: deque[Attempt] = deque()
         self._suspect: Attempt | None = None
         self._closed = False
@@ -178,13 +178,13 @@ class Slots:
         if attempt not in self.running or attempt.abandoned:
             return
         attempt.abandoned = True
-        self.lost += 1
+        self.abandoned += 1
         if self._suspect is attempt:  # it is over; what it does to the process now, nobody else pays for
             self._suspect = None
             self._loop.call_soon(self._fill)
         self._report(attempt, outcome)
-        if self.lost * 2 > self._size and not self._closed:
-            self._log.critical("%d handlers ran past their timeout and never ended: the worker stops", self.lost)
+        if self.abandoned * 2 > self._size and not self._closed:
+            self._log.critical("%d handlers did not end when told to: the worker stops", self.abandoned)
             self._stop_exhausted()
 
     def _done_on_loop(self, attempt: Attempt, outcome: Outcome | None) -> None:
@@ -209,7 +209,7 @@ class Slots:
         if attempt.alarm is not None:
             attempt.alarm.cancel()
         if attempt.abandoned:
-            self.lost -= 1
+            self.abandoned -= 1
         self.running.discard(attempt)
         if self._suspect is attempt:
             self._suspect = None

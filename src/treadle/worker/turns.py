@@ -140,7 +140,7 @@ class Turns:
             undecided=len(self._outcomes) + sum(at <= now for at, _, _ in self._put_off),
             settling=len(self._settling),
             starting=self._startable() if self._starting else (),
-            lost_slots=host.slots.lost,
+            abandoned_slots=host.slots.abandoned,
             stopping=host.stopping,
             drained_at=host.drained_at,
             until_idle=host.until_idle,

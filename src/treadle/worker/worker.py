@@ -181,7 +181,7 @@ class Worker:
         self._log.info("worker %s stopped", self.config.name)
 
     def _stop_exhausted(self) -> None:
-        """Too many slots are lost to handlers that never end: only a new process gets them back."""
+        """Too many slots are abandoned to handlers that never end: only a new process gets them back."""
         self.exhausted = True
         self._host.stopping = True
         self._host.slots.close()
