@@ -45,7 +45,6 @@ from treadle.worker.steps import (
     LoseStart,
     OutcomeLost,
     RefuseResult,
-    Renewed,
     ReportFailure,
     Rest,
     Rested,
@@ -53,6 +52,7 @@ from treadle.worker.steps import (
     SettleInstead,
     SettleLater,
     Settling,
+    StartsWritten,
     StopRefused,
     StopWhenEmpty,
     StoreFailed,
@@ -403,26 +403,26 @@ def test_what_was_written_is_told_together_and_nothing_is_dropped() -> None:
 # --------------------------------------------------------------------------------------------------- the starts
 
 
-def renewed(*renewals: Renewal) -> Renewed:
-    return Renewed([RenewalResult("job", renewal) for renewal in renewals], NOW, 100.0)
+def starts_written(*renewals: Renewal) -> StartsWritten:
+    return StartsWritten([RenewalResult("job", renewal) for renewal in renewals], NOW, 100.0)
 
 
 def test_a_start_that_is_written_is_launched_with_a_lease_from_before_it_was_sent() -> None:
     attempt = an_attempt()
-    _, effects = answered(Loop(), renewed(Renewal.RENEWED), WriteStarts([attempt]))
+    _, effects = answered(Loop(), starts_written(Renewal.RENEWED), WriteStarts([attempt]))
     assert effects == [Launch(attempt, NOW, 130.0)]
 
 
 def test_a_start_whose_lease_is_lost_frees_its_slot() -> None:
     attempt = an_attempt()
-    loop, effects = answered(Loop(), renewed(Renewal.LOST), WriteStarts([attempt]))
+    loop, effects = answered(Loop(), starts_written(Renewal.LOST), WriteStarts([attempt]))
     assert (effects, loop.locked) == ([LoseStart(attempt)], frozenset())
 
 
 @pytest.mark.parametrize("renewal", [Renewal.BUSY, Renewal.MISSED])
 def test_a_start_that_could_not_be_written_waits(renewal: Renewal) -> None:
     attempt, before = an_attempt(), an_attempt()
-    loop, effects = answered(Loop(locked=frozenset([before])), renewed(renewal), WriteStarts([attempt]))
+    loop, effects = answered(Loop(locked=frozenset([before])), starts_written(renewal), WriteStarts([attempt]))
     assert (effects, loop.locked) == ([], frozenset([before, attempt]))
 
 

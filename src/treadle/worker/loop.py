@@ -3,7 +3,7 @@
     look ──► next_step ──► Exit | BackOff | Chores | Decide | WriteStarts | TakeTurn | Rest
      ▲                                      │
      │                               turns.py does it
-     └── effects ◄── after ◄── TurnDone | Renewed | ChoresDone | Rested | StoreFailed
+     └── effects ◄── after ◄── TurnDone | StartsWritten | ChoresDone | Rested | StoreFailed
 
 One step settles what has ended and claims what there is room for: `TakeTurn`. While it is under way outcomes pile up,
 so batches grow under load and shrink to one when idle. The other steps come between two turns: starts that must be
@@ -42,7 +42,6 @@ from treadle.worker.steps import (
     LoseStart,
     OutcomeLost,
     RefuseResult,
-    Renewed,
     ReportFailure,
     Rest,
     Rested,
@@ -50,6 +49,7 @@ from treadle.worker.steps import (
     SettleInstead,
     SettleLater,
     Settling,
+    StartsWritten,
     Step,
     StopRefused,
     StopWhenEmpty,
@@ -173,7 +173,7 @@ def after(
             return _after_failure(loop, seen, step, answer, now, config)
         case TurnDone():
             return _after_turn(loop, seen, answer, now, config)
-        case Renewed() if isinstance(step, WriteStarts):
+        case StartsWritten() if isinstance(step, WriteStarts):
             return _after_starts(loop, step, answer, config)
         case ChoresDone(made_jobs):
             return loop._replace(chores_next=False, rest_until=0.0 if made_jobs else loop.rest_until), []
@@ -274,13 +274,15 @@ def _after_refusal(settling: Settling, verdict: Verdict, store_now: datetime) ->
     return RefuseResult(settling, verdict.why, store_now)
 
 
-def _after_starts(loop: Loop, step: WriteStarts, renewed: Renewed, config: WorkerConfig) -> tuple[Loop, list[Effect]]:
+def _after_starts(
+    loop: Loop, step: WriteStarts, written: StartsWritten, config: WorkerConfig
+) -> tuple[Loop, list[Effect]]:
     effects: list[Effect] = []
     locked = set(loop.locked)
-    for attempt, result in zip(step.attempts, renewed.results, strict=True):
+    for attempt, result in zip(step.attempts, written.results, strict=True):
         match result.renewal:
             case Renewal.RENEWED:
-                effects.append(Launch(attempt, renewed.started_at, renewed.sent + config.lease))
+                effects.append(Launch(attempt, written.started_at, written.sent + config.lease))
             case Renewal.LOST:
                 effects.append(LoseStart(attempt))
             case Renewal.BUSY | Renewal.MISSED:

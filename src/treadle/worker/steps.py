@@ -76,7 +76,7 @@ class TurnDone(NamedTuple):
     settled: Sequence[Settling]
 
 
-class Renewed(NamedTuple):
+class StartsWritten(NamedTuple):
     """The store has answered the starts; `sent` is when it was asked."""
 
     results: Sequence[RenewalResult]
@@ -102,7 +102,7 @@ class StoreFailed(NamedTuple):
     noise: float = 1.0
 
 
-Answer = TurnDone | Renewed | ChoresDone | Rested | StoreFailed | None
+Answer = TurnDone | StartsWritten | ChoresDone | Rested | StoreFailed | None
 
 
 # ------------------------------------------------------------------------------------------------ effects

@@ -42,7 +42,6 @@ from treadle.worker.steps import (
     LoseStart,
     OutcomeLost,
     RefuseResult,
-    Renewed,
     ReportFailure,
     Rest,
     Rested,
@@ -50,6 +49,7 @@ from treadle.worker.steps import (
     SettleInstead,
     SettleLater,
     Settling,
+    StartsWritten,
     Step,
     StopRefused,
     StopWhenEmpty,
@@ -224,10 +224,10 @@ class Turns:
         attempt.settled = False
         return uncommitted(attempt, outcome, self._engine.now())
 
-    def _write_starts(self, attempts: Sequence[Attempt]) -> Renewed:
+    def _write_starts(self, attempts: Sequence[Attempt]) -> StartsWritten:
         started_at, sent = self._engine.now(), time.monotonic()
         leases = [Lease(attempt.job.id, attempt.job.lease_token or "", started_at) for attempt in attempts]
-        return Renewed(self._engine.extend(leases, lease=self._config.lease), started_at, sent)
+        return StartsWritten(self._engine.extend(leases, lease=self._config.lease), started_at, sent)
 
     def _rest(self, seconds: float, for_jobs: bool) -> Rested:
         if for_jobs:
