@@ -129,7 +129,7 @@ def thrown_away() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("thrown_away")
-@pytest.mark.filterwarnings("ignore:coroutine 'LoopExecutor._run' was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:coroutine 'CoroutineExecutor._run' was never awaited:RuntimeWarning")
 @pytest.mark.covers("001-R30.a")
 def test_the_loop_of_the_application_may_end_without_asking_the_worker(make_app: Callable[..., Treadle]) -> None:
     """The host forgot `async with` and closed its loop: the jobs are found by others, and nothing hangs."""

@@ -22,7 +22,7 @@ from treadle.worker.loop import (
     LOCKED_ROW,
     MAX_BATCH,
     ORPHAN_INTERVAL,
-    Loop,
+    LoopState,
     Seen,
     after,
     after_verdicts,
@@ -95,112 +95,112 @@ def a_claim(limit: int = 5, **fields: object) -> Claim:
 
 STEPS = {
     "a closed loop ends the thread and says what it leaves": (
-        Loop(), seen(held=3, loop_closed=True), Exit("the event loop was closed under the worker", 3)
+        LoopState(), seen(held=3, loop_closed=True), Exit("the event loop was closed under the worker", 3)
     ),
     "a closed loop is no problem once the worker is drained": (
-        Loop(), seen(loop_closed=True, drained_at=99.0), Exit()
+        LoopState(), seen(loop_closed=True, drained_at=99.0), Exit()
     ),
-    "a drained worker that holds nothing ends": (Loop(), seen(stopping=True, drained_at=100.0), Exit()),
+    "a drained worker that holds nothing ends": (LoopState(), seen(stopping=True, drained_at=100.0), Exit()),
     "a drained worker that still holds a job goes on": (
-        Loop(), seen(held=1, settling=1, stopping=True, drained_at=100.0), TakeTurn()
+        LoopState(), seen(held=1, settling=1, stopping=True, drained_at=100.0), TakeTurn()
     ),
     "a drained worker with an outcome in its hands goes on": (
-        Loop(), seen(undecided=1, stopping=True, drained_at=100.0), Decide()
+        LoopState(), seen(undecided=1, stopping=True, drained_at=100.0), Decide()
     ),
     "a drained worker gives up a silent store in the end": (
-        Loop(), seen(now=100.1 + EXIT_TIMEOUT, held=2, stopping=True, drained_at=100.0),
+        LoopState(), seen(now=100.1 + EXIT_TIMEOUT, held=2, stopping=True, drained_at=100.0),
         Exit("the store did not answer", 2),
     ),
     "it waits for the store until the very end": (
-        Loop(retry_at=200.0), seen(now=100.0 + EXIT_TIMEOUT, held=2, stopping=True, drained_at=100.0),
+        LoopState(retry_at=200.0), seen(now=100.0 + EXIT_TIMEOUT, held=2, stopping=True, drained_at=100.0),
         BackOff(200.0 - 100.0 - EXIT_TIMEOUT),
     ),
-    "a store that failed is left alone": (Loop(retry_at=100.5), seen(undecided=1, settling=1), BackOff(0.5)),
-    "chores come after a turn, if they are due": (Loop(chores_next=True), seen(chores_at=100.0), Chores()),
-    "chores that are not due do not come": (Loop(chores_next=True), seen(), TakeTurn(None, 10)),
-    "chores do not come twice without a turn": (Loop(), seen(chores_at=0.0), TakeTurn(None, 10)),
+    "a store that failed is left alone": (LoopState(retry_at=100.5), seen(undecided=1, settling=1), BackOff(0.5)),
+    "chores come after a turn, if they are due": (LoopState(chores_next=True), seen(chores_at=100.0), Chores()),
+    "chores that are not due do not come": (LoopState(chores_next=True), seen(), TakeTurn(None, 10)),
+    "chores do not come twice without a turn": (LoopState(), seen(chores_at=0.0), TakeTurn(None, 10)),
     "chores come before a turn, so that load does not starve them": (
-        Loop(chores_next=True), seen(chores_at=99.0, settling=5), Chores()
+        LoopState(chores_next=True), seen(chores_at=99.0, settling=5), Chores()
     ),
-    "outcomes are decided first": (Loop(), seen(undecided=1, held=1), Decide()),
+    "outcomes are decided first": (LoopState(), seen(undecided=1, held=1), Decide()),
     "a full batch is written before more is decided": (
-        Loop(), seen(undecided=1, held=MAX_BATCH + 1, settling=MAX_BATCH), TakeTurn(None, 9)
+        LoopState(), seen(undecided=1, held=MAX_BATCH + 1, settling=MAX_BATCH), TakeTurn(None, 9)
     ),
-    "a claim without an answer is repeated": (Loop(claim=a_claim()), seen(), TakeTurn(a_claim())),
+    "a claim without an answer is repeated": (LoopState(claim=a_claim()), seen(), TakeTurn(a_claim())),
     "it is repeated by a worker that stops, which must know its jobs": (
-        Loop(claim=a_claim()), seen(stopping=True), TakeTurn(a_claim())
+        LoopState(claim=a_claim()), seen(stopping=True), TakeTurn(a_claim())
     ),
-    "an idle worker claims for all its slots": (Loop(), seen(), TakeTurn(None, 10)),
-    "what is held takes a slot": (Loop(), seen(held=4), TakeTurn(None, 6)),
-    "what this turn settles frees one": (Loop(), seen(held=4, settling=3), TakeTurn(None, 9)),
-    "an abandoned slot is no room": (Loop(), seen(abandoned_slots=2), TakeTurn(None, 8)),
-    "a fast worker claims a little ahead": (Loop(rate=100.0), seen(), TakeTurn(None, 10 + int(100 * CLAIM_AHEAD))),
-    "never more than a batch": (Loop(rate=1e9), seen(), TakeTurn(None, MAX_BATCH)),
-    "a full worker only settles": (Loop(), seen(held=12, settling=1), TakeTurn(None, 0)),
-    "a full worker rests": (Loop(), seen(held=10), Rest(HELD_REST)),
+    "an idle worker claims for all its slots": (LoopState(), seen(), TakeTurn(None, 10)),
+    "what is held takes a slot": (LoopState(), seen(held=4), TakeTurn(None, 6)),
+    "what this turn settles frees one": (LoopState(), seen(held=4, settling=3), TakeTurn(None, 9)),
+    "an abandoned slot is no room": (LoopState(), seen(abandoned_slots=2), TakeTurn(None, 8)),
+    "a fast worker claims a little ahead": (LoopState(rate=100.0), seen(), TakeTurn(None, 10 + int(100 * CLAIM_AHEAD))),
+    "never more than a batch": (LoopState(rate=1e9), seen(), TakeTurn(None, MAX_BATCH)),
+    "a full worker only settles": (LoopState(), seen(held=12, settling=1), TakeTurn(None, 0)),
+    "a full worker rests": (LoopState(), seen(held=10), Rest(HELD_REST)),
     "after a short claim it rests, and listens for jobs": (
-        Loop(rest_until=100.7), seen(), Rest(pytest.approx(0.7), for_jobs=True)
+        LoopState(rest_until=100.7), seen(), Rest(pytest.approx(0.7), for_jobs=True)
     ),
     "a turn that settles claims as well": (
-        Loop(rest_until=200.0), seen(held=1, settling=1), TakeTurn(None, 10)
+        LoopState(rest_until=200.0), seen(held=1, settling=1), TakeTurn(None, 10)
     ),
-    "a worker that stops claims nothing": (Loop(), seen(stopping=True), Rest(1.0)),
-    "a worker that stops settles": (Loop(), seen(stopping=True, held=1, settling=1), TakeTurn(None, 0)),
-    "a worker that stops does not listen for jobs": (Loop(rest_until=200.0), seen(stopping=True), Rest(1.0)),
-    "it wakes in time for its chores": (Loop(rest_until=200.0), seen(chores_at=100.25), Rest(0.25, for_jobs=True)),
-    "it does not rest longer than a poll": (Loop(rest_until=200.0), seen(), Rest(1.0, for_jobs=True)),
+    "a worker that stops claims nothing": (LoopState(), seen(stopping=True), Rest(1.0)),
+    "a worker that stops settles": (LoopState(), seen(stopping=True, held=1, settling=1), TakeTurn(None, 0)),
+    "a worker that stops does not listen for jobs": (LoopState(rest_until=200.0), seen(stopping=True), Rest(1.0)),
+    "it wakes in time for its chores": (LoopState(rest_until=200.0), seen(chores_at=100.25), Rest(0.25, for_jobs=True)),
+    "it does not rest longer than a poll": (LoopState(rest_until=200.0), seen(), Rest(1.0, for_jobs=True)),
     "what waits for a slot is looked at more often": (
-        Loop(rest_until=200.0), seen(held=1), Rest(HELD_REST, for_jobs=True)
+        LoopState(rest_until=200.0), seen(held=1), Rest(HELD_REST, for_jobs=True)
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("loop", "look", "step"), STEPS.values(), ids=STEPS)
-def test_the_next_step(loop: Loop, look: Seen, step: object) -> None:
-    found = next_step(loop, look, CONFIG)
+@pytest.mark.parametrize(("state", "look", "step"), STEPS.values(), ids=STEPS)
+def test_the_next_step(state: LoopState, look: Seen, step: object) -> None:
+    found = next_step(state, look, CONFIG)
     assert (type(found), found) == (type(step), step)  # two steps without fields are equal tuples
 
 
 def test_a_batch_setting_bounds_a_claim() -> None:
-    assert next_step(Loop(), seen(), CONFIG._replace(batch=3)) == TakeTurn(None, 3)
+    assert next_step(LoopState(), seen(), CONFIG._replace(batch=3)) == TakeTurn(None, 3)
 
 
 def test_starts_are_written_before_the_turn() -> None:
     attempt = an_attempt()
-    assert next_step(Loop(), seen(starting=[attempt], held=1), CONFIG) == WriteStarts([attempt])
+    assert next_step(LoopState(), seen(starting=[attempt], held=1), CONFIG) == WriteStarts([attempt])
 
 
 def test_a_start_whose_row_is_locked_is_tried_again_after_the_next_turn_and_not_before() -> None:
     locked, fresh = an_attempt(), an_attempt()
-    loop = Loop(locked=frozenset([locked]))
-    assert next_step(loop, seen(starting=[locked], held=1), CONFIG) == TakeTurn(None, 9)
-    assert next_step(loop, seen(starting=[locked, fresh], held=2), CONFIG) == WriteStarts([fresh])
-    rested, _ = after(loop, seen(), Rest(1.0), Rested(hinted=False, backlog=False), 101.0, CONFIG)
+    state = LoopState(locked=frozenset([locked]))
+    assert next_step(state, seen(starting=[locked], held=1), CONFIG) == TakeTurn(None, 9)
+    assert next_step(state, seen(starting=[locked, fresh], held=2), CONFIG) == WriteStarts([fresh])
+    rested, _ = after(state, seen(), Rest(1.0), Rested(hinted=False, backlog=False), 101.0, CONFIG)
     assert next_step(rested, seen(starting=[locked], held=1), CONFIG) == WriteStarts([locked])
 
 
 ORPHANS = {
-    "an idle worker that may trust the list looks for orphans": (Loop(idle=True), {}, FAILING, True),
-    "a busy one does not": (Loop(idle=False), {}, FAILING, False),
-    "not before its time": (Loop(idle=True, orphans_at=100.1), {}, FAILING, False),
+    "an idle worker that may trust the list looks for orphans": (LoopState(idle=True), {}, FAILING, True),
+    "a busy one does not": (LoopState(idle=False), {}, FAILING, False),
+    "not before its time": (LoopState(idle=True, orphans_at=100.1), {}, FAILING, False),
     "not while the list of workers is not to be believed": (
-        Loop(idle=True), {"presence_is_current": False}, FAILING, False
+        LoopState(idle=True), {"presence_is_current": False}, FAILING, False
     ),
-    "not where unknown jobs are left alone": (Loop(idle=True), {}, CONFIG, False),
+    "not where unknown jobs are left alone": (LoopState(idle=True), {}, CONFIG, False),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("loop", "look", "config", "wanted"), ORPHANS.values(), ids=ORPHANS)
-def test_when_orphans_are_looked_for(loop: Loop, look: dict, config: WorkerConfig, wanted: bool) -> None:
-    step = next_step(loop, seen(**{"presence_is_current": True, **look}), config)
+@pytest.mark.parametrize(("state", "look", "config", "wanted"), ORPHANS.values(), ids=ORPHANS)
+def test_when_orphans_are_looked_for(state: LoopState, look: dict, config: WorkerConfig, wanted: bool) -> None:
+    step = next_step(state, seen(**{"presence_is_current": True, **look}), config)
     assert step == TakeTurn(None, 10, wanted)
 
 
 # ------------------------------------------------------------------------------------------------ what follows
 
 
-def answered(loop: Loop, answer: Answer, step: object = None, now: float = 101.0, **look: object) -> tuple:
-    return after(loop, seen(**look), TakeTurn() if step is None else step, answer, now, FAILING)
+def answered(state: LoopState, answer: Answer, step: object = None, now: float = 101.0, **look: object) -> tuple:
+    return after(state, seen(**look), TakeTurn() if step is None else step, answer, now, FAILING)
 
 
 def a_turn(jobs: Sequence[Job] = (), verdicts: Sequence[Verdict] = ()) -> Turn:
@@ -208,65 +208,65 @@ def a_turn(jobs: Sequence[Job] = (), verdicts: Sequence[Verdict] = ()) -> Turn:
 
 
 def test_a_claim_is_remembered_before_it_is_sent_and_forgotten_when_it_is_answered() -> None:
-    loop = claiming(Loop(), a_claim(), 100.0)
-    assert (loop.claim, loop.claim_sent) == (a_claim(), 100.0)
-    loop, _ = answered(loop, TurnDone(a_turn(), []))
-    assert loop.claim is None
+    state = claiming(LoopState(), a_claim(), 100.0)
+    assert (state.claim, state.claim_sent) == (a_claim(), 100.0)
+    state, _ = answered(state, TurnDone(a_turn(), []))
+    assert state.claim is None
 
 
 def test_a_claim_for_orphans_puts_off_the_next_one() -> None:
-    assert claiming(Loop(), a_claim(unless=("known",)), 100.0).orphans_at == 100.0 + ORPHAN_INTERVAL
-    assert claiming(Loop(orphans_at=7.0), a_claim(), 100.0).orphans_at == 7.0
+    assert claiming(LoopState(), a_claim(unless=("known",)), 100.0).orphans_at == 100.0 + ORPHAN_INTERVAL
+    assert claiming(LoopState(orphans_at=7.0), a_claim(), 100.0).orphans_at == 7.0
 
 
 def test_leases_count_from_before_the_claim_was_sent() -> None:
     jobs = [held()]
-    _, effects = answered(claiming(Loop(), a_claim(), 100.0), TurnDone(a_turn(jobs), []), now=120.0)
+    _, effects = answered(claiming(LoopState(), a_claim(), 100.0), TurnDone(a_turn(jobs), []), now=120.0)
     assert effects == [Begin(jobs, 130.0)]
 
 
 def test_a_failed_turn_keeps_its_claim_and_when_it_was_sent() -> None:
-    loop = claiming(Loop(), a_claim(), 100.0)
-    failed, _ = answered(loop, StoreFailed(EngineUnavailable("gone")))
-    assert (failed.claim, failed.claim_sent) == (loop.claim, 100.0)
+    state = claiming(LoopState(), a_claim(), 100.0)
+    failed, _ = answered(state, StoreFailed(EngineUnavailable("gone")))
+    assert (failed.claim, failed.claim_sent) == (state.claim, 100.0)
 
 
 def test_a_short_claim_is_followed_by_a_rest_and_a_full_one_is_not() -> None:
-    loop = claiming(Loop(rest_until=500.0), a_claim(limit=2), 100.0)
-    short, _ = answered(loop, TurnDone(a_turn([held()]), []))
-    full, _ = answered(loop, TurnDone(a_turn([held(), held()]), []))
+    state = claiming(LoopState(rest_until=500.0), a_claim(limit=2), 100.0)
+    short, _ = answered(state, TurnDone(a_turn([held()]), []))
+    full, _ = answered(state, TurnDone(a_turn([held(), held()]), []))
     assert (short.rest_until, short.idle) == (101.0 + FAILING.poll, True)
     assert (full.rest_until, full.idle) == (0.0, False)
 
 
 def test_where_orphans_are_due_a_short_claim_is_followed_by_a_look_for_them() -> None:
-    loop = claiming(Loop(), a_claim(limit=2), 100.0)
-    short, _ = answered(loop, TurnDone(a_turn(), []), presence_is_current=True)
+    state = claiming(LoopState(), a_claim(limit=2), 100.0)
+    short, _ = answered(state, TurnDone(a_turn(), []), presence_is_current=True)
     assert next_step(short, seen(101.0, presence_is_current=True), FAILING) == TakeTurn(None, 10, True)
 
 
 def test_a_claim_of_orphans_does_not_make_the_worker_idle() -> None:
-    loop = claiming(Loop(idle=True), a_claim(unless=("known",)), 100.0)
-    done, effects = answered(loop, TurnDone(a_turn([held()]), []), presence_is_current=True)
+    state = claiming(LoopState(idle=True), a_claim(unless=("known",)), 100.0)
+    done, effects = answered(state, TurnDone(a_turn([held()]), []), presence_is_current=True)
     assert not done.idle
     assert effects == [Begin([*effects[0].jobs], 130.0, orphans=True)]
 
 
 def test_a_turn_that_only_settles_says_nothing_about_jobs_that_are_due() -> None:
-    loop, effects = answered(Loop(rest_until=500.0, idle=True), TurnDone(a_turn(), []), until_idle=True)
-    assert (loop.rest_until, loop.idle, effects) == (500.0, True, [])
+    state, effects = answered(LoopState(rest_until=500.0, idle=True), TurnDone(a_turn(), []), until_idle=True)
+    assert (state.rest_until, state.idle, effects) == (500.0, True, [])
 
 
 def test_a_worker_that_runs_until_idle_stops_after_a_claim_if_it_holds_nothing() -> None:
-    loop = claiming(Loop(), a_claim(), 100.0)
-    [stop] = answered(loop, TurnDone(a_turn(), []), until_idle=True)[1]
+    state = claiming(LoopState(), a_claim(), 100.0)
+    [stop] = answered(state, TurnDone(a_turn(), []), until_idle=True)[1]
     assert isinstance(stop, StopWhenEmpty)
-    assert answered(loop, TurnDone(a_turn(), []))[1] == []
+    assert answered(state, TurnDone(a_turn(), []))[1] == []
 
 
 def test_a_turn_ends_a_row_of_failures_and_lets_the_chores_come() -> None:
-    loop, _ = answered(Loop(failures=3, locked=frozenset([an_attempt()])), TurnDone(a_turn(), []))
-    assert (loop.failures, loop.locked, loop.chores_next, loop.turned_at) == (0, frozenset(), True, 101.0)
+    state, _ = answered(LoopState(failures=3, locked=frozenset([an_attempt()])), TurnDone(a_turn(), []))
+    assert (state.failures, state.locked, state.chores_next, state.turned_at) == (0, frozenset(), True, 101.0)
 
 
 def test_the_rate_rises_with_what_is_settled_and_forgets() -> None:
@@ -277,43 +277,43 @@ def test_the_rate_rises_with_what_is_settled_and_forgets() -> None:
 
 
 def test_a_rest_is_cut_short_by_a_hint_and_a_backlog_says_that_jobs_take_longer() -> None:
-    loop = Loop(rest_until=500.0, rate=80.0)
-    hinted, _ = answered(loop, Rested(hinted=True, backlog=False), Rest(1.0))
-    late, _ = answered(loop, Rested(hinted=False, backlog=True), Rest(1.0))
+    state = LoopState(rest_until=500.0, rate=80.0)
+    hinted, _ = answered(state, Rested(hinted=True, backlog=False), Rest(1.0))
+    late, _ = answered(state, Rested(hinted=False, backlog=True), Rest(1.0))
     assert (hinted.rest_until, hinted.rate, hinted.chores_next) == (0.0, 80.0, True)
     assert (late.rest_until, late.rate, late.chores_next) == (500.0, 0.0, True)
 
 
 def test_chores_that_made_a_job_end_the_rest() -> None:
-    loop = Loop(rest_until=500.0, chores_next=True)
-    assert answered(loop, ChoresDone(made_jobs=True), Chores())[0] == Loop(rest_until=0.0)
-    assert answered(loop, ChoresDone(made_jobs=False), Chores())[0] == Loop(rest_until=500.0)
+    state = LoopState(rest_until=500.0, chores_next=True)
+    assert answered(state, ChoresDone(made_jobs=True), Chores())[0] == LoopState(rest_until=0.0)
+    assert answered(state, ChoresDone(made_jobs=False), Chores())[0] == LoopState(rest_until=500.0)
 
 
 def test_the_store_is_asked_less_and_less_often_while_it_fails() -> None:
-    loop, waits = Loop(), []
+    state, waits = LoopState(), []
     for _ in range(12):
-        loop, [report] = answered(loop, StoreFailed(EngineUnavailable("gone"), noise=1.0))
+        state, [report] = answered(state, StoreFailed(EngineUnavailable("gone"), noise=1.0))
         waits.append(report.wait)
-        assert loop.retry_at == 101.0 + report.wait
+        assert state.retry_at == 101.0 + report.wait
     assert waits == sorted(waits)
     assert (waits[0], waits[-1]) == (pytest.approx(0.1), 5.0)
 
 
 def test_a_store_that_refuses_is_asked_less_often_than_one_that_is_gone() -> None:
-    _, [gone] = answered(Loop(), StoreFailed(EngineUnavailable("gone")))
-    _, [refused] = answered(Loop(), StoreFailed(EngineError("no rights")))
+    _, [gone] = answered(LoopState(), StoreFailed(EngineUnavailable("gone")))
+    _, [refused] = answered(LoopState(), StoreFailed(EngineError("no rights")))
     assert refused.wait > gone.wait
 
 
 def test_noise_spreads_the_tries_over_half_of_the_wait() -> None:
-    waits = [answered(Loop(), StoreFailed(EngineUnavailable("gone"), noise))[1][0].wait for noise in (0.0, 1.0)]
+    waits = [answered(LoopState(), StoreFailed(EngineUnavailable("gone"), noise))[1][0].wait for noise in (0.0, 1.0)]
     assert waits[0] == waits[1] / 2
 
 
 def test_after_a_failure_every_worker_gets_the_time_to_say_that_it_is_alive() -> None:
-    loop, [report] = answered(Loop(), StoreFailed(EngineUnavailable("gone")))
-    assert loop.orphans_at > 101.0 + report.wait + 3 * FAILING.heartbeat
+    state, [report] = answered(LoopState(), StoreFailed(EngineUnavailable("gone")))
+    assert state.orphans_at > 101.0 + report.wait + 3 * FAILING.heartbeat
 
 
 @pytest.mark.parametrize(
@@ -329,14 +329,14 @@ def test_after_a_failure_every_worker_gets_the_time_to_say_that_it_is_alive() ->
 def test_a_worker_that_shall_end_by_itself_does_not_wait_for_rights(
     failures: int, error: Exception, until_idle: bool, stops: bool
 ) -> None:
-    _, effects = answered(Loop(failures=failures), StoreFailed(error), until_idle=until_idle)
+    _, effects = answered(LoopState(failures=failures), StoreFailed(error), until_idle=until_idle)
     assert isinstance(effects[0], ReportFailure)
     assert effects[1:] == ([StopRefused(error)] if stops else [])
 
 
 def test_chores_that_failed_are_not_repeated_before_the_jobs() -> None:
-    failed, _ = answered(Loop(chores_next=True), StoreFailed(ValueError("a bug")), Chores())
-    other, _ = answered(Loop(chores_next=True), StoreFailed(ValueError("a bug")), TakeTurn())
+    failed, _ = answered(LoopState(chores_next=True), StoreFailed(ValueError("a bug")), Chores())
+    other, _ = answered(LoopState(chores_next=True), StoreFailed(ValueError("a bug")), TakeTurn())
     assert (failed.chores_next, other.chores_next) == (False, True)
 
 
@@ -409,21 +409,21 @@ def starts_written(*renewals: Renewal) -> StartsWritten:
 
 def test_a_start_that_is_written_is_launched_with_a_lease_from_before_it_was_sent() -> None:
     attempt = an_attempt()
-    _, effects = answered(Loop(), starts_written(Renewal.RENEWED), WriteStarts([attempt]))
+    _, effects = answered(LoopState(), starts_written(Renewal.RENEWED), WriteStarts([attempt]))
     assert effects == [Launch(attempt, NOW, 130.0)]
 
 
 def test_a_start_whose_lease_is_lost_frees_its_slot() -> None:
     attempt = an_attempt()
-    loop, effects = answered(Loop(), starts_written(Renewal.LOST), WriteStarts([attempt]))
-    assert (effects, loop.locked) == ([LoseStart(attempt)], frozenset())
+    state, effects = answered(LoopState(), starts_written(Renewal.LOST), WriteStarts([attempt]))
+    assert (effects, state.locked) == ([LoseStart(attempt)], frozenset())
 
 
 @pytest.mark.parametrize("renewal", [Renewal.BUSY, Renewal.MISSED])
 def test_a_start_that_could_not_be_written_waits(renewal: Renewal) -> None:
     attempt, before = an_attempt(), an_attempt()
-    loop, effects = answered(Loop(locked=frozenset([before])), starts_written(renewal), WriteStarts([attempt]))
-    assert (effects, loop.locked) == ([], frozenset([before, attempt]))
+    state, effects = answered(LoopState(locked=frozenset([before])), starts_written(renewal), WriteStarts([attempt]))
+    assert (effects, state.locked) == ([], frozenset([before, attempt]))
 
 
 def test_a_suspect_waits_while_another_suspects_end_is_not_written_and_its_neighbours_do_not() -> None:
@@ -441,7 +441,7 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.loop, self.now = Loop(), 100.0
+        self.state, self.now = LoopState(), 100.0
         self.held: dict[str, Attempt] = {}
         self.outcomes: list[tuple[Attempt, object]] = []
         self.settling: list[Settling] = []
@@ -463,18 +463,18 @@ class Walk:
     def step(self) -> Exit | None:
         self.steps += 1
         look = self.look()
-        step = next_step(self.loop, look, CONFIG)
+        step = next_step(self.state, look, CONFIG)
         if isinstance(step, Exit):
             return step
         if isinstance(step, TakeTurn) and step.room:
-            assert self.loop.claim is None, "a claim was dropped without an answer"
+            assert self.state.claim is None, "a claim was dropped without an answer"
             claim = Claim(f"token-{len(self.tokens)}", "w1", step.room, 30.0)
             assert claim.token not in self.tokens
             self.tokens[claim.token] = []
-            self.loop = claiming(self.loop, claim, self.now)
+            self.state = claiming(self.state, claim, self.now)
         answer = self.perform(step)
         self.now += self.random.random() / 10
-        self.loop, effects = after(self.loop, look, step, answer, self.now, CONFIG)
+        self.state, effects = after(self.state, look, step, answer, self.now, CONFIG)
         for effect in effects:
             self.apply(effect)
         self.end_some()
@@ -486,7 +486,7 @@ class Walk:
             case TakeTurn():
                 if fails and self.random.random() < 0.5:  # not even done
                     return StoreFailed(EngineUnavailable("gone"), 0.0)
-                turn = self.turn(self.loop.claim)
+                turn = self.turn(self.state.claim)
                 if fails:  # done, and its answer is lost
                     return StoreFailed(EngineUnavailable("gone"), 0.0)
                 settled, self.settling = self.settling, []

@@ -15,8 +15,7 @@ from treadle.model.lifecycle import Stopped
 from treadle.tasks.context import Context as HandlerContext
 from treadle.tasks.context import StopReason
 from treadle.worker.attempt import Attempt
-from treadle.worker.executors import Call
-from treadle.worker.executors import loop as on_loop
+from treadle.worker.executors import Call, coroutines
 
 ONCE = Retry(max_attempts=1)
 
@@ -144,7 +143,7 @@ def test_a_cancelled_that_cannot_be_printed_ends_its_job(app: Treadle, kind: str
 def test_a_coroutine_that_is_stopped_before_its_first_step_is_told_of_once(
     app: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_loop, "_EAGER", {})  # as on Pythons whose tasks do not start at once
+    monkeypatch.setattr(coroutines, "_EAGER", {})  # as on Pythons whose tasks do not start at once
     entered: list[int] = []
 
     @app.task
@@ -154,7 +153,9 @@ def test_a_coroutine_that_is_stopped_before_its_first_step_is_told_of_once(
     done: list[tuple[Attempt, object]] = []
 
     async def main() -> Attempt:
-        executor = on_loop.LoopExecutor(asyncio.get_running_loop(), lambda *words: done.append(words), app.engine.now)
+        executor = coroutines.CoroutineExecutor(
+            asyncio.get_running_loop(), lambda *words: done.append(words), app.engine.now
+        )
         attempt = Attempt(unstored(work), lease_ends=time.monotonic() + 60, queued_at=time.monotonic())
         executor.start(Call(attempt, work, HandlerContext(attempt, lambda *_: None)))
         attempt.request_stop(StopReason.CANCEL)

@@ -18,7 +18,7 @@ class Host:
     slots: Slots  # there once the worker has started
 
     def __init__(self, holdings: Holdings, stop: Callable[[], None]) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self.event_loop: asyncio.AbstractEventLoop | None = None
         self.stopping = False
         self.drained_at = float("inf")  # when the slots were empty or given up, on the monotonic clock
         self.until_idle = False
@@ -29,13 +29,13 @@ class Host:
 
     def loop_closed(self) -> bool:
         """Whether the program around the worker has closed the event loop that the handlers ran on."""
-        return self.loop is None or self.loop.is_closed()
+        return self.event_loop is None or self.event_loop.is_closed()
 
     def on_loop(self, call: Callable[..., object], *arguments: Any) -> None:
         """Call this on the event loop's thread."""
         with suppress(RuntimeError):  # the loop was closed under us: the engine thread will see it
-            if self.loop is not None:
-                self.loop.call_soon_threadsafe(call, *arguments)
+            if self.event_loop is not None:
+                self.event_loop.call_soon_threadsafe(call, *arguments)
 
     def request_stop(self, attempt: Attempt, why: StopReason) -> None:
         """Ask a handler to stop; a lost job is forgotten here and now: its writes would be refused."""

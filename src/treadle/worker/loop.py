@@ -69,7 +69,7 @@ UNAVAILABLE_BACKOFF, REFUSED_BACKOFF = Backoff(0.05, 5.0), Backoff(0.5, 5.0)
 LOCKED_ROW = Backoff(0.02, 1.0)
 
 
-class Loop(NamedTuple):
+class LoopState(NamedTuple):
     """What survives from one step to the next."""
 
     claim: Claim | None = None  # sent and not answered: it is repeated with the same token
@@ -102,24 +102,24 @@ class Seen(NamedTuple):
     presence_is_current: bool = False  # the list of live workers can be believed
 
 
-def next_step(loop: Loop, seen: Seen, config: WorkerConfig) -> Step:
+def next_step(state: LoopState, seen: Seen, config: WorkerConfig) -> Step:
     """What to do now."""
     if (end := _exit(seen)) is not None:
         return end
-    if seen.now < loop.retry_at:
-        return BackOff(loop.retry_at - seen.now)
-    if loop.chores_next and seen.now >= seen.chores_at:
+    if seen.now < state.retry_at:
+        return BackOff(state.retry_at - seen.now)
+    if state.chores_next and seen.now >= seen.chores_at:
         return Chores()
     if seen.undecided and seen.settling < MAX_BATCH:
         return Decide()
-    if starts := [attempt for attempt in seen.starting if attempt not in loop.locked]:
+    if starts := [attempt for attempt in seen.starting if attempt not in state.locked]:
         return WriteStarts(starts)
-    if loop.claim is not None:
-        return TakeTurn(loop.claim)
-    room = _room(loop, seen, config)
+    if state.claim is not None:
+        return TakeTurn(state.claim)
+    room = _room(state, seen, config)
     if room > 0 or seen.settling:
-        return TakeTurn(None, room, room > 0 and _orphans_due(loop, seen, config))
-    return _rest(loop, seen, config)
+        return TakeTurn(None, room, room > 0 and _orphans_due(state, seen, config))
+    return _rest(state, seen, config)
 
 
 def _exit(seen: Seen) -> Exit | None:
@@ -133,93 +133,95 @@ def _exit(seen: Seen) -> Exit | None:
     return None
 
 
-def _room(loop: Loop, seen: Seen, config: WorkerConfig) -> int:
+def _room(state: LoopState, seen: Seen, config: WorkerConfig) -> int:
     """How many jobs to claim: as many as will start within a fraction of a second.
 
     A turn that settles claims as well: what its handlers enqueued gave a hint when nobody listened.
     """
-    if seen.stopping or (seen.now < loop.rest_until and not seen.settling):
+    if seen.stopping or (seen.now < state.rest_until and not seen.settling):
         return 0
-    capacity = config.concurrency - seen.abandoned_slots + int(loop.rate * CLAIM_AHEAD)
+    capacity = config.concurrency - seen.abandoned_slots + int(state.rate * CLAIM_AHEAD)
     return max(0, min(config.batch or MAX_BATCH, MAX_BATCH, capacity - seen.held + seen.settling))
 
 
-def _orphans_due(loop: Loop, seen: Seen, config: WorkerConfig) -> bool:
+def _orphans_due(state: LoopState, seen: Seen, config: WorkerConfig) -> bool:
     """Whether to look for jobs that no live worker knows: only when nothing else is due."""
-    return config.fail_unknown and loop.idle and seen.now >= loop.orphans_at and seen.presence_is_current
+    return config.fail_unknown and state.idle and seen.now >= state.orphans_at and seen.presence_is_current
 
 
-def _rest(loop: Loop, seen: Seen, config: WorkerConfig) -> Rest:
+def _rest(state: LoopState, seen: Seen, config: WorkerConfig) -> Rest:
     longest = HELD_REST if seen.held else min(config.poll, config.sweep)  # chores do not wait for the poll
     longest = min(longest, max(0.0, seen.chores_at - seen.now))
-    left = loop.rest_until - seen.now
+    left = state.rest_until - seen.now
     if left > 0 and not seen.stopping:
         return Rest(min(left, longest), for_jobs=True)
     return Rest(longest)
 
 
-def claiming(loop: Loop, claim: Claim, now: float) -> Loop:
-    """The loop with a new claim on its way; said before it is sent, so that a lost answer is asked for again."""
-    orphans_at = now + ORPHAN_INTERVAL if claim.unless else loop.orphans_at
-    return loop._replace(claim=claim, claim_sent=now, orphans_at=orphans_at)
+def claiming(state: LoopState, claim: Claim, now: float) -> LoopState:
+    """The state with a new claim on its way; said before it is sent, so that a lost answer is asked for again."""
+    orphans_at = now + ORPHAN_INTERVAL if claim.unless else state.orphans_at
+    return state._replace(claim=claim, claim_sent=now, orphans_at=orphans_at)
 
 
 def after(
-    loop: Loop, seen: Seen, step: Step, answer: Answer, now: float, config: WorkerConfig
-) -> tuple[Loop, list[Effect]]:
+    state: LoopState, seen: Seen, step: Step, answer: Answer, now: float, config: WorkerConfig
+) -> tuple[LoopState, list[Effect]]:
     """What the answer to a step changes, and what is to be done about it."""
     match answer:
         case StoreFailed():
-            return _after_failure(loop, seen, step, answer, now, config)
+            return _after_failure(state, seen, step, answer, now, config)
         case TurnDone():
-            return _after_turn(loop, seen, answer, now, config)
+            return _after_turn(state, seen, answer, now, config)
         case StartsWritten() if isinstance(step, WriteStarts):
-            return _after_starts(loop, step, answer, config)
+            return _after_starts(state, step, answer, config)
         case ChoresDone(made_jobs):
-            return loop._replace(chores_next=False, rest_until=0.0 if made_jobs else loop.rest_until), []
+            return state._replace(chores_next=False, rest_until=0.0 if made_jobs else state.rest_until), []
         case Rested(hinted, backlog):
-            rest_until = 0.0 if hinted else loop.rest_until
-            rate = 0.0 if backlog else loop.rate  # jobs take longer than thought
-            return loop._replace(rest_until=rest_until, rate=rate, locked=frozenset(), chores_next=True), []
+            rest_until = 0.0 if hinted else state.rest_until
+            rate = 0.0 if backlog else state.rate  # jobs take longer than thought
+            return state._replace(rest_until=rest_until, rate=rate, locked=frozenset(), chores_next=True), []
         case _:
-            return loop, []
+            return state, []
 
 
 def _after_failure(
-    loop: Loop, seen: Seen, step: Step, failed: StoreFailed, now: float, config: WorkerConfig
-) -> tuple[Loop, list[Effect]]:
+    state: LoopState, seen: Seen, step: Step, failed: StoreFailed, now: float, config: WorkerConfig
+) -> tuple[LoopState, list[Effect]]:
     """Wait a little longer each time, and take the same step again."""
-    failures = loop.failures + 1
+    failures = state.failures + 1
     backoff = UNAVAILABLE_BACKOFF if isinstance(failed.error, EngineUnavailable) else REFUSED_BACKOFF
     wait = backoff.delay(failures) * (0.5 + failed.noise / 2)
     effects: list[Effect] = [ReportFailure(failed.error, wait)]
     refused = isinstance(failed.error, EngineError) and not isinstance(failed.error, EngineUnavailable)
     if seen.until_idle and refused and failures > 1:
         effects.append(StopRefused(failed.error))
-    changed = loop._replace(
+    changed = state._replace(
         failures=failures,
         retry_at=now + wait,
         # No worker could say that it is alive: all of them get the time for it.
         orphans_at=now + wait + missed_after(config.heartbeat),
-        chores_next=loop.chores_next and not isinstance(step, Chores),
+        chores_next=state.chores_next and not isinstance(step, Chores),
     )
     return changed, effects
 
 
-def _after_turn(loop: Loop, seen: Seen, done: TurnDone, now: float, config: WorkerConfig) -> tuple[Loop, list[Effect]]:
+def _after_turn(
+    state: LoopState, seen: Seen, done: TurnDone, now: float, config: WorkerConfig
+) -> tuple[LoopState, list[Effect]]:
     effects: list[Effect] = list(after_verdicts(done.settled, done.turn.verdicts, done.turn.now, now))
-    changed = loop._replace(
+    changed = state._replace(
         failures=0,
-        rate=rate_after(loop.rate, len(done.settled), now - loop.turned_at),
+        rate=rate_after(state.rate, len(done.settled), now - state.turned_at),
         turned_at=now,
         locked=frozenset(),
         chores_next=True,
     )
-    if (claim := loop.claim) is None:
+    if (claim := state.claim) is None:
         return changed, effects
     orphans = bool(claim.unless)
     if done.turn.jobs:
-        effects.append(Begin(done.turn.jobs, loop.claim_sent + config.lease, orphans))
+        effects.append(Begin(done.turn.jobs, state.claim_sent + config.lease, orphans))
     if seen.until_idle:
         effects.append(StopWhenEmpty())
     short = len(done.turn.jobs) < claim.limit
@@ -275,10 +277,10 @@ def _after_refusal(settling: Settling, verdict: Verdict, store_now: datetime) ->
 
 
 def _after_starts(
-    loop: Loop, step: WriteStarts, written: StartsWritten, config: WorkerConfig
-) -> tuple[Loop, list[Effect]]:
+    state: LoopState, step: WriteStarts, written: StartsWritten, config: WorkerConfig
+) -> tuple[LoopState, list[Effect]]:
     effects: list[Effect] = []
-    locked = set(loop.locked)
+    locked = set(state.locked)
     for attempt, result in zip(step.attempts, written.results, strict=True):
         match result.renewal:
             case Renewal.RENEWED:
@@ -287,7 +289,7 @@ def _after_starts(
                 effects.append(LoseStart(attempt))
             case Renewal.BUSY | Renewal.MISSED:
                 locked.add(attempt)
-    return loop._replace(locked=frozenset(locked)), effects
+    return state._replace(locked=frozenset(locked)), effects
 
 
 class Starts(NamedTuple):

@@ -21,7 +21,7 @@ from treadle.tasks.task import Task
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors import Call
-from treadle.worker.executors.loop import LoopExecutor
+from treadle.worker.executors.coroutines import CoroutineExecutor
 from treadle.worker.executors.threads import ThreadExecutor
 from treadle.worker.outcomes import error_from, timed_out
 from treadle.worker.settle import asettle_in, settle_in
@@ -58,7 +58,7 @@ class Slots:
         self._start = request_start if config.start_first else self.launch
         self._logger, self._log = logger, logger or log
         self._report, self._request_start, self._stop_exhausted = report, request_start, stop_exhausted
-        self._on_loop = LoopExecutor(loop, self._done_on_loop, engine.now)
+        self._on_loop = CoroutineExecutor(loop, self._done_on_loop, engine.now)
         self._in_threads = ThreadExecutor("treadle", self._done_in_thread, engine.now)
 
     @property

@@ -22,7 +22,7 @@ from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
 from treadle.worker.holdings import Holdings
 from treadle.worker.host import Host
-from treadle.worker.loop import MAX_BATCH, Loop, Seen, after, claiming, next_step, sort_starts
+from treadle.worker.loop import MAX_BATCH, LoopState, Seen, after, claiming, next_step, sort_starts
 from treadle.worker.maintenance import Maintenance
 from treadle.worker.orphans import Orphans
 from treadle.worker.outcomes import error_from, uncommitted
@@ -107,22 +107,22 @@ class Turns:
     def run(self) -> None:
         """Step after step until there is nothing left to do."""
         # A worker that runs until it is idle does what is due by a schedule too: it looks at the schedules first.
-        loop = Loop(turned_at=time.monotonic(), chores_next=self._host.until_idle)
+        state = LoopState(turned_at=time.monotonic(), chores_next=self._host.until_idle)
         while True:
             self._host.wake.clear()  # before the look: what comes later wakes the rest that may follow
             seen = self._look()
-            step = next_step(loop, seen, self._config)
+            step = next_step(state, seen, self._config)
             if isinstance(step, Exit):
                 if step.problem:
                     self._log.error("%s: %d jobs are left to their leases", step.problem, step.left)
                 return
             try:
                 if isinstance(step, TakeTurn) and step.room:
-                    loop = claiming(loop, self._new_claim(step), time.monotonic())
-                answer = self._perform(step, loop.claim)
+                    state = claiming(state, self._new_claim(step), time.monotonic())
+                answer = self._perform(step, state.claim)
             except Exception as error:
                 answer = StoreFailed(error, random.random())  # noqa: S311 - jitter
-            loop, effects = after(loop, seen, step, answer, time.monotonic(), self._config)
+            state, effects = after(state, seen, step, answer, time.monotonic(), self._config)
             for effect in effects:
                 try:
                     self._apply(effect)

@@ -127,12 +127,12 @@ class Worker:
         for task in self._tasks.values():
             task.payload  # noqa: B018 - a handler that cannot be called is an error now, not at its first job
         self._hurry = asyncio.Event()
-        self._host.loop = asyncio.get_running_loop()
+        self._host.event_loop = asyncio.get_running_loop()
         self._host.slots = Slots(
             self._engine,
             self._tasks,
             config=self.config,
-            loop=self._host.loop,
+            loop=self._host.event_loop,
             report=self._turns.report,
             request_start=self._turns.request_start,
             stop_exhausted=self._stop_exhausted,

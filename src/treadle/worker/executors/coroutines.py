@@ -16,7 +16,7 @@ from treadle.worker.outcomes import arguments_of, ended_by, succeeded
 _EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
-class LoopExecutor:
+class CoroutineExecutor:
     """Runs coroutines on the loop it was made in; stopping one is cancelling its task."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, done: Done, now: Callable[[], datetime]) -> None:
