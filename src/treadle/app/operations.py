@@ -122,8 +122,8 @@ class Operations:
             rivals = self.engine.find(JobFilter(None, job.task, None, job.tenant, job.key), limit=10).jobs
             holder = next((rival for rival in rivals if rival.id != job.id and not rival.state.final), None)
         if self._store.tenant is not None:
-            return why(job, self.engine.now(), self._holding(), [], holder, outside=True)
-        return why(job, self.engine.now(), self._holding(), self.engine.records(WorkerInfo), holder)
+            return why(job, self.engine.now(), self._pauses_now(), [], holder, outside=True)
+        return why(job, self.engine.now(), self._pauses_now(), self.engine.records(WorkerInfo), holder)
 
     def costs(self, day: date | None = None, *, days: int = 1, tenant: str | None = None) -> list[Cost]:
         """What the jobs that ended on this day (in UTC; today, or the `days` up to it) have cost, by tenant and task.
@@ -181,19 +181,19 @@ class Operations:
         it runs any more (NotPossible if that takes longer than `timeout`; the pause stands).
         """
         check_name("actor", actor)
-        scope = self._scope(tenant, queue, task, everything)
+        wanted = self._pause_of(tenant, queue, task, everything)
         longest = seconds(timeout, "timeout")
         for _ in range(PAUSE_TRIES):
-            now, there = self.engine.now(), self._found(scope)
+            now, there = self.engine.now(), self._stored_pause(wanted)
             if there is not None and not there.over(now):
                 self._check_owner(there)
-            wanted = scope.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now))
-            pause = put(self.engine, wanted, there, Act(EventKind.PAUSED, now, actor, reason))
+            new = wanted.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now))
+            pause = put(self.engine, new, there, Act(EventKind.PAUSED, now, actor, reason))
             if pause is not None:
                 if wait:
-                    self._drained(scope, longest)
+                    self._wait_until_drained(wanted, longest)
                 return pause
-        raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
+        raise NotPossible(f"the pause of {wanted.scope} keeps changing; try again")
 
     def resume(
         self,
@@ -210,25 +210,25 @@ class Operations:
         A tenant lifts only what it has paused itself (`Pause.owner`).
         """
         check_name("actor", actor)
-        scope = self._scope(tenant, queue, task, everything)
+        wanted = self._pause_of(tenant, queue, task, everything)
         for _ in range(PAUSE_TRIES):
-            pause = self._found(scope)
+            pause = self._stored_pause(wanted)
             if pause is None:
                 there = "; ".join(one.scope for one in self.pauses()) or "nothing"
-                raise NotPossible(f"{scope.scope} is not paused by itself; paused: {there}")
+                raise NotPossible(f"{wanted.scope} is not paused by itself; paused: {there}")
             self._check_owner(pause)
             if remove(self.engine, pause, Act(EventKind.RESUMED, self.engine.now(), actor, reason)):
                 return pause
-        raise NotPossible(f"the pause of {scope.scope} keeps changing; try again")
+        raise NotPossible(f"the pause of {wanted.scope} keeps changing; try again")
 
     def pauses(self) -> list[Pause]:
         """The pauses that hold now."""
-        return [pause for pause in self._holding() if self._store.tenant in (None, pause.tenant)]
+        return [pause for pause in self._pauses_now() if self._store.tenant in (None, pause.tenant)]
 
-    def _holding(self) -> list[Pause]:
+    def _pauses_now(self) -> list[Pause]:
         return list(Gate.at(self.engine.records(Pause), self.engine.now()).pauses)
 
-    def _scope(self, tenant: str | None, queue: str | None, task: str | None, everything: bool) -> Pause:
+    def _pause_of(self, tenant: str | None, queue: str | None, task: str | None, everything: bool) -> Pause:
         given = {"tenant": self._of(tenant), "queue": queue, "task": task}
         named = {field: name for field, name in given.items() if name is not None}
         for field, name in named.items():
@@ -247,18 +247,18 @@ class Operations:
             by = "because its budget is spent" if pause.owner is PauseOwner.BUDGET else "by the operators"
             raise NotPossible(f"{pause.scope} was paused {by}; only they can change or lift it")
 
-    def _found(self, scope: Pause) -> Pause | None:
-        return next((pause for pause in self.engine.records(Pause) if pause[:3] == scope[:3]), None)
+    def _stored_pause(self, wanted: Pause) -> Pause | None:
+        return next((pause for pause in self.engine.records(Pause) if pause[:3] == wanted[:3]), None)
 
-    def _drained(self, scope: Pause, timeout: float) -> None:
-        """Wait until nothing in scope runs."""
-        named = [None if name == ANY else name for name in scope[:3]]
+    def _wait_until_drained(self, wanted: Pause, timeout: float) -> None:
+        """Wait until nothing runs that the pause would stop."""
+        named = [None if name == ANY else name for name in wanted[:3]]
         where = JobFilter(State.RUNNING, named[2], named[1], named[0])
         deadline = time.monotonic() + timeout
         while running := self.engine.find(where, limit=1).jobs:
             if time.monotonic() > deadline:
                 raise NotPossible(
-                    f"{scope.scope} is paused, but job {running[0].id} and maybe others still run after {timeout:g} s"
+                    f"{wanted.scope} is paused, but job {running[0].id} and maybe others still run after {timeout:g} s"
                 )
             time.sleep(POLL_INTERVAL)
 
