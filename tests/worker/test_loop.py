@@ -366,14 +366,14 @@ def test_a_stale_outcome_is_decided_again_on_the_job_as_it_is() -> None:
 
 
 def test_a_locked_row_is_tried_less_and_less_often_up_to_a_second() -> None:
-    one, pauses = settling(), []
+    one, waits = settling(), []
     for _ in range(8):
         [later] = after_verdicts([one], [Verdict(Ruling.BUSY)], NOW, 100.0)
-        one.attempt.pause = later.pause
-        pauses.append(later.pause)
-        assert later.at == 100.0 + later.pause
-    assert pauses[:3] == [0.02, 0.04, 0.08]
-    assert pauses[-1] == 1.0
+        one.attempt.lock_wait = later.lock_wait
+        waits.append(later.lock_wait)
+        assert later.at == 100.0 + later.lock_wait
+    assert waits[:3] == [0.02, 0.04, 0.08]
+    assert waits[-1] == 1.0
 
 
 def test_a_refusal_that_is_refused_is_left_to_its_lease() -> None:
@@ -544,8 +544,8 @@ class Walk:
                     self.held[job.id] = Attempt(job, lease_ends=0, queued_at=0)
             case DecideAgain(one, _):
                 self.outcomes.append((one.attempt, one.outcome))
-            case SettleLater(one, at, pause):
-                one.attempt.pause = pause
+            case SettleLater(one, at, lock_wait):
+                one.attempt.lock_wait = lock_wait
                 self.put_off.append((at, one.attempt, one.outcome))
             case ReportFailure():
                 pass

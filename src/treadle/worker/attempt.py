@@ -11,8 +11,8 @@ from treadle.tasks.context import StopReason
 class Attempt:
     """One holder's try at a job: the mutable side, shared by the worker's threads and the handler's context."""
 
-    __slots__ = ("abandoned", "alarm", "cost_micros", "ended", "job", "lease_ends", "pause", "progress", "queued_at",
-                 "settled", "started_at", "stop", "stop_reason")  # fmt: skip
+    __slots__ = ("abandoned", "alarm", "cost_micros", "ended", "job", "lease_ends", "lock_wait", "progress",
+                 "queued_at", "settled", "started_at", "stop", "stop_reason")  # fmt: skip
 
     def __init__(self, job: Job, *, lease_ends: float, queued_at: float) -> None:
         self.job = job
@@ -24,7 +24,7 @@ class Attempt:
         self.stop_reason: StopReason | None = None
         self.stop: Callable[[], object] | None = None  # how to interrupt the handler, if there is a way
         self.alarm: Any = None  # the timer that will tell it about its timeout
-        self.pause = 0.0  # seconds waited lately for a row that somebody else has locked
+        self.lock_wait = 0.0  # seconds waited lately for a row that somebody else has locked
         self.settled = False  # written by the handler itself, in its own transaction
         self.ended = False  # its outcome is known, and on its way to the store
         self.abandoned = False  # its job was settled or lost while the handler still runs

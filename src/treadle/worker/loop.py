@@ -258,8 +258,8 @@ def _after_verdict(settling: Settling, verdict: Verdict, store_now: datetime, no
         case Ruling.STALE:
             return DecideAgain(settling, verdict.job)
         case Ruling.BUSY:  # less and less often
-            pause = min(LOCKED_ROW.longest, max(LOCKED_ROW.first, 2 * settling.attempt.pause))
-            return SettleLater(settling, now + pause, pause)
+            lock_wait = min(LOCKED_ROW.longest, max(LOCKED_ROW.first, 2 * settling.attempt.lock_wait))
+            return SettleLater(settling, now + lock_wait, lock_wait)
         case Ruling.REFUSED:
             return _after_refusal(settling, verdict, store_now)
         case _:

@@ -128,11 +128,11 @@ class DecideAgain(NamedTuple):
 
 
 class SettleLater(NamedTuple):
-    """The row is locked by somebody's open transaction: try again at `at`, after a `pause`."""
+    """The row is locked by somebody's open transaction: try again at `at`, after a `lock_wait`."""
 
     settling: Settling
     at: float
-    pause: float
+    lock_wait: float
 
 
 class SettleInstead(NamedTuple):

@@ -292,8 +292,8 @@ class Turns:
             case DecideAgain(settling, job):
                 settling.attempt.job = job or settling.attempt.job
                 self._outcomes.append((settling.attempt, settling.outcome))
-            case SettleLater(settling, at, pause):
-                settling.attempt.pause = pause
+            case SettleLater(settling, at, lock_wait):
+                settling.attempt.lock_wait = lock_wait
                 self._put_off.append((at, settling.attempt, settling.outcome))
             case SettleInstead(settling):
                 self._settling.append(settling)
