@@ -26,7 +26,7 @@ from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call
 from treadle.worker.maintenance.recovery import recover
 from treadle.worker.outcomes import arguments_of, ended_by, succeeded, uncommitted
-from treadle.worker.settle import asettle_in, committed, settle_in
+from treadle.worker.settle_in_transaction import asettle_in, committed, settle_in
 
 
 class FakeClock:

@@ -12,7 +12,7 @@ from psycopg.adapt import Loader
 from psycopg.rows import dict_row, namedtuple_row, scalar_row
 
 import treadle.app.enqueue
-import treadle.worker.settle
+import treadle.worker.settle_in_transaction
 from tests.support import provision
 from tests.transactions.libraries import Library, Shop, played
 from treadle import (
@@ -340,7 +340,9 @@ def test_a_settlement_waits_for_a_row_that_is_locked_just_now(
     """As by the lease renewal of this very job."""
 
     def unlock(stranger: psycopg.Connection) -> None:
-        monkeypatch.setattr(treadle.worker.settle, "lock_waits", lambda: _second_thoughts(stranger.commit))
+        monkeypatch.setattr(
+            treadle.worker.settle_in_transaction, "lock_waits", lambda: _second_thoughts(stranger.commit)
+        )
 
     job = _settled_while_locked(shop, app, library, unlock, nullcontext())
     assert (job.state, job.result, job.attempt) == (State.SUCCEEDED, "sold", 1)
@@ -350,7 +352,7 @@ def test_a_settlement_waits_for_a_row_that_is_locked_just_now(
 def test_a_settlement_that_waits_in_vain_says_so_and_the_transaction_stays_usable(
     shop: Shop, app: Treadle, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(treadle.worker.settle, "lock_waits", lambda: [0.001, 0.001])
+    monkeypatch.setattr(treadle.worker.settle_in_transaction, "lock_waits", lambda: [0.001, 0.001])
     refused = pytest.raises(EngineUnavailable, match="locked")
     job = _settled_while_locked(shop, app, library, lambda stranger: None, refused)
     assert (job.state, job.result, shop.names) == (State.SUCCEEDED, "later", ["tea"])

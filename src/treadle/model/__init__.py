@@ -4,10 +4,7 @@ Rules are given the time and the noise. Only `new_id`, `SystemClock` and `Backof
 """
 
 from treadle.model.change import Change, Event, EventKind, Fence, Write
-from treadle.model.ids import UUID, new_id
-from treadle.model.job import FollowUp, Job, JobError, OnEnd, Progress, checked
-from treadle.model.keys import Scope
-from treadle.model.limits import (
+from treadle.model.checks import (
     ATTEMPTS,
     KEY_CAP,
     MESSAGE_CAP,
@@ -19,6 +16,9 @@ from treadle.model.limits import (
     check_retry,
     check_text,
 )
+from treadle.model.ids import UUID, new_id
+from treadle.model.job import FollowUp, Job, JobError, OnEnd, Progress, checked
+from treadle.model.keys import Scope
 from treadle.model.retry import Retry
 from treadle.model.state import Reason, State
 from treadle.model.text import check_finite, check_json, clean, holds_nul, json_text

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
 
 from treadle.errors import InvalidJob
+from treadle.model.checks import KEY_CAP, PRIORITIES, check_name, check_retry, check_text
 from treadle.model.ids import UUID
 from treadle.model.keys import Scope
-from treadle.model.limits import KEY_CAP, PRIORITIES, check_name, check_retry, check_text
 from treadle.model.retry import Retry
 from treadle.model.state import Reason, State
 from treadle.model.text import json_data

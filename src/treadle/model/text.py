@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from treadle.errors import InvalidJob
-from treadle.model.limits import PAYLOAD_CAP
+from treadle.model.checks import PAYLOAD_CAP
 
 
 def json_data(text: str) -> Any:

@@ -24,7 +24,7 @@ from treadle.worker.executors import Call
 from treadle.worker.executors.coroutines import CoroutineExecutor
 from treadle.worker.executors.threads import ThreadExecutor
 from treadle.worker.outcomes import error_from, timed_out
-from treadle.worker.settle import asettle_in, settle_in
+from treadle.worker.settle_in_transaction import asettle_in, settle_in
 
 log = logging.getLogger("treadle.worker")
 

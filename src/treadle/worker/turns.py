@@ -26,7 +26,7 @@ from treadle.worker.loop import MAX_BATCH, LoopState, Seen, after, claiming, nex
 from treadle.worker.maintenance import Maintenance
 from treadle.worker.orphans import Orphans
 from treadle.worker.outcomes import error_from, uncommitted
-from treadle.worker.settle import committed
+from treadle.worker.settle_in_transaction import committed
 from treadle.worker.steps import (
     Answer,
     BackOff,
