@@ -1,4 +1,4 @@
-"""One job, lists and counts of jobs; an application's words may be narrower or wider than the stored states."""
+"""Lists and counts of jobs by a profile's words."""
 
 from datetime import datetime
 

@@ -1,7 +1,7 @@
 """The rows beside the jobs, as frozen values: schedules, pauses, live workers, seals of the audit trail.
 
 A record has a kind, a key within it and, but for those that only their owner writes, a revision that rises with every
-save. Engines store all kinds in the same way (engines.base: records, save, drop).
+save. Engines store all kinds in the same way (engines.contract: records, save, drop).
 """
 
 from collections.abc import Mapping, Sequence

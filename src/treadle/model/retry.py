@@ -18,8 +18,8 @@ class _Fields(NamedTuple):
 class Retry(_Fields):
     """A retry budget and its backoff, kept in the job's row so that any worker can settle it.
 
-    `max_attempts` counts all runs. `base`, `cap` and `jitter` are durations ("100ms", 5, "1h"), kept as seconds; with
-    `cap=None` the backoff grows without a cap.
+    `max_attempts` counts failures, not all runs: a snooze or a release spends none. `base`, `cap` and `jitter` are
+    durations ("100ms", 5, "1h"), kept as seconds; with `cap=None` the backoff grows without a cap.
     """
 
     __slots__ = ()

@@ -1,7 +1,7 @@
 """The engine thread of a worker: looks, asks loop.py what to do, does it, and applies what follows.
 
-This is the only place of the worker that writes jobs. Decisions are in loop.py; here are the store, the clock and what
-the other threads hand over: outcomes, and attempts whose start must be written before it happens.
+This thread settles and claims. Decisions are in loop.py; here are the store, the clock and what the other threads hand
+over: outcomes, and attempts whose start must be written before it happens.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """The engine contract once more, over plain dicts: the second opinion that walks compare an engine with.
 
-Written from the prose of engines.base and model.Fence, on purpose without sharing a line with any engine: two
+Written from the prose of engines.contract and model.Fence, on purpose without sharing a line with any engine: two
 independent readings of the contract that agree on a million answers are probably both right. One thread, no
 clock of its own, no speed to speak of. Where the contract leaves something open, a comment says how we read it.
 """
@@ -31,7 +31,7 @@ Key = tuple[str, str, str]  # tenant, task, key
 
 
 class ReferenceEngine:
-    """What a right engine would answer; see engines.base for the contract."""
+    """What a right engine would answer; see engines.contract for the contract."""
 
     def __init__(self, *, audit_all: bool = False) -> None:
         self.jobs: dict[str, Job] = {}
