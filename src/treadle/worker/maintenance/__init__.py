@@ -4,6 +4,7 @@ There is no leader. Every write compares what was there, so what two workers do 
 """
 
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -13,11 +14,11 @@ from treadle.model import Job
 from treadle.model.records import Schedule
 from treadle.schedules.firing import Scheduler
 from treadle.worker.config import WorkerConfig
-from treadle.worker.maintenance.budgets import Budgets
+from treadle.worker.maintenance.budgets import BUDGET_INTERVAL, Budgets
 from treadle.worker.maintenance.presence import Presence
-from treadle.worker.maintenance.pruning import Pruning
+from treadle.worker.maintenance.pruning import FORGET_INTERVAL, PRUNE_INTERVAL, Pruning
 from treadle.worker.maintenance.recovery import Recovery
-from treadle.worker.maintenance.sealing import Sealing
+from treadle.worker.maintenance.sealing import SEAL_INTERVAL, Sealing
 
 log = logging.getLogger("treadle.maintenance")
 
@@ -47,18 +48,16 @@ class Maintenance:
             engine, config.name, declared, interval=config.schedule_interval, enabled=config.schedules, logger=logger
         )
         pruning, sealing = Pruning(engine, config, tasks, self._log), Sealing(engine)
-        chores = {
-            "heartbeat": presence.beat,
-            "prune": pruning.prune,
-            "forget": pruning.forget,
-            "seal": sealing.seal_due,
-        }
-        first = {"heartbeat": 0.0, "prune": pruning.first(), "forget": pruning.first_forget(), "seal": sealing.first()}
+        chores = [
+            ("heartbeat", presence.beat, config.heartbeat),
+            ("prune", pruning.prune, PRUNE_INTERVAL),
+            ("forget", pruning.forget, FORGET_INTERVAL),
+            ("seal", sealing.seal_due, SEAL_INTERVAL),
+        ]
         if config.budgets:
-            budgets = Budgets(engine, config.budgets, self._log)
-            chores["budgets"], first["budgets"] = budgets.enforce, budgets.first()
-        self._chores: dict[str, Callable[[], float]] = chores
-        self._due = {name: time.monotonic() + delay for name, delay in first.items()}
+            chores.append(("budgets", Budgets(engine, config.budgets, self._log).enforce, BUDGET_INTERVAL))
+        self._chores: dict[str, Callable[[], float]] = {name: chore for name, chore, _ in chores}
+        self._due = {name: time.monotonic() + _first_delay(name, interval) for name, _, interval in chores}
 
     def note_latency(self, seconds: float) -> None:
         """The store took so long to answer, or did not answer at all (infinity)."""
@@ -108,3 +107,8 @@ class Maintenance:
                 except Exception:
                     self._log.exception("%s: not done, next try in %g s", name, again)
                 self._due[name] = time.monotonic() + again
+
+
+def _first_delay(name: str, interval: float) -> float:
+    """Seconds until a chore's first time: at once for the heartbeat, else spread, so that workers take turns."""
+    return 0.0 if name == "heartbeat" else random.uniform(0, interval)  # noqa: S311

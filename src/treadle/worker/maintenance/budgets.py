@@ -1,7 +1,6 @@
 """Budgets: a tenant that has spent what it may in a day is paused until that day is over."""
 
 import logging
-import random
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -19,10 +18,6 @@ class Budgets:
 
     def __init__(self, engine: Engine, budgets: Mapping[str, int], logger: logging.Logger) -> None:
         self._engine, self._budgets, self._log = engine, budgets, logger
-
-    def first(self) -> float:
-        """Seconds until the first time: spreads the workers."""
-        return random.uniform(0, BUDGET_INTERVAL)  # noqa: S311
 
     def enforce(self) -> float:
         """Pause the tenants that have spent their budget, and resume those whose budget was raised."""

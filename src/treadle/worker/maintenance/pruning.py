@@ -1,7 +1,6 @@
 """Old rows: finished jobs past their retention, audit events likewise, workers and pauses that are long gone."""
 
 import logging
-import random
 from collections.abc import Iterable
 from datetime import timedelta
 
@@ -23,13 +22,6 @@ class Pruning:
 
     def __init__(self, engine: Engine, config: WorkerConfig, tasks: Iterable[str], logger: logging.Logger) -> None:
         self._engine, self._config, self._tasks, self._log = engine, config, tasks, logger
-
-    def first(self) -> float:
-        """Seconds until the first time: spreads the workers."""
-        return random.uniform(0, PRUNE_INTERVAL)  # noqa: S311
-
-    def first_forget(self) -> float:
-        return random.uniform(0, FORGET_INTERVAL)  # noqa: S311
 
     def prune(self) -> float:
         """Delete old jobs of our own tasks: how long those of another program are kept, its own workers know."""

@@ -1,6 +1,5 @@
 """Seals over audit events: batches that are chained, so that an edit shows."""
 
-import random
 from datetime import timedelta
 from itertools import groupby
 
@@ -21,10 +20,6 @@ class Sealing:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._last: dict[str, Seal] = {}
-
-    def first(self) -> float:
-        """Seconds until the first time: spreads the workers."""
-        return random.uniform(0, SEAL_INTERVAL)  # noqa: S311
 
     def seal_due(self) -> float:
         """Seal what is due; in how many seconds to look again."""
