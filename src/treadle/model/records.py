@@ -127,7 +127,7 @@ class Gate(NamedTuple):
 
     @classmethod
     def at(cls, pauses: Sequence[Pause], now: datetime) -> "Gate":
-        return cls([pause for pause in pauses if pause.until is None or pause.until > now])
+        return cls([pause for pause in pauses if not pause.over(now)])
 
     def blocks(self, tenant: str = ANY, queue: str = ANY, task: str = ANY) -> bool:
         """Whether nothing like this may be claimed; ANY: of whichever tenant, queue or task."""

@@ -37,7 +37,7 @@ class Budgets:
         return spent
 
     def _weigh(self, tenant: str, budget: int | None, spent: int, there: Pause | None, now: datetime) -> None:
-        holds = there is not None and (there.until is None or there.until > now)
+        holds = there is not None and not there.over(now)
         within = budget is not None and spent < budget
         # Lifted only when the budget was raised: what was spent may seem less since a job was run again.
         if (
