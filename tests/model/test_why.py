@@ -8,7 +8,7 @@ from tests.support.making import a_job
 from treadle.model import Reason, State
 from treadle.model.records import ANY, Gate, Pause, PauseOwner, WorkerInfo
 from treadle.model.retry import Retry
-from treadle.model.why import BUDGET, why
+from treadle.model.why import why
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -111,7 +111,7 @@ def test_pauses_of_others_are_no_obstacle_and_several_are_all_told():
 
 def test_a_spent_budget_has_its_own_kind():
     why = "12 of 10 micros were spent on 2026-01-01"
-    pause = Pause("default", actor=BUDGET, reason=why, at=NOON, until=after(hours=12), owner=PauseOwner.BUDGET)
+    pause = Pause("default", actor="budget", reason=why, at=NOON, until=after(hours=12), owner=PauseOwner.BUDGET)
     assert kinds([pause]) == ["budget"]
     assert "the budget of tenant default is spent since" in said([pause])
     assert "12 of 10 micros" in said([pause])

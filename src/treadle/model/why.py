@@ -7,9 +7,6 @@ from typing import NamedTuple
 from treadle.model import Job, Reason, State
 from treadle.model.records import ANY, Pause, PauseOwner, WorkerInfo
 
-BUDGET = "budget"
-"""The actor of pauses that a spent budget has made."""
-
 
 class Obstacle(NamedTuple):
     """One thing that keeps a job from running: its kind, for programs, and a sentence, for people."""

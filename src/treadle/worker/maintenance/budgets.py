@@ -8,9 +8,9 @@ from treadle.edits import Act, put, remove
 from treadle.engines.contract import Engine
 from treadle.model import EventKind
 from treadle.model.records import ANY, Pause, PauseOwner
-from treadle.model.why import BUDGET
 
 BUDGET_INTERVAL = 10.0  # seconds
+ACTOR = "budget"  # of the pauses that a spent budget has made
 
 
 class Budgets:
@@ -27,7 +27,7 @@ class Budgets:
         paused = {pause.tenant: pause for pause in self._engine.records(Pause) if pause[1:3] == (ANY, ANY)}
         for tenant in self._budgets.keys() - {ANY} | spent.keys():
             budget = self._budgets.get(tenant, self._budgets.get(ANY))
-            self._weigh(tenant, budget, spent.get(tenant, 0), paused.get(tenant), now)
+            self._weigh(tenant, budget, spent.get(tenant, 0), paused.get(tenant), now, today)
         return BUDGET_INTERVAL
 
     def _spent(self, today: datetime) -> dict[str, int]:
@@ -36,7 +36,9 @@ class Budgets:
             spent[tenant] = spent.get(tenant, 0) + micros
         return spent
 
-    def _weigh(self, tenant: str, budget: int | None, spent: int, there: Pause | None, now: datetime) -> None:
+    def _weigh(
+        self, tenant: str, budget: int | None, spent: int, there: Pause | None, now: datetime, today: datetime
+    ) -> None:
         holds = there is not None and not there.over(now)
         within = budget is not None and spent < budget
         # Lifted only when the budget was raised: what was spent may seem less since a job was run again.
@@ -49,19 +51,22 @@ class Budgets:
         ):
             self._resume(there, now)
         if budget is not None and not within and not holds:
-            self._pause(tenant, budget, spent, there, now)
+            self._pause(tenant, _reason(spent, budget, today), there, now, today)
 
-    def _pause(self, tenant: str, budget: int, spent: int, there: Pause | None, now: datetime) -> None:
-        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        why = f"{spent:,} of {budget:,} micros were spent on {today:%Y-%m-%d}"
-        pause = Pause(tenant, actor=BUDGET, reason=why, at=now, until=today + timedelta(days=1))
-        pause = pause.evolve(owner=PauseOwner.BUDGET)
-        if put(self._engine, pause, there, Act(EventKind.PAUSED, now, BUDGET, why)) is not None:
+    def _pause(self, tenant: str, why: str, there: Pause | None, now: datetime, today: datetime) -> None:
+        tomorrow = today + timedelta(days=1)
+        pause = Pause(tenant, actor=ACTOR, reason=why, at=now, until=tomorrow, owner=PauseOwner.BUDGET)
+        if put(self._engine, pause, there, Act(EventKind.PAUSED, now, ACTOR, why)) is not None:
             self._log.warning("tenant %s is paused until %s: %s", tenant, pause.until, why)
 
     def _resume(self, pause: Pause, now: datetime) -> None:
-        if remove(self._engine, pause, Act(EventKind.RESUMED, now, BUDGET, "within its budget")):
+        if remove(self._engine, pause, Act(EventKind.RESUMED, now, ACTOR, "within its budget")):
             self._log.info("tenant %s is within its budget again", pause.tenant)
+
+
+def _reason(spent: int, budget: int, today: datetime) -> str:
+    """Why a tenant is paused; `_spent_by` reads it."""
+    return f"{spent:,} of {budget:,} micros were spent on {today:%Y-%m-%d}"
 
 
 def _spent_by(pause: Pause) -> float:
