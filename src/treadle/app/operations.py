@@ -16,7 +16,7 @@ from treadle.engines.contract import Engine
 from treadle.engines.values import JobFilter, Page
 from treadle.errors import InvalidJob, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, EventKind, Job, State, check_name, clean, lifecycle
-from treadle.model.clock import Duration, seconds
+from treadle.model.clock import Duration, moment, seconds
 from treadle.model.records import ANY, Gate, Pause, PauseOwner, WorkerInfo
 from treadle.model.why import Obstacle, why
 
@@ -187,7 +187,7 @@ class Operations:
             now, there = self.engine.now(), self._stored_pause(wanted)
             if there is not None and not there.over(now):
                 self._check_owner(there)
-            new = wanted.evolve(actor=actor, reason=note(reason), at=now, until=_moment(until, now))
+            new = wanted.evolve(actor=actor, reason=note(reason), at=now, until=_end_of_pause(until, now))
             pause = put(self.engine, new, there, Act(EventKind.PAUSED, now, actor, reason))
             if pause is not None:
                 if wait:
@@ -286,15 +286,8 @@ def note(reason: str) -> str:
     return clean(reason, MESSAGE_CAP)
 
 
-def _moment(until: Duration | datetime | None, now: datetime) -> datetime | None:
-    if until is None:
-        return None
-    if isinstance(until, datetime):
-        if until.tzinfo is None:
-            raise InvalidJob("until", f"{until!r} has no time zone; write datetime(..., tzinfo=UTC) or a time from now")
-        moment = until.astimezone(UTC)
-    else:
-        moment = now + timedelta(seconds=seconds(until, "until"))
-    if moment <= now:
-        raise InvalidJob("until", f"{moment:%Y-%m-%d %H:%M:%S} UTC is past; leave it out to pause until you resume")
-    return moment
+def _end_of_pause(until: Duration | datetime | None, now: datetime) -> datetime | None:
+    end = moment(until, now, "until")
+    if end is not None and end <= now:
+        raise InvalidJob("until", f"{end:%Y-%m-%d %H:%M:%S} UTC is past; leave it out to pause until you resume")
+    return end

@@ -1,4 +1,4 @@
-"""Time: the clock that is passed in, and durations as people write them."""
+"""Time: the clock that is passed in, and durations and moments as people write them."""
 
 import math
 import re
@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, InvalidJob
 
 Duration = float | int | str | timedelta
 
@@ -60,6 +60,17 @@ def seconds(value: Duration, what: str) -> float:
     if not math.isfinite(result) or not 0 <= result <= LONGEST_DURATION:
         raise ConfigError(f"{what}: {value!r} is out of range; it must be between 0 and 100 years")
     return result
+
+
+def moment(value: Duration | datetime | None, now: datetime, field: str) -> datetime | None:
+    """A moment in UTC that may be given as a duration from `now` on; InvalidJob for one without a time zone."""
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidJob(field, f"{value!r} has no time zone; write datetime(..., tzinfo=UTC) or a time from now")
+        return value.astimezone(UTC)
+    return now + timedelta(seconds=seconds(value, field))
 
 
 def _parse(text: str, what: str) -> float:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from treadle.errors import InvalidJob
 from treadle.model import Job, OnEnd, Scope, check_name, checked
-from treadle.model.clock import Duration, seconds
+from treadle.model.clock import Duration, moment, seconds
 from treadle.model.retry import Retry
 
 UNSTAMPED = datetime.fromtimestamp(0, UTC)
@@ -96,8 +96,8 @@ def blueprint(task: str, options: Options) -> Blueprint:
 
 def times(options: Options, now: datetime) -> dict[str, Any]:
     """The times of a job that is enqueued now, by the store's clock."""
-    due_at = _moment(options.run_after, now, "run_after") or now
-    expires_at = _moment(options.expires_at, now, "expires_at")
+    due_at = moment(options.run_after, now, "run_after") or now
+    expires_at = moment(options.expires_at, now, "expires_at")
     new = options.id is None and options.key is None  # a repeated enqueue is answered with the job it made before
     if new and expires_at is not None and expires_at <= max(due_at, now):
         what = "is past" if expires_at <= now else f"comes before it is due, at {due_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -140,13 +140,3 @@ def _window(options: Options) -> float | None:
     if window == 0:
         raise InvalidJob("window", "0 seconds keep nobody away; write a time such as '1d'")
     return window
-
-
-def _moment(value: Duration | datetime | None, now: datetime, field: str) -> datetime | None:
-    if value is None:
-        return None
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise InvalidJob(field, f"{value!r} has no time zone; write datetime(..., tzinfo=UTC) or a time from now")
-        return value.astimezone(UTC)
-    return now + timedelta(seconds=seconds(value, field))
