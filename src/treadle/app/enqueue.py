@@ -15,6 +15,7 @@ from treadle.engines.values import Receipt, Ruling, Verdict
 from treadle.errors import EngineUnavailable, InvalidJob, KeyTaken
 from treadle.model import Change, Job, State, lifecycle, new_id
 from treadle.model.backoff import lock_waits
+from treadle.model.checks import bound_tenant
 from treadle.tasks.definition import Definition, on_end
 from treadle.tasks.options import UNSTAMPED, OnConflict, times
 from treadle.tasks.task import Task
@@ -59,11 +60,8 @@ class Enqueuer:
 
     def tenant_of(self, named: str | None) -> str:
         """Whose a new job or schedule is; InvalidJob if that must be named and is not, or is another's."""
-        own = self._store.tenant
-        if own is not None:
-            if named not in (None, own):
-                raise InvalidJob("tenant", f"{named!r} is not the tenant of this handle")
-            return own
+        if self._store.tenant is not None:
+            return bound_tenant(self._store.tenant, named)
         if named is None and self._store.settings.tenant_required:
             raise InvalidJob(
                 "tenant", "is required (the setting tenant_required); name the job's tenant: using(tenant=…)"

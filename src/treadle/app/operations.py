@@ -16,6 +16,7 @@ from treadle.engines.contract import Engine
 from treadle.engines.values import JobFilter, Page
 from treadle.errors import InvalidJob, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, EventKind, Job, State, check_name, clean, lifecycle
+from treadle.model.checks import bound_tenant
 from treadle.model.clock import Duration, moment, seconds
 from treadle.model.records import ANY, Gate, Pause, PauseOwner, WorkerInfo
 from treadle.model.why import Obstacle, why
@@ -274,11 +275,8 @@ class Operations:
 
     def _of(self, tenant: str | None) -> str | None:
         """Whose rows are meant; InvalidJob if a bound handle is asked for another's."""
-        if self._store.tenant is None:
-            return tenant
-        if tenant not in (None, self._store.tenant):
-            raise InvalidJob("tenant", f"{tenant!r} is not the tenant of this handle")
-        return self._store.tenant
+        own = self._store.tenant
+        return tenant if own is None else bound_tenant(own, tenant)
 
 
 def note(reason: str) -> str:

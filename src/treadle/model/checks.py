@@ -47,3 +47,10 @@ def check_text(field: str, value: object, cap: int) -> None:
         raise InvalidJob(field, f"is {size:,} bytes long; the limit is {cap:,}: shorten or hash it")
     if any(ord(c) < 32 or ord(c) == 127 for c in value):
         raise InvalidJob(field, f"{value!r} holds a control character; remove it")
+
+
+def bound_tenant(own: str, named: str | None) -> str:
+    """The tenant of a handle that is bound to `own`; InvalidJob if another one is named."""
+    if named not in (None, own):
+        raise InvalidJob("tenant", f"{named!r} is not the tenant of this handle")
+    return own

@@ -12,6 +12,7 @@ from treadle.edits import Act, AuditedRecords, put, remove
 from treadle.engines.contract import JobStore
 from treadle.errors import ConfigError, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
 from treadle.model import Event, EventKind, Job, check_name, new_id
+from treadle.model.checks import bound_tenant
 from treadle.model.records import Schedule, subject
 from treadle.schedules.cron import MOST_TICKS, Tick
 from treadle.schedules.declared import Declarations
@@ -159,11 +160,9 @@ class Schedules:
         return [event for event in self._engine.events(subject(named)) if event.tenant == named.tenant]
 
     def _of(self, tenant: str | None, default: str | None = "default") -> str | None:
-        if self._tenant is None:
-            return tenant if tenant is not None else default
-        if tenant not in (None, self._tenant):
-            raise InvalidJob("tenant", f"{tenant!r} is not the tenant of this handle")
-        return self._tenant
+        if self._tenant is not None:
+            return bound_tenant(self._tenant, tenant)
+        return default if tenant is None else tenant
 
     def _registered(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options, with rows by their name."""
