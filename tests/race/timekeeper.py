@@ -18,7 +18,7 @@ def main(url: str, name: str) -> None:
             scheduler.run_due()
         except EngineUnavailable:
             continue
-        time.sleep(scheduler.wait())
+        time.sleep(max(0.0, scheduler.due_at - time.monotonic()))
 
 
 if __name__ == "__main__":

@@ -574,9 +574,3 @@ def test_a_validator_that_raises_something_of_its_own_ends_the_job_too(make_app:
     [job] = run_until_idle(new)
     assert (job.state, job.reason) == (State.FAILED, Reason.INVALID_PAYLOAD)
     assert job.error.type == "ZeroDivisionError"
-
-
-def test_the_payload_schema_can_be_shown(app: Treadle, transfer: Task) -> None:
-    schema = transfer.payload.schema()
-    assert schema["required"] == ["amount", "to"]
-    assert schema["additionalProperties"] is False

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from treadle.tasks.context import Context as HandlerContext
 from treadle.tasks.context import StopReason
 from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call, coroutines
+from treadle.worker.settle_in_transaction import asettle_in, settle_in
 
 ONCE = Retry(max_attempts=1)
 
@@ -157,7 +159,8 @@ def test_a_coroutine_that_is_stopped_before_its_first_step_is_told_of_once(
             asyncio.get_running_loop(), lambda *words: done.append(words), app.engine.now
         )
         attempt = Attempt(unstored(work), lease_ends=time.monotonic() + 60, queued_at=time.monotonic())
-        executor.start(Call(attempt, work, HandlerContext(attempt, lambda *_: None)))
+        settles = partial(settle_in, app.engine), partial(asettle_in, app.engine)
+        executor.start(Call(attempt, work, HandlerContext(attempt, *settles)))
         attempt.request_stop(StopReason.CANCEL)
         assert attempt.stop is not None
         attempt.stop()

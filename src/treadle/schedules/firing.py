@@ -52,10 +52,6 @@ class Scheduler:
         """When there is something to do, on the monotonic clock."""
         return self._look_at
 
-    def wait(self) -> float:
-        """Seconds until there is something to do."""
-        return max(0.0, self._look_at - time.monotonic())
-
     def run_due(self) -> bool:
         """Fire what is due; whether that made a job."""
         if time.monotonic() < self._look_at:

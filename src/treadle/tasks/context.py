@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol
 
-from treadle.errors import ConfigError, InvalidJob, LeaseLost
+from treadle.errors import InvalidJob, LeaseLost
 from treadle.model import Job, Progress, clean
 
 NOTE_CAP = 500
@@ -43,7 +43,7 @@ class Context:
         self,
         attempt: RunningAttempt,
         settle: Callable[[Any, Any, Any], None],
-        asettle: Callable[[Any, Any, Any], Awaitable[None]] | None = None,
+        asettle: Callable[[Any, Any, Any], Awaitable[None]],
         logger: logging.Logger | None = None,
     ) -> None:
         self._attempt = attempt
@@ -102,8 +102,6 @@ class Context:
     async def asettle(self, tx: Any, result: Any = None) -> None:
         """`settle` for the transactions of async libraries."""
         self._alive("; roll your transaction back")
-        if self._asettle is None:
-            raise ConfigError("ctx.asettle: nobody runs this handler on a store")
         await self._asettle(self._attempt, tx, result)
 
     def _alive(self, advice: str = "") -> None:

@@ -36,7 +36,7 @@ class Payload:
                 raise ConfigError(f"task {name!r}: parameter {parameter} cannot be filled from JSON; name it")
         self._signature = signature.replace(parameters=taken)
         self._single = taken[0].name if len(taken) == 1 and _whole(taken[0], model) else None
-        self.wants_job = self._single == "job" and model is None
+        self._wants_job = self._single == "job" and model is None
         self._adapter = _adapter(name, taken, self._single, model)
 
     @property
@@ -85,15 +85,11 @@ class Payload:
             value = self._adapter.validate_json(job.payload_json)
         except ValidationError as error:
             raise self._misfit(error) from None
-        if self.wants_job:
+        if self._wants_job:
             return {"job": describe(job, value)}
         if self._single:
             return {self._single: value}
         return dict(value)
-
-    def schema(self) -> dict[str, Any]:
-        """The payload's JSON Schema."""
-        return self._adapter.json_schema()
 
     def _misfit(self, error: "ValidationError") -> InvalidPayload:
         problems = [
