@@ -7,7 +7,7 @@ from treadle.errors import ConfigError, UnknownTask
 from treadle.model import FollowUp, OnEnd, check_name
 from treadle.model.clock import seconds
 from treadle.tasks.definition import Definition
-from treadle.tasks.options import Options, Unique
+from treadle.tasks.options import Options, Unique, unique_of
 from treadle.tasks.task import Task, TaskEnqueuer, name_of
 
 OPTIONS = ("queue", "lane", "priority", "retry", "timeout", "unique", "version", "on_succeeded", "on_failed", "audit")
@@ -73,10 +73,10 @@ class TaskRegistry(Mapping[str, Task[..., Any]]):
             options.pop(option, None)
         if any(follow.values()):
             options["on_end"] = OnEnd(**follow)
-        if isinstance(options.get("unique"), str):
-            options["unique"] = Unique(options["unique"])
-        if not isinstance(options.get("unique", Unique()), Unique):
-            raise ConfigError(f"task {name!r}: unique: {options['unique']!r} must be a scope, or Unique(scope=…)")
+        unique = options.get("unique", Unique())
+        if not isinstance(unique, str | Unique):
+            raise ConfigError(f"task {name!r}: unique: {unique!r} must be a scope, or Unique(scope=…)")
+        options["unique"] = unique_of(unique)
         if options.get("timeout") is not None:
             options["timeout"] = seconds(options["timeout"], "timeout")
         return Options(**options)
