@@ -147,6 +147,11 @@ def name_of(task: "str | Task[..., Any]", field: str = "task") -> str:
     return task
 
 
+def versions_of(tasks: Mapping[str, Task[..., Any]]) -> dict[str, int]:
+    """The newest version of each task that runs here, by name."""
+    return {task.name: task.options.version for task in tasks.values()}
+
+
 def _stored(receipts: list[Receipt]) -> Job:
     """The job of a single enqueue."""
     [receipt] = receipts

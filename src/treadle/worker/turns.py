@@ -17,7 +17,7 @@ from treadle.errors import EngineError
 from treadle.model import Change, Job, Reason, State, lifecycle, new_id
 from treadle.model.lifecycle import FailedForGood, Outcome, Released
 from treadle.tasks.context import StopReason
-from treadle.tasks.task import Task
+from treadle.tasks.task import Task, versions_of
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
 from treadle.worker.holdings import Holdings
@@ -160,8 +160,7 @@ class Turns:
 
     def _new_claim(self, step: TakeTurn) -> Claim:
         config = self._config
-        versions = {task.name: task.options.version for task in self._tasks.values()}
-        tasks = tuple(self._tasks)
+        tasks, versions = tuple(self._tasks), versions_of(self._tasks)
         claim = Claim(new_id(), config.name, step.room, config.lease, config.queues, config.lanes, tasks, versions)
         if step.orphans:
             return claim._replace(tasks=None, versions={}, unless=self._orphans.known())

@@ -17,7 +17,7 @@ from typing import Any, Self
 from treadle.engines.contract import Engine
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model.records import Schedule
-from treadle.tasks.task import Task
+from treadle.tasks.task import Task, versions_of
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
 from treadle.worker.holdings import Holdings
@@ -51,7 +51,7 @@ class Worker:
         self._logger, self._log = logger, logger or log
         self._holdings = Holdings()
         self._host = Host(self._holdings, self.stop)
-        self._presence = Presence(engine, config, self._versions, lambda: len(self._holdings))
+        self._presence = Presence(engine, config, lambda: versions_of(tasks), lambda: len(self._holdings))
         self._maintenance = Maintenance(
             engine,
             config,
@@ -197,9 +197,6 @@ class Worker:
             self._renewal.stop()
             with suppress(EngineError):
                 self._presence.leave()
-
-    def _versions(self) -> dict[str, int]:
-        return {task.name: task.options.version for task in self._tasks.values()}
 
     def _renewable(self) -> list[Attempt]:
         """The attempts whose leases are renewed: none once the host has closed the loop that the handlers ran on."""
