@@ -36,11 +36,13 @@ class Enqueuer:
         """Store a job for each payload; a receipt each."""
         jobs, conflict, tx = self._jobs(task, payloads), task.blueprint.conflict, task.options.tx
         if tx is not None:
-            return self._checked(jobs, run_in(tx, in_transaction(self._store.engine, jobs, conflict)), conflict)
+            return self._receipts_or_raise(
+                jobs, run_in(tx, in_transaction(self._store.engine, jobs, conflict)), conflict
+            )
         receipts = self._store.engine.enqueue(jobs)
         if conflict is OnConflict.REPLACE:
             receipts = run(_replaced(self._store.engine, jobs, receipts, own=True))
-        return self._checked(jobs, receipts, conflict)
+        return self._receipts_or_raise(jobs, receipts, conflict)
 
     async def aenqueue(self, task: Task[..., Any], encode: Callable[[], Sequence[str]]) -> list[Receipt]:
         """`enqueue` in a thread, so that the event loop goes on; with `tx`, the statements run on the loop."""
@@ -48,11 +50,13 @@ class Enqueuer:
         if tx is None:
             return await asyncio.to_thread(lambda: self.enqueue(task, encode()))
         jobs, conflict = await asyncio.to_thread(lambda: self._jobs(task, encode())), task.blueprint.conflict
-        return self._checked(jobs, await arun_in(tx, in_transaction(self._store.engine, jobs, conflict)), conflict)
+        return self._receipts_or_raise(
+            jobs, await arun_in(tx, in_transaction(self._store.engine, jobs, conflict)), conflict
+        )
 
     def store(self, jobs: list[Job]) -> list[Receipt]:
         """Store jobs that are made already; the first one of an id or a key stays."""
-        return self._checked(jobs, self._store.engine.enqueue(jobs), OnConflict.FIRST)
+        return self._receipts_or_raise(jobs, self._store.engine.enqueue(jobs), OnConflict.FIRST)
 
     def now(self) -> datetime:
         """The store's time."""
@@ -79,7 +83,7 @@ class Enqueuer:
         }
         return [Job(id=options.id or new_id(), payload_json=payload, **fields) for payload in payloads]
 
-    def _checked(self, jobs: list[Job], receipts: list[Receipt], conflict: OnConflict) -> list[Receipt]:
+    def _receipts_or_raise(self, jobs: list[Job], receipts: list[Receipt], conflict: OnConflict) -> list[Receipt]:
         """The receipts; KeyTaken if the caller asked for it: in Python, so that no transaction fails of it.
 
         An id that a job of another task has is refused: that is not a repeated enqueue.

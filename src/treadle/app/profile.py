@@ -91,7 +91,7 @@ class Profile(NamedTuple):
         return self.empty if all(value is None for value in part.values()) else part
 
 
-def checked(profile: Profile) -> Profile:
+def check_profile(profile: Profile) -> Profile:
     """The profile itself, if it names only labels and fields that there are; settings and options are checked later."""
     for label in profile.states:
         if label not in _STATE_OF:

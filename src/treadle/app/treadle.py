@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from treadle.app.enqueue import Enqueuer
 from treadle.app.operations import Operations, note
-from treadle.app.profile import Profile, checked
+from treadle.app.profile import Profile, check_profile
 from treadle.app.store import Store
 from treadle.app.tenant import Tenant
 from treadle.engines.contract import StagedSchema, TenantIsolation
@@ -72,7 +72,7 @@ class Treadle(Operations):
 
         Workers log to `logger` instead of to our own, `treadle.*`. Nothing is opened yet.
         """
-        profile = checked(profile or Profile())
+        profile = check_profile(profile or Profile())
         super().__init__(Store(profile.settings, {"url": url, **settings}, clock), profile)
         known: dict[str, Definition] = {}
         self._enqueuer = Enqueuer(self._store, known)
