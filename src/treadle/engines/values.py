@@ -85,7 +85,7 @@ class Renewal(Enum):
 
 
 class RenewalResult(NamedTuple):
-    """The answer to one hold, and whether somebody asked the job to stop."""
+    """The answer to one lease, and whether somebody asked the job to stop."""
 
     job_id: str
     renewal: Renewal

@@ -79,9 +79,9 @@ class Write(Enum):
 
 
 class Event(NamedTuple):
-    """One audit line: who did what to which job, when and why; its key is (job_id, revision, at)."""
+    """One audit event: who did what to which job, when and why; its key is (job_id, revision, at)."""
 
-    job_id: str
+    job_id: str  # or the subject of a schedule or a pause (records.subject)
     revision: int
     at: datetime
     kind: EventKind
@@ -91,7 +91,7 @@ class Event(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One transition, decided by lifecycle and written by an engine, with its audit line, in one atom."""
+    """One transition, decided by lifecycle and written by an engine, with its audit event, in one atom."""
 
     before: Job
     after: Job
@@ -100,7 +100,7 @@ class Change(NamedTuple):
     at: datetime
     actor: str
     note: str = ""
-    always_audited: bool = False  # its audit line is written at every level
+    always_audited: bool = False  # its audit event is written at every level
     follow: Job | None = None  # a job to store with it
 
     @property

@@ -35,7 +35,7 @@ class Progress(NamedTuple):
 
 
 class FollowUp(NamedTuple):
-    """What the end of a job brings about: a named line in the audit trail, a job of another task, or both."""
+    """What the end of a job brings about: a named event in the audit trail, a job of another task, or both."""
 
     event: str = ""
     task: str = ""

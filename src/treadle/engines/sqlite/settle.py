@@ -29,8 +29,8 @@ _CHANGE = (
 )  # fmt: skip
 
 # The whole fence, in one place. Without the token a zombie settles a job that was claimed again; without the
-# revision a retry buries a cancel request; without the lease a reaper takes a job whose lease was renewed since
-# it looked.
+# revision a retry buries a cancel request; without the lease a recovery takes a job whose lease was renewed
+# since it looked.
 _FENCE = """
 j.state = c.was and j.revision = c.was_revision
 and (c.was_token is null or j.lease_token = c.was_token)
