@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def standing(job: Job, now: datetime, profile: Profile) -> str:
     """Where a job stands, for people, with the reason of a final state: the profile's word, else ours.
 
-    Of ours a final state is the word that --state knows, any other is named more precisely.
+    Without a profile: final states by their state, others by their label.
     """
     return f"{short_standing(job, now, profile)} ({job.reason})" if job.reason else short_standing(job, now, profile)
 

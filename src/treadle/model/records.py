@@ -116,7 +116,10 @@ class Pause(NamedTuple):
         return ", ".join(f"{what} {name}" for what, name in named.items() if name != ANY) or "everything"
 
     def blocks(self, tenant: str, queue: str, task: str) -> bool:
-        """Whether it stops a job like this; ANY asks for one that may be any job's, and is stopped by ANY alone."""
+        """Whether it stops such a job. Pass ANY to ask about every tenant, queue or task.
+
+        Then only a pause of all of them counts.
+        """
         return self.tenant in (ANY, tenant) and self.queue in (ANY, queue) and self.task in (ANY, task)
 
 

@@ -1,1 +1,1 @@
-"""What may be asked for."""
+"""Tasks: options, payloads, and the context of a handler."""

@@ -22,7 +22,7 @@ class Host:
         self.stopping = False
         self.drained_at = float("inf")  # when the slots were empty or given up, on the monotonic clock
         self.until_idle = False
-        self.refusal: Exception | None = None  # why the store refuses a worker that shall end by itself
+        self.refusal: Exception | None = None  # why the store refuses a worker run with until_idle
         self.wake = threading.Event()  # the engine thread should look again
         self._holdings = holdings
         self._stop = stop

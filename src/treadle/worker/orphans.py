@@ -21,7 +21,7 @@ class Orphans:
         alive = [worker for worker in self._engine.records(WorkerInfo) if worker.alive(now)]
         return tuple({*self._tasks, *(task for worker in alive for task in worker.tasks)})
 
-    def known_again(self, jobs: Sequence[Job]) -> set[str]:
+    def known_now(self, jobs: Sequence[Job]) -> set[str]:
         """Of jobs that nobody knew when they were claimed, the tasks that somebody may know now."""
         try:
             return set(self.known())

@@ -183,7 +183,7 @@ class StopWhenEmpty(NamedTuple):
 
 
 class StopRefused(NamedTuple):
-    """The store refuses a worker that shall end by itself: nobody waits for rights to be granted."""
+    """The store refuses a worker run with until_idle: nobody waits for rights to be granted."""
 
     error: Exception
 

@@ -275,7 +275,7 @@ class Turns:
         for old in self._holdings.add(attempts):
             self._host.request_stop(old, StopReason.LOST)
         if claimed.orphans:
-            known = self._orphans.known_again(claimed.jobs)
+            known = self._orphans.known_now(claimed.jobs)
             for attempt in attempts:
                 if attempt.job.task in known:
                     self.report(attempt, Released())

@@ -79,8 +79,8 @@ class Worker:
             note_latency=self._maintenance.note_latency,
             logger=logger,
         )
-        self._asked = threading.Event()
-        self._bell: asyncio.Event | None = None
+        self._stop_requested = threading.Event()
+        self._stop_event: asyncio.Event | None = None
 
     # ----------------------------------------------------------------------------------- start and stop
 
@@ -104,21 +104,21 @@ class Worker:
 
     def stop(self) -> None:
         """Ask a worker that was started with `run` to stop; safe from any thread and from a signal handler."""
-        self._asked.set()
-        if self._bell is not None:
-            self._host.on_loop(self._bell.set)
+        self._stop_requested.set()
+        if self._stop_event is not None:
+            self._host.on_loop(self._stop_event.set)
 
     async def _run(self) -> None:
-        self._bell = bell = asyncio.Event()
+        self._stop_event = stop_event = asyncio.Event()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, self._signalled)
         async with self:
-            while not self._asked.is_set():
-                await bell.wait()
+            while not self._stop_requested.is_set():
+                await stop_event.wait()
 
     def _signalled(self) -> None:
-        if self._asked.is_set():
+        if self._stop_requested.is_set():
             self._log.warning("second signal: what still runs is released")
             self._hurry.set()
         self.stop()
@@ -142,7 +142,7 @@ class Worker:
         self._thread = threading.Thread(target=self._serve, name="treadle-engine", daemon=True)
         self._renewal.start()
         self._thread.start()
-        self._greet()
+        self._log_start()
         return self
 
     def _open(self) -> None:
@@ -151,7 +151,7 @@ class Worker:
         except EngineUnavailable as error:  # it may come yet: the engine thread goes on trying
             self._log.warning("the store is not there yet: %s", error)
 
-    def _greet(self) -> None:
+    def _log_start(self) -> None:
         """Log what this worker serves, and what it may have been meant to serve."""
         config = self.config
         self._log.info("worker %s: queues %s, %d slots", config.name, ", ".join(config.queues), config.concurrency)

@@ -76,7 +76,7 @@ class Maintenance:
     def run_due(self, *, stopping: bool) -> bool:
         """Do the chores that are due; whether there may be a new job. A worker that stops only says so."""
         if stopping:
-            self.presence.stopping()
+            self.presence.say_stopping()
             return False
         self._recovery.run_due()
         begun = time.monotonic()

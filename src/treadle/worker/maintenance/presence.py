@@ -55,7 +55,7 @@ class Presence:
         """When a worker that stops is to say so, for the first time or again."""
         return self._beaten_at + self._config.heartbeat if self._stopping else 0.0
 
-    def stopping(self) -> None:
+    def say_stopping(self) -> None:
         """Say that this worker takes no more jobs, and that it is still there."""
         if not self._stopping or time.monotonic() - self._beaten_at >= self._config.heartbeat:
             self._stopping = True

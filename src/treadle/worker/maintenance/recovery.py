@@ -161,7 +161,7 @@ def recover(
     changes = []
     for job in found:
         try:
-            changes.append(_over(job, now, actor, message, count_claims))
+            changes.append(_change_of(job, now, actor, message, count_claims))
         except Exception:  # it was written by somebody else: the others must not wait for it
             (logger or log).exception("job %s (%s) cannot be recovered", job.id, job.task)
     done, busy, others = 0, [], []
@@ -179,7 +179,7 @@ def recover(
     return done + len(others), busy
 
 
-def _over(job: Job, now: datetime, actor: str, message: str, count_claims: bool) -> Change:
+def _change_of(job: Job, now: datetime, actor: str, message: str, count_claims: bool) -> Change:
     if job.state is State.RUNNING:
         return lifecycle.crash(job, now, actor=actor, message=message, count_claims=count_claims)
     return lifecycle.expire(job, now, actor=actor)
