@@ -8,9 +8,10 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from treadle.engines.contract import JobStore
-from treadle.engines.values import Ruling
+from treadle.engines.values import Ruling, Verdict
 from treadle.errors import EngineUnavailable
 from treadle.model import Change, Job, State, lifecycle
 from treadle.worker.config import SWEEP, WorkerConfig
@@ -157,26 +158,49 @@ def recover(
     """
     if not found:
         return 0, []
-    now = engine.now()
+    logger, now = logger or log, engine.now()
     changes = []
     for job in found:
         try:
             changes.append(_change_of(job, now, actor, message, count_claims))
         except Exception:  # it was written by somebody else: the others must not wait for it
-            (logger or log).exception("job %s (%s) cannot be recovered", job.id, job.task)
-    done, busy, others = 0, [], []
-    for change, verdict in zip(changes, engine.turn(changes).verdicts, strict=True):
-        if verdict.ruling is Ruling.REFUSED:
-            other = lifecycle.fallback(change, verdict.holder, verdict.why, now)
-            others += [other] if other is not None else []
-        elif verdict.ruling is Ruling.APPLIED:
-            done += 1
-            (logger or log).warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.kind)
-        elif verdict.ruling is Ruling.BUSY:
-            busy.append(change.before)
-    if others:
-        engine.turn(others)
-    return done + len(others), busy
+            logger.exception("job %s (%s) cannot be recovered", job.id, job.task)
+    first = _write(engine, changes, logger)
+    fallbacks, refused = [], []
+    for change, verdict in first.refused:
+        fallback = lifecycle.fallback(change, verdict.holder, verdict.why, now)
+        if fallback is None:
+            refused.append((change, verdict))
+        else:
+            fallbacks.append(fallback)
+    second = _write(engine, fallbacks, logger)
+    for change, verdict in (*refused, *second.refused):
+        logger.error("job %s (%s) cannot be recovered: %s", change.before.id, change.before.task, verdict.why)
+    return first.done + second.done, [*first.busy, *second.busy]
+
+
+class _Written(NamedTuple):
+    """What became of changes: how many were applied, whose rows are locked, and what the store will not take."""
+
+    done: int
+    busy: list[Job]
+    refused: list[tuple[Change, Verdict]]
+
+
+def _write(engine: JobStore, changes: Sequence[Change], logger: logging.Logger) -> _Written:
+    done, busy, refused = 0, [], []
+    for change, verdict in zip(changes, engine.turn(changes).verdicts if changes else (), strict=True):
+        match verdict.ruling:
+            case Ruling.APPLIED:
+                done += 1
+                logger.warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.kind)
+            case Ruling.BUSY:
+                busy.append(change.before)
+            case Ruling.REFUSED:
+                refused.append((change, verdict))
+            case Ruling.ALREADY | Ruling.STALE | Ruling.LOST:  # it was renewed, settled or recovered by another
+                pass
+    return _Written(done, busy, refused)
 
 
 def _change_of(job: Job, now: datetime, actor: str, message: str, count_claims: bool) -> Change:
