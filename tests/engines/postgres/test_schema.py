@@ -44,6 +44,11 @@ TABLES = {
 
 
 @pytest.fixture
+def store_url(fresh_store_url: str) -> str:
+    return fresh_store_url
+
+
+@pytest.fixture
 def bare_url(engine_kind: str) -> Iterator[str]:
     """A schema that nobody has made yet; it, and others whose names begin like it, are gone afterwards."""
     server, name = provision.shared_postgres(), f"b{uuid4().hex[:20]}"
