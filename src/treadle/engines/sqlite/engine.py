@@ -32,7 +32,7 @@ from treadle.engines.values import (
 from treadle.engines.waiting import Waiters
 from treadle.model import Change, Event, Job, State
 from treadle.model.clock import SystemClock
-from treadle.model.records import Record, Schedule, Seal
+from treadle.model.records import Record, Schedule, Seal, WorkerInfo
 
 R = TypeVar("R", bound=Record)
 
@@ -173,7 +173,8 @@ class SqliteEngine:
         return Saved(done, receipt)
 
     def drop(self, record: Record, *, event: Event | None = None) -> bool:
-        with self.file.write() as connection:
+        # A worker that leaves need not wait long to say so: its row is forgotten anyway.
+        with self.file.write(SHORT_LOCK_TIMEOUT if isinstance(record, WorkerInfo) else None) as connection:
             done = records.drop(connection, record)
             if done:
                 audit.add(connection, [event] if event else [])
