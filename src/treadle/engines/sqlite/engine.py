@@ -98,6 +98,7 @@ class SqliteEngine:
             return Turn([], [], now or self._clock())
         verdicts: list[Verdict] = []
         jobs: list[Job] = []
+        more = False
         with self.file.write() as connection:
             now = now or self._clock()
             if changes:
@@ -105,10 +106,10 @@ class SqliteEngine:
             if claim is not None:
                 self._waiters.claiming()
                 self._claims += 1
-                jobs = claim_jobs(connection, claim, now, first=self._claims, audit_all=self._audit_all)
+                jobs, more = claim_jobs(connection, claim, now, first=self._claims, audit_all=self._audit_all)
         if changes:
             self._waiters.wake(claimed=claim is not None)
-        return Turn(verdicts, jobs, now)
+        return Turn(verdicts, jobs, now, more)
 
     def _promising(self, claim: Claim, now: datetime | None) -> bool:
         self._waiters.claiming()
