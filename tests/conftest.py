@@ -2,6 +2,8 @@
 
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from treadle.testing import FakeClock
 
 pytest_plugins = ["tests.support.covers"]
 
+MEMORY, ENOUGH = Path("/dev/shm"), 4 << 30  # stores and servers lie there if it has room: many files come and go
+
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -28,6 +32,8 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def pytest_configure() -> None:
     heed_signals()  # some tests send SIGINT to processes they start, and these inherit what we ignore
+    if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

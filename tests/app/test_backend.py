@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support import processes
+from tests.support import forks, processes
 from tests.support.making import claim, start
 from tests.support.marks import any_store, postgres_only
 from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
@@ -107,9 +106,7 @@ def test_the_backend_closes_enqueueing_to_the_users_of_the_command_line(tmp_path
         "@app.task\ndef stale_session_cleanup() -> None: ...\n"
     )
     command = processes.module("treadle", "enqueue", "stale_session_cleanup", "{}", "--app", "backend:app")
-    done = subprocess.run(
-        command, cwd=tmp_path, env=processes.environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    done = forks.run(command, cwd=tmp_path, env=processes.environment())
     assert done.returncode == 1
     assert "enqueue_allow" in done.stderr
     app = Treadle(f"sqlite:///{tmp_path}/backend.db", profile=BACKEND)

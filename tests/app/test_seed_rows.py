@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forks
 from tests.support.marks import any_store
 from treadle import Retry, State, Treadle
 from treadle.testing import FakeClock, run_until_idle
@@ -63,7 +64,7 @@ def test_a_scheduler_process_of_the_application_makes_jobs_that_a_worker_elsewhe
         "@app.task\ndef workflow(name: str) -> str: ...\n"
         "for name in ('hourly', 'nightly'):\n    workflow.enqueue(name)\n"
     )
-    subprocess.run([sys.executable, "-c", scheduler, store_url], timeout=60, check=True)
+    assert forks.run([sys.executable, "-c", scheduler, store_url]).returncode == 0
 
     app = Treadle(store_url)
 
@@ -90,14 +91,8 @@ def test_enqueueing_from_the_command_line_can_be_closed(tmp_path: Path) -> None:
         "app = Treadle('sqlite:///closed.db', enqueue_allow=[])\n"
         "@app.task\ndef greet() -> None: ...\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "treadle", "enqueue", "greet", "{}", "--app", "closed:app"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-m", "treadle", "enqueue", "greet", "{}", "--app", "closed:app"]
+    done = forks.run(command, cwd=tmp_path)
     assert done.returncode == 1
     assert "enqueue_allow" in done.stderr
     assert Treadle(f"sqlite:///{tmp_path}/closed.db").count()[State.PENDING] == 0

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support import stores
+from tests.support import forks, stores
 from treadle import Treadle
 from treadle.cli.commands import run
 from treadle.testing import run_until_idle
@@ -143,10 +142,8 @@ def spawn(project: Path) -> Call:
     """Run a command as a process of its own."""
 
     def spawn(*arguments: str, stdin: str = "", **environment: str) -> Result:
-        done = subprocess.run(
-            [sys.executable, "-m", "treadle", *arguments],
-            input=stdin, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60, check=False,
-        )  # fmt: skip
+        command = [sys.executable, "-m", "treadle", *arguments]
+        done = forks.run(command, input=stdin, env={**os.environ, **environment})
         return Result(done.returncode, done.stdout, done.stderr)
 
     return spawn

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.cli.test_worker import until
+from tests.support import forks
 from tests.support.making import claim
 from treadle import Treadle
 
@@ -134,7 +135,7 @@ def test_an_interrupt_while_waiting_says_that_the_pause_stands(ready, project):
     app = Treadle(STORE)
     claim(app.engine, 1)
     words = [sys.executable, "-c", "from treadle.cli import main; main()", "pause", "--queue", "default", "--wait"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=project) as process:
+    with forks.Popen(words, stderr=subprocess.PIPE, text=True, cwd=project) as process:
         until(app.pauses)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)

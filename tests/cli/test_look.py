@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.cli.test_worker import until
+from tests.support import forks
 from tests.support.making import claim
 from treadle import Treadle
 from treadle.engines.values import OVERWRITE
@@ -122,7 +123,7 @@ def test_nothing_a_worker_says_reaches_the_terminal_raw(ready):
 
 def test_a_real_worker_is_on_the_list_while_it_runs(ready):
     command = [sys.executable, "-m", "treadle", "worker", "--app", "tasks:app", "--name", "w9", "-q", "mail", "-c", "4"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = forks.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         until(lambda: ready("workers", "--json").json["workers"])
         [worker] = ready("workers", "--json").json["workers"]

@@ -14,7 +14,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tests.support import provision
+from tests.support import forks, provision
 from tests.support.provision import Cluster
 from treadle.engines.postgres.connection import Connections
 
@@ -331,7 +331,7 @@ def test_a_worker_waits_for_its_server_and_says_so(project: Path, cluster: Clust
     treadle("migrate")
     id = treadle("enqueue", "greet", '{"name": "Ada"}', "--json").json["id"]
     cluster.stop()
-    worker = subprocess.Popen(
+    worker = forks.Popen(
         [sys.executable, "-c", IMPATIENTLY, "worker", "--poll", "0.1"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ,
     )  # fmt: skip

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forks
+
 
 @pytest.fixture
 def start(project: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
@@ -18,7 +20,7 @@ def start(project: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def start(*options: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "treadle", "worker", "--app", "tasks:app", "--poll", "0.1", *options]
-        process = subprocess.Popen(
+        process = forks.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
         started.append(process)

@@ -6,7 +6,6 @@ A block of output right below a block that was run is what it must have printed.
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import dynamo_servers, provision
+from tests.support import dynamo_servers, forks, provision
 from treadle.app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -56,7 +55,7 @@ def database_of(page: Path) -> Iterator[dict[str, str]]:
 def run(command: list[str], cwd: Path, surroundings: dict[str, str]) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TREADLE_")}
     env = {**clean, **surroundings, "PYTHONPATH": str(cwd), "NO_COLOR": "1", "COLUMNS": "200"}
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = forks.run(command, cwd=cwd, env=env)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import processes
+from tests.support import forks, processes
 
 EXAMPLES = processes.ROOT / "examples"
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -27,7 +27,7 @@ class Running:
     """A program at work, its output read line by line."""
 
     def __init__(self, words: list[str], folder: Path, environment: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
+        self._process = forks.Popen(
             words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
@@ -67,9 +67,7 @@ class Example:
     def run(self, command: str) -> str:
         """Run a command of the README to its good end; what it printed."""
         words, environment = self._parsed(command)
-        done = subprocess.run(
-            words, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
+        done = forks.run(words, cwd=self.folder, env=environment, timeout=120)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

@@ -1,6 +1,7 @@
 """Do the tests see a broken promise? Plants one bug at a time in a copy of the source and runs the promise's own cases.
 
     python3 dev.py mutants [--only NAME] [--engine postgres] [--jobs 2]
+    python3 dev.py mutants --with-check     how many of those on SQLite `dev.py check` alone would have noticed
 
 A mutant is killed when a case of the promise it breaks fails. One that survives, or whose text is no longer in the
 source, fails the run. A list, or a mutant in it, may name the `engine` on which its cases run; else they run on SQLite.
@@ -16,9 +17,12 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.support.check import CHECKED
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -71,18 +75,18 @@ def mutants() -> list[Mutant]:
     return found
 
 
-def fate(mutant: Mutant) -> Fate:
-    """Plant one mutant and run its cases."""
+def fate(mutant: Mutant, cases: Sequence[str] = ()) -> Fate:
+    """Plant one mutant and run its cases, or these."""
     start = time.monotonic()
     if problem := mutant.problem():
         return Fate(mutant, "", problem, 0.0)
-    run = outcome(mutant.cases, mutant.engine, mutant)
+    run = outcome(cases or mutant.cases, mutant.engine, mutant)
     killers = FAILED.findall(run.stdout)
     why = "" if killers else "survived" if run.returncode == 0 else f"pytest itself failed:\n{run.stdout[-800:]}"
     return Fate(mutant, "::".join(killers[0]) if killers else "", why, time.monotonic() - start)
 
 
-def outcome(cases: list[str], engine: str, mutant: Mutant | None = None) -> subprocess.CompletedProcess[str]:
+def outcome(cases: Sequence[str], engine: str, mutant: Mutant | None = None) -> subprocess.CompletedProcess[str]:
     """Run these cases on this engine against a copy of the source, with the mutant in it if there is one."""
     with tempfile.TemporaryDirectory(prefix="treadle-mutant-") as scratch:
         copy = Path(scratch) / "src"
@@ -106,7 +110,10 @@ def main() -> int:
     parser.add_argument("--only", help="a part of the name")
     parser.add_argument("--engine", choices=SELECT, help="only the mutants whose cases run on this engine")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--with-check", action="store_true", help="run the tests of `dev.py check` instead")
     options = parser.parse_args()
+    if options.with_check:
+        return noticed_by_check(options.jobs, options.only or "")
     chosen = [mutant for mutant in mutants() if options.engine in (None, mutant.engine)]
     chosen = [mutant for mutant in chosen if not options.only or options.only in mutant.name]
     engines = sorted({mutant.engine for mutant in chosen})
@@ -127,10 +134,26 @@ def main() -> int:
             print(f"{mark} {end.mutant.name:<38} {end.seconds:5.1f} s  {end.killed_by or end.why}", flush=True)
             if not end.killed_by:
                 survivors.append(end.mutant.name)
-    strangers = sum(mutant.planted_by not in ("ours", "app", "dynamodb", "worker") for mutant in chosen)
+    strangers = sum(mutant.planted_by in ("strangers", "postgres") for mutant in chosen)
     print(f"{len(chosen)} mutants ({strangers} by people who had not read the tests), {time.monotonic() - start:.0f} s")
     print(f"verdict: {'PASS' if not survivors else 'FAIL, survivors: ' + ', '.join(survivors)}")
     return 1 if survivors or not chosen else 0
+
+
+def noticed_by_check(jobs: int, only: str) -> int:
+    """Say how many mutants on SQLite the tests of `dev.py check` would notice."""
+    os.environ["TREADLE_TEST_SERVERS"] = "none"
+    _, marked, *paths = CHECKED
+    os.environ["PYTEST_ADDOPTS"] = f"-m '{marked}'"
+    cases = [path.removeprefix("tests/") for path in paths]
+    chosen = [mutant for mutant in mutants() if mutant.engine == "sqlite" and only in mutant.name]
+    killed = 0
+    with ThreadPoolExecutor(jobs) as pool:
+        for end in pool.map(lambda mutant: fate(mutant, cases), chosen):
+            killed += bool(end.killed_by)
+            print(f"{'noticed' if end.killed_by else 'missed '} {end.mutant.name:<38} {end.killed_by}", flush=True)
+    print(f"dev.py check alone notices {killed} of {len(chosen)}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support import processes
+from tests.support import forks, processes
 from tests.support.making import a_job
 from tests.support.marks import any_store
 from treadle.engines import connect
@@ -30,7 +30,7 @@ def told(store_url):
     engine.close()
     command = processes.module("tests.race.racer", store_url)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": processes.environment()}
-    racers = [subprocess.Popen([*command, f"r{place}"], **pipes) for place in range(RACERS)]
+    racers = [forks.Popen([*command, f"r{place}"], **pipes) for place in range(RACERS)]
     try:
         assert [racer.stdout.readline() for racer in racers] == ['["ready"]\n'] * RACERS
         start = f"{time.monotonic() + AHEAD}\n"

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support import processes, stores
+from tests.support import forks, processes, stores
 from treadle.engines import connect
 from treadle.engines.contract import Engine
 from treadle.engines.values import JobFilter
@@ -56,7 +56,7 @@ class Keepers:
 
     def _start(self, place: int) -> subprocess.Popen[str]:
         command = processes.module("tests.race.timekeeper", self.url, f"keeper-{place}")
-        return subprocess.Popen(command, env=processes.environment(), stdout=subprocess.PIPE, text=True)
+        return forks.Popen(command, env=processes.environment(), stdout=subprocess.PIPE, text=True)
 
     def ready(self) -> None:
         for process in self.running:

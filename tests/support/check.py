@@ -3,7 +3,7 @@
     python3 dev.py check          those that catch most
     python3 dev.py check --all    every test that needs no server
 
-How much the part catches is measured: `python3 dev.py mutants --engine sqlite --with check`.
+How much the part catches is measured: `python3 dev.py mutants --with-check`.
 """
 
 import os
@@ -17,7 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.support.suite import ROOT, STATIC, Outcome, in_venv, report
 
 SERVERLESS = "not server"
-CHECKED = ("-m", "not server and not slow", "tests/model", "tests/engines/conformance", "tests/tasks")
+CHECKED = (
+    "-m", "not server and not slow", "tests/model", "tests/engines/conformance", "tests/tasks",
+    "tests/worker/test_loop.py", "tests/worker/test_slots.py", "tests/worker/test_holdings.py",
+    "tests/app/test_enqueue.py", "tests/app/test_keys.py",
+)  # fmt: skip
 WIDE = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.support import processes
+from tests.support import forks, processes
 from treadle import Job, State, Treadle
 from treadle.engines.contract import Engine
 from treadle.errors import EngineUnavailable
@@ -94,7 +94,7 @@ class Process:
         folder.mkdir(exist_ok=True)
         words = url, folder, json.dumps({**QUICK, **options})
         command, place = processes.module("tests.support.worker_process", *words), processes.environment()
-        self.process = subprocess.Popen(command, env=place, stderr=subprocess.PIPE, text=True)
+        self.process = forks.Popen(command, env=place, stderr=subprocess.PIPE, text=True)
 
     def marked(self, mark: str) -> Path:
         """The mark, once it is there."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import processes
+from tests.support import forks, processes
 from tests.transactions import tx_process
 from tests.transactions.libraries import LIBRARIES, Shop, sqlite_shop
 from treadle import State, Treadle
@@ -52,7 +52,7 @@ def test_a_kill_between_settlement_and_commit_leaves_neither_and_the_job_is_reco
     apps = {url: Treadle(url) for url in shops}
     jobs = [(apps[url], apps[url].enqueue(name, checked=False)) for url, names in shops.items() for name in names]
     command = processes.module(tx_process.__name__, tmp_path, json.dumps(shops))
-    with subprocess.Popen(command, env=processes.environment(), stdin=subprocess.PIPE) as worker:
+    with forks.Popen(command, env=processes.environment(), stdin=subprocess.PIPE) as worker:
         try:
             asyncio.run(settle_and_hang())
         finally:

@@ -22,6 +22,7 @@ class Claim(NamedTuple):
     tasks: Sequence[str] | None = None  # None: any task
     versions: Mapping[str, int] = {}  # of a task: the newest that may be claimed; of one not named: any
     unless: Sequence[str] = ()  # tasks that are not taken, whatever else is said
+    thorough: bool = False  # look everywhere now, at any cost: whoever asks concludes from an empty answer
 
     def takes(self, task: str, version: int) -> bool:
         """Whether it is for jobs of this task and version."""
@@ -50,11 +51,15 @@ class Verdict(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A turn's answer: a verdict a change, in order; the jobs claimed, in order; the store's time."""
+    """A turn's answer: a verdict a change, in order; the jobs claimed, in order; the store's time.
+
+    `more`: the claim was cut short. It may have left jobs that it could take, even if it gave fewer than it was asked.
+    """
 
     verdicts: list[Verdict]
     jobs: list[Job]
     now: datetime
+    more: bool = False
 
 
 class Receipt(NamedTuple):

@@ -24,8 +24,8 @@ def engine_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def store_url(engine_kind: str, tmp_path: Path) -> Iterator[str]:
-    """A schema that nobody used before: these tests look at plans and pages, and change what is in it."""
+def fresh_store_url(engine_kind: str, tmp_path: Path) -> Iterator[str]:
+    """A schema that nobody used before or will after, for files that alter it or look at plans and pages."""
     with stores.fresh_store(engine_kind, tmp_path) as url:
         yield url
 

@@ -4,6 +4,7 @@ import threading
 import time
 
 import psycopg
+import pytest
 
 from tests.support import workbench
 from tests.support.making import a_job, an_error, running, settle
@@ -12,6 +13,11 @@ from treadle.engines.scripts import drive
 from treadle.engines.values import Ruling
 from treadle.model import Scope, State
 from treadle.model.lifecycle import Failed
+
+
+@pytest.fixture
+def store_url(fresh_store_url: str) -> str:
+    return fresh_store_url
 
 
 def test_a_key_in_somebodys_open_transaction_makes_a_retry_busy_and_holds_nobody_up(near, connection):

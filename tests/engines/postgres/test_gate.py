@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.support import forks
 from tests.support.making import LEASE, a_job, claim, enqueued
 from tests.support.workbench import until
 from treadle.engines.postgres import records, settle, turn
@@ -395,7 +396,7 @@ class Claimers:
     def __init__(self, url: str, number: int, *, bug: str = "") -> None:
         command = [sys.executable, "-c", CLAIMER, url, bug]
         self.said: list[list[tuple[float, list[str]]]] = [[] for _ in range(number)]
-        self.processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(number)]
+        self.processes = [forks.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(number)]
         self.threads = [threading.Thread(target=self._hear, args=(place,)) for place in range(number)]
         for thread in self.threads:
             thread.start()

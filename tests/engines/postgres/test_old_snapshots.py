@@ -14,6 +14,11 @@ from treadle.model import Scope, State
 from treadle.model.lifecycle import Succeeded
 
 
+@pytest.fixture
+def store_url(fresh_store_url: str) -> str:
+    return fresh_store_url
+
+
 def steps(script, connection):
     """A script on the application's connection, statement by statement."""
     sql, text = next(script)

@@ -66,17 +66,26 @@ def cluster(engine_kind: str) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def store_url(cluster: Cluster) -> Iterator[str]:
-    """A database as the application has it before: its users, and no treadle yet."""
+@pytest.fixture(scope="module")
+def database(cluster: Cluster) -> str:
     url = provision.fresh_database(cluster.url)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"alter database {connection.info.dbname} set search_path = public")  # we are called treadle
+    return url
+
+
+@pytest.fixture
+def store_url(database: str) -> Iterator[str]:
+    """The database as the application has it before: its users, and no treadle yet."""
+    with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("create schema auth")
         connection.execute("create table auth.users (id uuid primary key)")
         connection.execute(OWNER)
-    yield url
-    provision.drop_database(url)
+    yield database
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("drop schema if exists auth, treadle, public cascade")
+        connection.execute("create schema public authorization pg_database_owner")
+        connection.execute("grant usage on schema public to public")
 
 
 def as_role(url: str, role: str) -> str:

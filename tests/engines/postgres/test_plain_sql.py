@@ -17,6 +17,11 @@ CLOSED = Profile(settings={"enqueue_allow": ["cli"]})
 
 
 @pytest.fixture
+def store_url(fresh_store_url: str) -> str:
+    return fresh_store_url
+
+
+@pytest.fixture
 def shop(store_url: str) -> Iterator[Callable[..., Treadle]]:
     """Opens the shop's app, migrated with the settings it is given."""
     opened: list[Treadle] = []

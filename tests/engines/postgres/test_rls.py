@@ -247,6 +247,18 @@ def test_doctor_tells_policies_that_hold_from_policies_with_holes(
     assert "events: no policy treadle_tenant" in text
 
 
+def test_doctor_finds_the_policy_of_pauses_that_let_a_tenant_lift_every_pause(crew: Treadle, store_url: str) -> None:
+    """As `treadle rls` made it before pauses had an owner: migrated since, and not set up again."""
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        for policy in ("treadle_tenant", "treadle_tenant_insert", "treadle_tenant_update", "treadle_tenant_delete"):
+            connection.execute(f"drop policy {policy} on treadle.pauses")
+        connection.execute(f"create policy treadle_tenant on treadle.pauses to {APP} using (true) with check (true)")
+    [finding] = [line for line in crew.doctor() if "row-level" in line.text]
+    assert finding.level == "error"
+    assert "pauses: no policy treadle_tenant for select, treadle_tenant_insert" in finding.text
+    assert "run `treadle rls` again" in finding.text
+
+
 def test_the_tables_owner_need_be_no_superuser_to_set_it_up(cluster: Cluster, store_url: str) -> None:
     with psycopg.connect(store_url, autocommit=True) as connection:
         connection.execute("create role boss login")

@@ -44,6 +44,11 @@ TABLES = {
 
 
 @pytest.fixture
+def store_url(fresh_store_url: str) -> str:
+    return fresh_store_url
+
+
+@pytest.fixture
 def bare_url(engine_kind: str) -> Iterator[str]:
     """A schema that nobody has made yet; it, and others whose names begin like it, are gone afterwards."""
     server, name = provision.shared_postgres(), f"b{uuid4().hex[:20]}"
@@ -628,6 +633,29 @@ def test_a_fresh_install_is_the_same_in_one_go_and_in_halves(
     assert sorted(applied) == sorted(NAMES)
     assert described(bare_url) == whole
     assert engine.check() == []
+
+
+def test_a_migration_that_waits_for_a_lock_lets_the_workers_through(
+    open_engine: OpenEngine, store_url: str, pretend: Pretend
+) -> None:
+    """A dump reads the table for hours: who queues for the lock behind it would stop every claim behind himself."""
+    worker = open_engine(store_url)
+    job = enqueued(worker)
+    pretend(*OURS, MigrationStep("0099_more.pre", "alter table @.jobs add column more int;"))
+    upgrade = threading.Thread(target=open_engine(store_url).migrate)
+    with psycopg.connect(store_url.partition("?")[0]) as dump:
+        dump.execute(f"select 1 from {name_in(store_url)}.jobs")
+        upgrade.start()
+        until(lambda: waiting_for_a_lock(store_url), "the migration waits")
+        [claimed] = claim(worker)  # while the dump still reads
+        assert claimed.id == job.id
+    upgrade.join(60)
+    assert not upgrade.is_alive()
+    assert "0099_more.pre" in {name for name, _ in recorded(store_url)}
+
+
+def waiting_for_a_lock(url: str) -> bool:
+    return run(url, "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%0099_more%'") != []
 
 
 @pytest.mark.parametrize("known", range(len(OURS), len(CHAIN)))

@@ -48,6 +48,11 @@ values ('acme', 1, 1, now(), now(), 'd', '', 'h', now());
 """
 
 
+@pytest.fixture
+def store_url(fresh_store_url: str) -> str:
+    return fresh_store_url
+
+
 def store(connection: psycopg.Connection, name: str, migrations: int) -> None:
     """Make a schema as a treadle with so many migrations did, and fill it."""
     steps = schema.migrations()[:migrations]

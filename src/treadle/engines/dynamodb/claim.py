@@ -60,6 +60,7 @@ class Taken(NamedTuple):
     items: list[Item]
     throttled: bool = False
     outdated: bool = False  # the gate has changed since it was read
+    cut_short: bool = False  # there were more to look at
 
 
 class Claimer:
@@ -103,10 +104,10 @@ class Claimer:
             self._foreign.put(token, foreign)
         return foreign or self._sent.get(token) is not None
 
-    def claim(self, claim: Claim, now: datetime, *, repeated: bool) -> list[Job]:
-        """Claim jobs, or answer again what the same claim got when it was sent before."""
+    def claim(self, claim: Claim, now: datetime, *, repeated: bool) -> tuple[list[Job], bool]:
+        """Claim jobs, or answer again what the same claim got before; and whether there may be more."""
         if repeated and (held := self._held_under(claim, now)):
-            return in_order(self._reader.jobs(held))
+            return in_order(self._reader.jobs(held)), True
         self._sent.put(claim.token, now)
         for give_way in (True, False):
             with RUNNING_CLAIMS.claim():
@@ -117,7 +118,7 @@ class Claimer:
             raise Throttled(
                 f"{self._client.where}: there are jobs, but none can be claimed just now; repeating is safe"
             )
-        return in_order(self._reader.jobs(taken.items))
+        return in_order(self._reader.jobs(taken.items)), taken.cut_short or taken.throttled
 
     def _held_under(self, claim: Claim, now: datetime) -> list[Item]:
         """What is held under this token; it was due when the claim was first sent."""
@@ -155,7 +156,7 @@ class Claimer:
             self._parking.discard_empty(scan.empty)
             if taken or not scan.cut_short:
                 break
-        return Taken(taken, throttled)
+        return Taken(taken, throttled, cut_short=outdated or scan.cut_short)
 
     def _take(self, candidates: Sequence[Candidate], reading: GateReading, wanted: ClaimTry) -> Taken:
         """Claim these, as far as nobody else was quicker and the gate is still as it was read."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any
 
 import botocore.exceptions
@@ -19,6 +20,7 @@ import urllib3
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from botocore.hooks import HierarchicalEmitter
 
 from treadle.engines.dynamodb.items import Item
 from treadle.errors import ConfigError, EngineError, EngineUnavailable, SchemaError
@@ -38,6 +40,14 @@ _CREDENTIALS = (
 )  # fmt: skip
 _VALUE_REFUSED = ("ValidationException", "SerializationException", "ItemCollectionSizeLimitExceededException")
 _PART_REFUSED = ("ValidationError", "ItemCollectionSizeLimitExceeded")
+
+
+@cache
+def _hooks() -> HierarchicalEmitter:
+    """botocore's own handlers, for a role or SSO may need them; each session would register them anew, in 9 ms."""
+    hooks = HierarchicalEmitter()
+    botocore.session.Session(event_hooks=hooks)
+    return hooks
 
 
 class ConditionFailed(Exception):
@@ -111,7 +121,7 @@ class Endpoint:
         with self._lock:
             if self._process == os.getpid():
                 return
-            session = botocore.session.get_session()
+            session = botocore.session.Session(event_hooks=_hooks(), include_builtin_handlers=False)
             region, endpoint = self._wanted
             try:
                 region = region or os.environ.get("AWS_REGION") or session.get_config_variable("region")

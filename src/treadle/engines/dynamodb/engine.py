@@ -152,12 +152,13 @@ class DynamoEngine:
             self._waiters.wake()
         moment = now or self._clock()  # a lease counts from now, however long the changes took
         jobs: list[Job] = []
+        more = False
         if claim is not None:
             self._waiters.claiming()
-            jobs = self._claimer.claim(claim, moment, repeated=repeated)
+            jobs, more = self._claimer.claim(claim, moment, repeated=repeated)
         if claim is not None and jobs:
             self._leases.expect(moment + timedelta(seconds=claim.lease))
-        return Turn(verdicts, jobs, moment)
+        return Turn(verdicts, jobs, moment, more)
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         self._opened()

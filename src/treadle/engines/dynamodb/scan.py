@@ -120,7 +120,8 @@ class ClaimScan:
 
     def _items(self, pk: str) -> Iterator[Item]:
         """What is due in a partition, in order, from its cursor on."""
-        low, size = self._cursors.start(pk), max(SCAN_PAGE, self._claim.limit)
+        low = FIRST_DUE if self._claim.thorough else self._cursors.start(pk)
+        size = max(SCAN_PAGE, self._claim.limit)
         pages = self._client.pages(pk, low=low, high=f"scheduled#{self._now}#~", limit=size, retry_for=SHORT_RETRY)
         for page in pages:
             yield from page

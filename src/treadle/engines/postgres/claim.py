@@ -40,7 +40,8 @@ class PostgresTurns:
         rulings = self._settle_and_claim(changes, claim, now, answer)
         jobs = self._held(claim.token) if answer.claimed or answer.held else []
         self.cursors.learn(claim, jobs, took=answer.took, resumed=answer.resumed, now=time.monotonic())
-        return Turn(rulings, jobs, answer.now or now or self._store.clock.now())
+        # What the token held before may have been the whole answer: then nobody has looked for more.
+        return Turn(rulings, jobs, answer.now or now or self._store.clock.now(), answer.more or bool(answer.held))
 
     def _settle(self, changes: Sequence[Change], now: datetime | None) -> list[Verdict]:
         """Write the changes, plain ones together; a verdict each, in order."""
@@ -79,7 +80,8 @@ class PostgresTurns:
     def _claim(self, changes: Sequence[Change], claim: Claim, now: datetime | None, answer: TurnAnswer) -> None:
         """Send the one statement of a turn, and add its answer."""
         store, queues = self._store, tuple(claim.queues)
-        cursors = [] if store.clock.fixed is not None else self.cursors.of(claim, time.monotonic())
+        scans_all = claim.thorough or store.clock.fixed is not None
+        cursors = [] if scans_all else self.cursors.of(claim, time.monotonic())
         parked = queues in self._parked
         self._rounds += 1
         store.notifications.waiters.claiming()

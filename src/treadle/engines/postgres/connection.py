@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -146,7 +146,8 @@ class Connections:
                 connection.execute("commit")
             except BaseException:
                 if not connection.closed and not connection.broken:
-                    connection.execute("rollback")
+                    with suppress(psycopg.Error):  # what went wrong first is what the caller should hear of
+                        connection.execute("rollback")
                 raise
             return result
 

@@ -116,7 +116,7 @@ def is_on(connection: Connection, schema: str) -> bool:
 
 _FACTS = """
 select c.relname, c.relrowsecurity, c.relforcerowsecurity,
-    array(select p.polname::text from pg_policy p where p.polrelid = c.oid order by 1)
+    array(select p.polname || ' ' || p.polcmd::text from pg_policy p where p.polrelid = c.oid order by 1)
 from pg_class c where c.relnamespace = to_regnamespace(%(schema)s) and c.relname = any (%(tables)s)
 """
 
@@ -128,7 +128,7 @@ def examine(connection: Connection, schema: str) -> list[Finding]:
     rows = connection.execute(_FACTS, {"schema": schema, "tables": list(TABLES)}).fetchall()
     if not any(row[1] for row in rows):
         return []
-    holes = [f"{table}: {hole}" for table, *facts in rows if (hole := _hole(*facts))]
+    holes = [f"{table}: {hole}" for table, *facts in rows if (hole := _hole(table, *facts))]
     if holes:
         return [Finding("error", f"row-level security has holes ({'; '.join(holes)}): run `treadle rls` again")]
     [[bypasses]] = connection.execute(_ROLE_FACTS).fetchall()
@@ -138,10 +138,22 @@ def examine(connection: Connection, schema: str) -> list[Finding]:
     return [Finding("ok", "row-level security is on, and forced, for every table with tenants")]
 
 
-def _hole(enabled: bool, forced: bool, policies: Sequence[str]) -> str:
+_ALL = {f"{WORKER_POLICY} *": WORKER_POLICY, f"{TENANT_POLICY} *": TENANT_POLICY}
+_OF_PAUSES = {
+    f"{WORKER_POLICY} *": WORKER_POLICY,
+    f"{TENANT_POLICY} r": f"{TENANT_POLICY} for select",
+    f"{TENANT_POLICY}_insert a": f"{TENANT_POLICY}_insert",
+    f"{TENANT_POLICY}_update w": f"{TENANT_POLICY}_update",
+    f"{TENANT_POLICY}_delete d": f"{TENANT_POLICY}_delete",
+}
+"""The policies of a table by name and command, as PostgreSQL lists them, and what an operator calls them."""
+
+
+def _hole(table: str, enabled: bool, forced: bool, policies: Sequence[str]) -> str:
     if not enabled:
         return "not enabled"
     if not forced:
         return "not forced"
-    lacking = [name for name in (WORKER_POLICY, TENANT_POLICY) if name not in policies]
+    wanted = _OF_PAUSES if table == "pauses" else _ALL
+    lacking = [name for policy, name in wanted.items() if policy not in policies]
     return f"no policy {', '.join(lacking)}" if lacking else ""

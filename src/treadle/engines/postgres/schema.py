@@ -7,15 +7,20 @@ process is left, and removes what only old code needed. Halves are files: 0002_n
 import hashlib
 import re
 import threading
+import time
 from functools import cache, lru_cache
 from importlib import resources
+from itertools import count
 from typing import NamedTuple
 from uuid import uuid4
+
+from psycopg.errors import LockNotAvailable
 
 from treadle.engines.postgres.connection import Connection, Connections
 from treadle.engines.postgres.plain_sql import CLOSED, CLOSED_DEFAULT, is_allowed, switch_sql
 from treadle.engines.values import Half
-from treadle.errors import ConfigError, SchemaError
+from treadle.errors import ConfigError, EngineUnavailable, SchemaError
+from treadle.model.backoff import Backoff
 
 _NAME = re.compile(r"(\d{4})_(\w+)\.(pre|post)\.sql")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,49}")
@@ -39,6 +44,9 @@ then to trailing true union unique user using variadic verbose when where window
 RLS_GUARDS = ("rls_guard", "walls_guard")
 
 MIGRATION_TIMEOUT = 300.0  # seconds to wait for a step: it may wait for locks
+# Who waits for a lock on a table makes everybody behind him wait too: never for longer than this, but again and again.
+LOCK_TIMEOUT = "1s"
+_LOCKED = Backoff(1.0, 4.0)
 
 LEDGER = """create table if not exists @.migrations (
     name text primary key,
@@ -121,7 +129,16 @@ class PostgresSchema:
                 connection.execute(named(switch_sql(bool(self._plain_sql)), self.name))
             return done
 
-        return self._server.transaction(apply, answer_timeout=MIGRATION_TIMEOUT)
+        give_up_at = time.monotonic() + MIGRATION_TIMEOUT
+        for failures in count():
+            try:
+                return self._server.transaction(apply, answer_timeout=MIGRATION_TIMEOUT, lock_timeout=LOCK_TIMEOUT)
+            except EngineUnavailable as error:
+                wait = _LOCKED.spread(failures)
+                if not isinstance(error.__cause__, LockNotAvailable) or time.monotonic() + wait > give_up_at:
+                    raise
+                time.sleep(wait)
+        raise AssertionError("unreachable")
 
     def check(self, *, quick: bool) -> list[str]:
         """Every difference to the expected schema; with `quick`, only what keeps this code from using it."""

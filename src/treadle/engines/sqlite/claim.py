@@ -47,14 +47,14 @@ def promising(reader: sqlite3.Connection, claim: Claim, now: datetime) -> bool:
 
 def claim_jobs(
     connection: sqlite3.Connection, claim: Claim, now: datetime, *, first: int, audit_all: bool
-) -> list[Job]:
-    """Claim jobs in this transaction; `first` is the lane to begin with."""
+) -> tuple[list[Job], bool]:
+    """Claim jobs in this transaction, and say whether there may be more; `first` is the lane to begin with."""
     held = _held(connection, claim.token)
     if held:  # this turn was here before, its answer was lost: give the same answer, claim no more
-        return in_order([job_from(row) for row in held])
-    ids = _pick_and_park(connection, claim, now, first)
+        return in_order([job_from(row) for row in held]), True
+    ids, more = _pick_and_park(connection, claim, now, first)
     if not ids:
-        return []
+        return [], more
     until = micros(now + timedelta(seconds=claim.lease))
     rows = connection.execute(CLAIM, (micros(now), until, claim.token, claim.worker, json.dumps(ids))).fetchall()
     jobs = [job_from(row) for row in rows]
@@ -65,7 +65,7 @@ def claim_jobs(
             connection,
             [Event(job.id, job.revision, now, EventKind.CLAIMED, claim.worker, "", job.tenant) for job in jobs],
         )
-    return in_order(jobs)
+    return in_order(jobs), more
 
 
 def _held(connection: sqlite3.Connection, token: str) -> list[Row]:
@@ -74,8 +74,8 @@ def _held(connection: sqlite3.Connection, token: str) -> list[Row]:
     return connection.execute(sql, (token,)).fetchall()
 
 
-def _pick_and_park(connection: sqlite3.Connection, claim: Claim, now: datetime, first: int) -> list[str]:
-    """Ids to claim. What this worker may not take is parked, so that claims meet it once."""
+def _pick_and_park(connection: sqlite3.Connection, claim: Claim, now: datetime, first: int) -> tuple[list[str], bool]:
+    """Ids to claim, and whether there may be more. What this worker may not take is parked: claims meet it once."""
     gate = records.gate(connection, now)
     for _ in range(MAX_SCANS):
         picked = pick(connection, claim, now, gate, first=first)
@@ -84,7 +84,7 @@ def _pick_and_park(connection: sqlite3.Connection, claim: Claim, now: datetime, 
                 connection.execute(park, (json.dumps(ids),))
         if not picked.full:
             break
-    return picked.ids
+    return picked.ids, picked.full
 
 
 class Picked(NamedTuple):

@@ -32,7 +32,7 @@ from treadle.engines.values import (
 from treadle.engines.waiting import Waiters
 from treadle.model import Change, Event, Job, State
 from treadle.model.clock import SystemClock
-from treadle.model.records import Record, Schedule, Seal
+from treadle.model.records import Record, Schedule, Seal, WorkerInfo
 
 R = TypeVar("R", bound=Record)
 
@@ -98,6 +98,7 @@ class SqliteEngine:
             return Turn([], [], now or self._clock())
         verdicts: list[Verdict] = []
         jobs: list[Job] = []
+        more = False
         with self.file.write() as connection:
             now = now or self._clock()
             if changes:
@@ -105,10 +106,10 @@ class SqliteEngine:
             if claim is not None:
                 self._waiters.claiming()
                 self._claims += 1
-                jobs = claim_jobs(connection, claim, now, first=self._claims, audit_all=self._audit_all)
+                jobs, more = claim_jobs(connection, claim, now, first=self._claims, audit_all=self._audit_all)
         if changes:
             self._waiters.wake(claimed=claim is not None)
-        return Turn(verdicts, jobs, now)
+        return Turn(verdicts, jobs, now, more)
 
     def _promising(self, claim: Claim, now: datetime | None) -> bool:
         self._waiters.claiming()
@@ -173,7 +174,8 @@ class SqliteEngine:
         return Saved(done, receipt)
 
     def drop(self, record: Record, *, event: Event | None = None) -> bool:
-        with self.file.write() as connection:
+        # A worker that leaves need not wait long to say so: its row is forgotten anyway.
+        with self.file.write(SHORT_LOCK_TIMEOUT if isinstance(record, WorkerInfo) else None) as connection:
             done = records.drop(connection, record)
             if done:
                 audit.add(connection, [event] if event else [])

@@ -1,0 +1,207 @@
+"""Starts Python programs as real processes, in a twentieth of the time: a process that has imported treadle is forked.
+
+    with forks.Popen([sys.executable, "-m", "treadle", "worker"], cwd=folder, env=place, stdout=subprocess.PIPE) as it:
+        it.send_signal(signal.SIGKILL)
+
+A drop-in for subprocess.Popen and subprocess.run: pid, signals, pipes and exit code are those of the program. A test
+that is about starting Python, its options or what is imported uses subprocess itself.
+"""
+
+import atexit
+import builtins
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tests.support import processes
+
+IMPORTED = (
+    "treadle.cli", "treadle.testing", "treadle.app.treadle", "treadle.app.settings", "treadle.worker.worker",
+    "treadle.engines.sqlite.engine", "treadle.engines.postgres.engine", "treadle.engines.dynamodb.engine",
+)  # fmt: skip
+LIMIT = 1 << 20  # bytes of a request: words and environment
+
+
+class Popen(subprocess.Popen):
+    """A program of this Python, forked instead of started."""
+
+    _report: socket.socket
+
+    def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others) -> None:
+        """What the standard library calls to start the program; the streams are descriptors, -1 for one of ours."""
+        streams = others[3:9]  # stdin: theirs, ours; stdout and stderr: ours, theirs
+        theirs = [own if stream == -1 else stream for own, stream in enumerate((streams[0], streams[3], streams[5]))]
+        request = {"words": _words(args), "cwd": os.fspath(cwd or os.getcwd()), "env": dict(env or os.environ)}
+        request["session"] = others[14]
+        self._report, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with far_end:
+            socket.send_fds(_mother(), [json.dumps(request).encode()], [*theirs, far_end.fileno()])
+        self.pid = int(self._report.recv(20))
+        self._child_created = True
+        self._close_pipe_fds(*streams)
+
+    def _internal_poll(self, *_: object, **__: object) -> int | None:
+        if self.returncode is None and select.select([self._report], [], [], 0)[0]:
+            self._wait(None)
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        if self.returncode is None:
+            if not select.select([self._report], [], [], timeout if timeout is None else max(timeout, 0))[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = int(self._report.recv(20))
+            self._report.close()
+        return self.returncode
+
+
+def _words(command: list[str]) -> list[str]:
+    words = [os.fspath(word) for word in command]
+    if words[0] != sys.executable or (words[1].startswith("-") and words[1] not in ("-c", "-m")):
+        raise ValueError(f"{words[:2]}: only this Python without options can be forked; use subprocess")
+    return words[1:]
+
+
+def run(command: list[str], *, input: str = "", timeout: float = 60, **place: Any) -> subprocess.CompletedProcess[str]:
+    """subprocess.run with its output captured, as text."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Popen(command, text=True, **pipes, **place) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@functools.cache
+def _mother() -> socket.socket:
+    """The way to the process that is forked; it ends when nobody holds this end any more."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LIMIT)
+    command = processes.module("tests.support.forks", theirs.fileno())
+    with theirs:
+        process = subprocess.Popen(command, env=processes.environment(), pass_fds=[theirs.fileno()])
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+# ------------------------------------------------------------------------------------ in the process that is forked
+
+
+def main(place: str) -> None:
+    """Fork on request, until there is nobody to ask. In a fork, run its program as Python itself would."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the test run, and it tells us
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=int(place)) as requests:
+        request = serve(requests)
+    if request is not None:
+        settle_in(request)
+        become(request["words"])
+
+
+def serve(requests: socket.socket) -> dict[str, Any] | None:
+    """Answer requests; in a fork, what was asked for."""
+    reports: dict[int, socket.socket] = {}
+    wake, woken = socket.socketpair()
+    with wake, woken:
+        woken.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(woken.fileno())
+        while True:
+            ready, _, _ = select.select([requests, wake], [], [])
+            if wake in ready:
+                wake.recv(1000)
+                report_ends(reports)
+            if requests not in ready:
+                continue
+            data, places, _, _ = socket.recv_fds(requests, LIMIT, 4)
+            if not data:
+                return None
+            *streams, report = places
+            pid = os.fork()
+            if pid == 0:
+                break
+            for stream in streams:
+                os.close(stream)
+            reports[pid] = socket.socket(fileno=report)
+            reports[pid].send(str(pid).encode())
+        signal.set_wakeup_fd(-1)
+    for other in reports.values():
+        other.close()
+    os.close(report)
+    return {**json.loads(data), "streams": streams}
+
+
+def report_ends(reports: dict[int, socket.socket]) -> None:
+    """Tell of each fork that has ended how it did."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            with reports.pop(ended[0]) as report, contextlib.suppress(OSError):
+                report.send(str(os.waitstatus_to_exitcode(ended[1])).encode())
+
+
+def settle_in(request: dict[str, Any]) -> None:
+    """Take the place of the program: its signals, streams, folder, environment and where it imports from."""
+    if request["session"]:
+        os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for own, stream in enumerate(request["streams"]):
+        os.dup2(stream, own)
+    for stream in {*request["streams"]} - {0, 1, 2}:
+        os.close(stream)
+    ours = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    theirs = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [*filter(None, theirs), *(place for place in sys.path[1:] if place not in ours)]
+    by_line = 1 if os.environ.get("PYTHONUNBUFFERED") else -1
+    as_ = os.environ.get("PYTHONIOENCODING")
+    sys.stdin = sys.__stdin__ = open(0, encoding=as_, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", by_line, as_, closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", 1, as_, "backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def become(words: list[str]) -> None:
+    """Run `-c code`, `-m module` or a file, with the rest as its arguments."""
+    kind, *rest = words if words[0] in ("-c", "-m") else ("", *words)
+    program = sys.modules["__main__"] = ModuleType("__main__")
+    program.__dict__["__builtins__"] = builtins
+    sys.argv = [kind, *rest[1:]] if kind else rest
+    if kind == "-m":
+        sys.path.insert(0, os.getcwd())
+        runpy._run_module_as_main(rest[0])  # type: ignore[attr-defined]  # what `python -m` calls
+        return
+    if kind:
+        sys.path.insert(0, "")
+        code = compile(rest[0], "<string>", "exec")
+    else:
+        sys.path.insert(0, str(Path(rest[0]).resolve().parent))
+        program.__file__ = rest[0]
+        code = compile(Path(rest[0]).read_text("utf-8"), rest[0], "exec")
+    exec(code, program.__dict__)  # noqa: S102 - it is what we were asked for
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

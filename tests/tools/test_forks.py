@@ -1,0 +1,47 @@
+"""A forked program is what subprocess would have started: pid, signals, pipes, place, exit code."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import forks
+
+
+@pytest.mark.parametrize("start", [subprocess.run, forks.run])
+def test_it_has_its_own_words_folder_environment_and_streams(start, tmp_path: Path) -> None:
+    place = {"cwd": tmp_path, "env": {**os.environ, "X": "1"}, "input": "given", "timeout": 60}
+    more = {"capture_output": True, "text": True, "check": False} if start is subprocess.run else {}
+    code = "import os, sys; print(os.getcwd(), sys.argv, sys.path[0], __name__, os.environ['X'], sys.stdin.read())"
+    done = start([sys.executable, "-c", f"{code}; sys.exit('bad')", "word"], **place, **more)
+    assert done.stdout == f"{tmp_path} ['-c', 'word']  __main__ 1 given\n"
+    assert (done.returncode, done.stderr) == (1, "bad\n")
+
+
+@pytest.mark.parametrize("start", [subprocess.Popen, forks.Popen])
+def test_it_is_stopped_waited_for_and_killed_by_its_pid(start) -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    with start([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert int(process.stdout.readline()) == process.pid
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("start", [subprocess.run, forks.run])
+def test_a_file_and_a_module_run_as_the_main_program(start, tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text("import sys; print(__name__, sys.argv[1:], __file__.endswith('told.py'))")
+    more = {"capture_output": True, "text": True, "check": False} if start is subprocess.run else {}
+    for words in (["told.py"], ["-m", "told"]):
+        done = start([sys.executable, *words, "word"], cwd=tmp_path, timeout=60, **more)
+        assert (done.stdout, done.stderr) == ("__main__ ['word'] True\n", "")
+
+
+def test_an_option_of_python_is_refused() -> None:
+    with pytest.raises(ValueError, match="use subprocess"):
+        forks.run([sys.executable, "-W", "error", "-c", ""])
