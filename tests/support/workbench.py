@@ -15,8 +15,7 @@ from tests.support import forks, processes
 from treadle import Job, State, Treadle
 from treadle.engines.contract import Engine
 from treadle.errors import EngineUnavailable
-from treadle.worker.maintenance.pruning import Pruning
-from treadle.worker.maintenance.sealing import Sealing
+from treadle.worker import maintenance
 from treadle.worker.worker import Worker
 
 T = TypeVar("T")
@@ -181,8 +180,7 @@ def idle_waits(app: Treadle, monkeypatch: pytest.MonkeyPatch, **options: Any) ->
 
     Its seldom chores are put off, because each of them would cut a wait short.
     """
-    for chores, name in ((Pruning, "first"), (Pruning, "first_forget"), (Sealing, "first")):
-        monkeypatch.setattr(chores, name, lambda *_: 3600.0)
+    monkeypatch.setattr(maintenance, "_first_delay", lambda name, _: 0.0 if name == "heartbeat" else 3600.0)
     engine, waits = watched(app), []
 
     def wait(queues: Any, timeout: float, interrupt: threading.Event) -> bool:
