@@ -37,7 +37,7 @@ def test_a_tenant_cannot_lift_or_change_a_pause_of_the_operators(app: Treadle) -
     app.pause(tenant="acme", reason="unpaid", actor="root")
     [before] = app.pauses()
     for act in (app.tenant("acme").resume, app.tenant("acme").pause):
-        with pytest.raises(NotPossible, match="tenant acme was paused by the operators; only they"):
+        with pytest.raises(NotPossible, match="tenant acme was paused by the operators; only the operators can"):
             act(everything=True)
     assert app.pauses() == [before]
 
@@ -64,7 +64,7 @@ def test_where_a_pause_of_the_operators_is_over_a_tenant_may_pause_again(app: Tr
 
 @any_store
 def test_a_tenant_cannot_lift_the_brake_of_its_budget(
-    make_app: Callable[..., Treadle], spend: Callable[[Treadle, str, int], None]
+    make_app: Callable[..., Treadle], spend: Callable[..., None]
 ) -> None:
     app = make_app(budgets={"acme": 100}, keep_failed="2d")
     spend(app, "acme", 120)
@@ -77,8 +77,20 @@ def test_a_tenant_cannot_lift_the_brake_of_its_budget(
     assert app.pauses() == []
 
 
+@any_store
+def test_a_tenant_that_pauses_itself_does_not_slip_past_the_brake_of_its_budget(
+    make_app: Callable[..., Treadle], spend: Callable[..., None]
+) -> None:
+    app = make_app(budgets={"acme": 100}, keep_failed="2d")
+    acme = app.tenant("acme")
+    spend(app, "acme", 120, then=lambda: acme.pause(everything=True))
+    assert [pause.owner for pause in app.pauses()] == [PauseOwner.BUDGET]
+    with pytest.raises(NotPossible):
+        acme.resume(everything=True)
+
+
 @pytest.fixture
-def spend() -> Callable[[Treadle, str, int], None]:
+def spend() -> Callable[..., None]:
     """A job of this tenant costs so much, and a worker looks at the budgets."""
     import logging
 
@@ -86,12 +98,13 @@ def spend() -> Callable[[Treadle, str, int], None]:
     from treadle.testing import run_until_idle
     from treadle.worker.maintenance.budgets import Budgets
 
-    def spend(app: Treadle, tenant: str, micros: int) -> None:
+    def spend(app: Treadle, tenant: str, micros: int, then: Callable[[], object] = lambda: None) -> None:
         def ask(ctx: Context) -> None:
             ctx.add_cost(micros)
 
         app.register("ask", ask).using(tenant=tenant).enqueue()
         run_until_idle(app)
+        then()
         Budgets(app.engine, app.settings.budgets, logging.getLogger("test")).enforce()
 
     return spend

@@ -104,6 +104,9 @@ STEPS = {
     "a drained worker that still holds a job goes on": (
         LoopState(), seen(held=1, settling=1, stopping=True, drained_at=100.0), TakeTurn()
     ),
+    "a drained worker whose claim was not answered asks once more, for it may hold jobs": (
+        LoopState(claim=a_claim()), seen(stopping=True, drained_at=100.0), TakeTurn(a_claim())
+    ),
     "a drained worker with an outcome in its hands goes on": (
         LoopState(), seen(undecided=1, stopping=True, drained_at=100.0), Decide()
     ),
@@ -262,6 +265,12 @@ def test_a_worker_that_runs_until_idle_stops_after_a_claim_if_it_holds_nothing()
     [stop] = answered(state, TurnDone(a_turn(), []), until_idle=True)[1]
     assert isinstance(stop, StopWhenEmpty)
     assert answered(state, TurnDone(a_turn(), []))[1] == []
+
+
+def test_a_claim_that_was_cut_short_is_followed_by_another_at_once_and_does_not_end_a_worker() -> None:
+    state = claiming(LoopState(rest_until=500.0), a_claim(limit=2), 100.0)
+    cut, effects = answered(state, TurnDone(a_turn()._replace(more=True), []), until_idle=True)
+    assert (cut.rest_until, cut.idle, effects) == (0.0, False, [])
 
 
 def test_a_turn_ends_a_row_of_failures_and_lets_the_chores_come() -> None:

@@ -246,7 +246,7 @@ class Operations:
         """Refuse a tenant that would change what the operators, or a budget, have paused."""
         if self._store.tenant is not None and pause.owner is not PauseOwner.TENANT:
             by = "because its budget is spent" if pause.owner is PauseOwner.BUDGET else "by the operators"
-            raise NotPossible(f"{pause.scope} was paused {by}; only they can change or lift it")
+            raise NotPossible(f"{pause.scope} was paused {by}; only the operators can change or lift it")
 
     def _stored_pause(self, wanted: Pause) -> Pause | None:
         return next((pause for pause in self.engine.records(Pause) if pause[:3] == wanted[:3]), None)

@@ -104,7 +104,7 @@ class Seen(NamedTuple):
 
 def next_step(state: LoopState, seen: Seen, config: WorkerConfig) -> Step:
     """What to do now."""
-    if (end := _exit(seen)) is not None:
+    if (end := _exit(state, seen)) is not None:
         return end
     if seen.now < state.retry_at:
         return BackOff(state.retry_at - seen.now)
@@ -122,11 +122,12 @@ def next_step(state: LoopState, seen: Seen, config: WorkerConfig) -> Step:
     return _rest(state, seen, config)
 
 
-def _exit(seen: Seen) -> Exit | None:
+def _exit(state: LoopState, seen: Seen) -> Exit | None:
+    """Whether it is over. A claim without an answer may have given us jobs: they are asked for, and go back."""
     drained = seen.drained_at <= seen.now
     if seen.loop_closed and not drained:
         return Exit("the event loop was closed under the worker", seen.held)
-    if drained and not seen.held and not seen.undecided:
+    if drained and not seen.held and not seen.undecided and state.claim is None:
         return Exit()
     if seen.now > seen.drained_at + EXIT_TIMEOUT:
         return Exit("the store did not answer", seen.held)
@@ -222,9 +223,9 @@ def _after_turn(
     orphans = bool(claim.unless)
     if done.turn.jobs:
         effects.append(Begin(done.turn.jobs, state.claim_sent + config.lease, orphans))
-    if seen.until_idle:
+    if seen.until_idle and not done.turn.more:
         effects.append(StopWhenEmpty())
-    short = len(done.turn.jobs) < claim.limit
+    short = len(done.turn.jobs) < claim.limit and not done.turn.more
     changed = changed._replace(claim=None, idle=short and not orphans)
     if not short:
         return changed._replace(rest_until=0.0), effects

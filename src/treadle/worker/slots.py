@@ -109,15 +109,17 @@ class Slots:
                     attempt.alarm.cancel()
                 attempt.alarm = self._loop.call_later(self._grace, self._abandon, attempt, None)
 
-    def release_late(self) -> None:
+    def release_late(self, suspects: bool = True) -> None:
         """Give back what has waited too long for a slot: another worker may be free.
 
-        Suspects are put off for a while, or this worker would claim the same ones again before the jobs behind them.
+        `suspects` are put off for a while, or this worker would claim the same ones again before the jobs behind them.
+        A worker run with until_idle keeps them: put off, they would not be due when it looks whether anything is.
         """
         late = time.monotonic() - LONGEST_WAIT
-        for queue, outcome in ((self.waiting, Released()), (self._suspects, Snoozed(LONGEST_WAIT))):
-            while queue and queue[0].queued_at < late:
-                self._report(queue.popleft(), outcome)
+        while self.waiting and self.waiting[0].queued_at < late:
+            self._report(self.waiting.popleft(), Released())
+        while suspects and self._suspects and self._suspects[0].queued_at < late:
+            self._report(self._suspects.popleft(), Snoozed(LONGEST_WAIT))
 
     def close(self) -> None:
         """Start nothing more, and give back what waits."""

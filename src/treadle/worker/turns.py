@@ -9,6 +9,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from treadle.engines.contract import JobStore
@@ -62,6 +63,10 @@ from treadle.worker.steps import (
 log = logging.getLogger("treadle.worker")
 
 
+BUG_WAIT = 1.0  # seconds after a step that failed for no fault of the store
+MAX_BUGS = 10  # such steps in a row, before the worker stops
+
+
 class Turns:
     """Takes turns with the store until the worker is drained; `run` is the thread's main."""
 
@@ -83,6 +88,7 @@ class Turns:
         self._outcomes: deque[tuple[Attempt, Outcome]] = deque()  # handed over by other threads
         self._requests: deque[Attempt] = deque()  # likewise: whose start must be written first
         self._starting: list[Attempt] = []
+        self._state = LoopState()
         self._settling: list[Settling] = []
         self._put_off: list[tuple[float, Attempt, Outcome]] = []  # until when: their rows are locked
 
@@ -107,27 +113,46 @@ class Turns:
     def run(self) -> None:
         """Step after step until there is nothing left to do."""
         # A worker that runs until it is idle does what is due by a schedule too: it looks at the schedules first.
-        state = LoopState(turned_at=time.monotonic(), chores_next=self._host.until_idle)
-        while True:
-            self._host.wake.clear()  # before the look: what comes later wakes the rest that may follow
-            seen = self._look()
-            step = next_step(state, seen, self._config)
-            if isinstance(step, Exit):
-                if step.problem:
-                    self._log.error("%s: %d jobs are left to their leases", step.problem, step.left)
-                return
+        self._state = LoopState(turned_at=time.monotonic(), chores_next=self._host.until_idle)
+        failures = 0
+        while failures < MAX_BUGS:
             try:
-                if isinstance(step, TakeTurn) and step.room:
-                    state = claiming(state, self._new_claim(step), time.monotonic())
-                answer = self._perform(step, state.claim)
-            except Exception as error:
-                answer = StoreFailed(error, random.random())  # noqa: S311 - jitter
-            state, effects = after(state, seen, step, answer, time.monotonic(), self._config)
-            for effect in effects:
-                try:
-                    self._apply(effect)
-                except Exception:  # a bug of ours: the other outcomes must not be lost with it
-                    self._log.exception("%s was not done", type(effect).__name__)
+                if not self._take_step():
+                    return
+                failures = 0
+            except Exception:  # a bug of ours: leases are renewed and handlers watched only while this thread lives
+                failures += 1
+                self._log.exception("a step of the worker failed, next try in %g s", BUG_WAIT)
+                time.sleep(BUG_WAIT)
+        raise RuntimeError(f"the worker's own steps failed {MAX_BUGS} times in a row; the log says why")
+
+    def _take_step(self) -> bool:
+        """Look, decide, do; whether there is more to do."""
+        self._host.wake.clear()  # before the look: what comes later wakes the rest that may follow
+        seen = self._look()
+        step = next_step(self._state, seen, self._config)
+        if isinstance(step, Exit):
+            if step.problem:
+                self._log.error("%s: %d jobs are left to their leases", step.problem, step.left)
+            return False
+        try:
+            if isinstance(step, TakeTurn) and step.room:
+                self._state = claiming(self._state, self._new_claim(step), time.monotonic())
+            answer = self._perform(step, self._state.claim)
+        except Exception as error:
+            answer = StoreFailed(error, random.random())  # noqa: S311 - jitter
+        try:
+            self._state, effects = after(self._state, seen, step, answer, time.monotonic(), self._config)
+        except Exception:
+            if isinstance(answer, TurnDone):  # written or not, nobody has read it: to write it again is safe
+                self._settling = [*answer.settled, *self._settling]
+            raise
+        for effect in effects:
+            try:
+                self._apply(effect)
+            except Exception:  # a bug of ours: the other outcomes must not be lost with it
+                self._log.exception("%s was not done", type(effect).__name__)
+        return True
 
     def _look(self) -> Seen:
         """What there is to do; no call to the store."""
@@ -162,6 +187,7 @@ class Turns:
         config = self._config
         tasks, versions = tuple(self._tasks), versions_of(self._tasks)
         claim = Claim(new_id(), config.name, step.room, config.lease, config.queues, config.lanes, tasks, versions)
+        claim = claim._replace(thorough=self._host.until_idle)  # it ends when nothing is found
         if step.orphans:
             return claim._replace(tasks=None, versions={}, unless=self._orphans.known())
         return claim
@@ -209,11 +235,24 @@ class Turns:
                     self._holdings.forget(attempt)
                     ours = False
             self._outcomes.popleft()
-            if not ours:
-                continue
-            decided.add(attempt)
-            noise = random.random()  # noqa: S311 - jitter
-            change = lifecycle.settle(attempt.job_so_far(), outcome, now, noise=noise)
+            if ours:
+                decided.add(attempt)
+                self._decide_one(attempt, outcome, now)
+
+    def _decide_one(self, attempt: Attempt, outcome: Outcome, now: datetime) -> None:
+        """Turn an outcome into a change; one that cannot be is a failure, so that no lease is renewed for ever."""
+        noise = random.random()  # noqa: S311 - jitter
+        try:
+            try:
+                change = lifecycle.settle(attempt.job_so_far(), outcome, now, noise=noise)
+            except Exception as error:
+                self._log.exception("job %s: its outcome cannot be settled", attempt.job.id)
+                outcome = FailedForGood(Reason.INVALID_RESULT, error_from(error, attempt, now))
+                change = lifecycle.settle(attempt.job_so_far(), outcome, now, noise=noise)
+        except Exception:
+            self._log.exception("job %s: left to its lease", attempt.job.id)
+            self._holdings.forget(attempt)
+        else:
             self._settling.append(Settling(attempt, outcome, change))
 
     def _verified(self, attempt: Attempt, outcome: Outcome) -> Outcome:
@@ -238,7 +277,7 @@ class Turns:
 
     def _release_late(self) -> None:
         if self._host.slots.has_backlog:
-            self._host.on_loop(self._host.slots.release_late)
+            self._host.on_loop(self._host.slots.release_late, not self._host.until_idle)
 
     # ------------------------------------------------------------------------------------- the effects
 

@@ -193,6 +193,9 @@ class Worker:
         try:
             self._maintenance.announce()
             self._turns.run()
+        except Exception as error:
+            self._log.critical("the worker stops: %s", error)
+            self._host.stop(error)
         finally:
             self._renewal.stop()
             with suppress(EngineError):

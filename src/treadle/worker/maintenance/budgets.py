@@ -39,7 +39,8 @@ class Budgets:
     def _weigh(
         self, tenant: str, budget: int | None, spent: int, there: Pause | None, now: datetime, today: datetime
     ) -> None:
-        holds = there is not None and not there.over(now)
+        # A tenant's own pause does not count: the tenant may lift it at any time.
+        holds = there is not None and not there.over(now) and there.owner is not PauseOwner.TENANT
         within = budget is not None and spent < budget
         # Lifted only when the budget was raised: what was spent may seem less since a job was run again.
         if (

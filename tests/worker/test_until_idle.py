@@ -1,0 +1,84 @@
+"""A worker run with until_idle ends when nothing is due, and not before."""
+
+import time
+from datetime import timedelta
+
+import pytest
+
+from tests.support.making import claim
+from tests.support.marks import any_store
+from treadle import Retry, Treadle
+from treadle.engines.dynamodb import claim as dynamodb_claim
+from treadle.engines.dynamodb import scan as dynamodb_scan
+from treadle.engines.postgres import claim as postgres_claim
+from treadle.engines.sqlite import claim as sqlite_claim
+from treadle.errors import EngineUnavailable
+from treadle.model.records import Schedule
+from treadle.worker import slots
+
+
+def test_suspects_that_wait_for_their_turn_are_waited_for(app: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs on their last attempt run one at a time; those that wait longer than a worker keeps others still run."""
+    monkeypatch.setattr(slots, "LONGEST_WAIT", 0.3)
+    ran = []
+
+    @app.task(retry=Retry(max_attempts=1))
+    def slow(number: int) -> None:
+        time.sleep(0.6)  # the other has waited too long by then, and would be due a little later
+        ran.append(number)
+
+    for number in range(2):
+        slow.enqueue(number)
+    app.run_worker(until_idle=True)
+    assert sorted(ran) == [0, 1]
+
+
+@any_store
+def test_jobs_behind_more_unknown_ones_than_a_claim_looks_at_are_run(
+    app: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, bound in (
+        (sqlite_claim, "MAX_SCANS", 1), (sqlite_claim, "MAX_PARKED", 5),
+        (postgres_claim, "FILL_TIMEOUT", 0.0), (postgres_claim, "MAX_PARKED", 5),
+        (dynamodb_claim, "MAX_SCANS", 1), (dynamodb_claim, "MAX_UNPARKED", 1), (dynamodb_scan, "MAX_SKIPPED", 5),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, bound)
+    for _ in range(30):
+        app.enqueue("unknown", checked=False)
+    ran = []
+
+    @app.task
+    def known() -> None:
+        ran.append(1)
+
+    known.enqueue()
+    app.run_worker(until_idle=True, poll=60.0)
+    assert ran == [1]
+
+
+def test_a_hiccup_of_the_recovery_does_not_keep_it_from_the_schedules(
+    app: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+
+    @app.task
+    def nightly() -> None:
+        ran.append(1)
+
+    app.schedules.create("n", "nightly", every=3600)
+    [schedule] = app.engine.records(Schedule)
+    past = app.engine.now() - timedelta(seconds=1)
+    app.engine.save(schedule.evolve(next_at=past, revision=schedule.revision + 1), before=schedule)
+    app.enqueue("unknown", checked=False)
+    [_] = claim(app.engine, 1, lease=0.001)  # whose holder is gone: there is something to recover
+    take_turn, failed = app.engine.turn, []
+
+    def fails_once(changes, *words, **named):
+        if changes and not failed:
+            failed.append(1)
+            raise EngineUnavailable("locked for a moment")
+        return take_turn(changes, *words, **named)
+
+    monkeypatch.setattr(app.engine, "turn", fails_once)
+    app.run_worker(until_idle=True)
+    assert (failed, ran) == ([1], [1])
