@@ -58,6 +58,7 @@ def test_a_settlement_of_the_other_colour_is_refused_and_the_right_one_named(
     assert (app.get(job.id).state, app.get(job.id).result) == (State.SUCCEEDED, "refused")
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("library", EVERY_TYPE, indirect=True)
 def test_a_connection_to_another_kind_of_store_is_refused(
     library: Library, shop: Shop, tmp_path: Path, request: pytest.FixtureRequest

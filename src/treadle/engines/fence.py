@@ -7,11 +7,6 @@ from treadle.engines.values import Ruling, Verdict
 from treadle.model import Change, Fence, Job, State
 
 
-def stamped(job: Job, now: datetime) -> Job:
-    """A new job as it is stored: made now by the store's clock, and due no earlier."""
-    return job.evolve(created_at=now, due_at=job.due_at if job.due_at > job.created_at else now)
-
-
 def in_order(jobs: Iterable[Job]) -> list[Job]:
     """Jobs as a claim gives them: the most urgent first, then the longest due."""
     return sorted(jobs, key=lambda job: (-job.priority, job.due_at, job.id))

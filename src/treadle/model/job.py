@@ -102,6 +102,10 @@ class Job(NamedTuple):
             values[_PLACES[name]] = value
         return type(self)._make(values)
 
+    def stored_at(self, now: datetime) -> Self:
+        """A new job as it is stored: made now by the store's clock, and due no earlier."""
+        return self.evolve(created_at=now, due_at=self.due_at if self.due_at > self.created_at else now)
+
     @property
     def payload(self) -> Any:
         """The payload as data; what another program stored and is not JSON, as text."""

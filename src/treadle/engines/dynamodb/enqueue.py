@@ -15,7 +15,6 @@ from treadle.engines.dynamodb.queries import Reader
 from treadle.engines.dynamodb.ranges import Ranges
 from treadle.engines.dynamodb.rows import attributes_of
 from treadle.engines.dynamodb.writes import ABSENT, Part, TableInfo, list_parts, put, take_key
-from treadle.engines.fence import stamped
 from treadle.engines.scripts import Items, ItemScript
 from treadle.engines.values import Receipt
 from treadle.model import Event, EventKind, Job
@@ -51,7 +50,7 @@ class EnqueueWriter:
         """Store these jobs; a receipt for each, in order. Of two jobs with one id the second finds the first."""
         new: dict[str, Job] = {}
         for job in jobs:
-            new.setdefault(job.id, stamped(job, now))
+            new.setdefault(job.id, job.stored_at(now))
         stored = self._store(list(new.values()), now)
         receipts: list[Receipt] = []
         for job in jobs:
@@ -129,7 +128,7 @@ class EnqueueWriter:
         receipts: list[Receipt] = []
         for job in jobs:
             listed = CallerItems((yield Items()))
-            new = stamped(job, now)
+            new = job.stored_at(now)
             first, dead = first_of(new, listed, self._reader, now)
             if first is not None:
                 problem = not_ours(new, first)

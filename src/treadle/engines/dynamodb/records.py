@@ -22,7 +22,6 @@ from treadle.engines.dynamodb.rows import (
     ticked_key,
 )
 from treadle.engines.dynamodb.writes import ABSENT, Part, TableInfo, Test, delete, put, there
-from treadle.engines.fence import stamped
 from treadle.engines.records import TABLES, table_of
 from treadle.engines.values import Overwrite, Receipt, Saved
 from treadle.errors import EngineError
@@ -92,7 +91,7 @@ class Records:
         now: datetime,
     ) -> Saved:
         """Write a record with its event and its job; without the job if its id or key is taken, or a value is bad."""
-        new = None if job is None else stamped(job, now)
+        new = None if job is None else job.stored_at(now)
         receipt = new and Receipt(new, created=True)
         dead: str | None = None
         once = before is not Overwrite.OVERWRITE  # else a repeat cannot fail because of what it wrote itself

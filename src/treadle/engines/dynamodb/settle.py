@@ -39,7 +39,7 @@ from treadle.engines.dynamodb.writes import (
     take_key,
     update,
 )
-from treadle.engines.fence import fits, judge, stamped
+from treadle.engines.fence import fits, judge
 from treadle.engines.scripts import Items, ItemScript
 from treadle.engines.values import Ruling, Verdict
 from treadle.errors import EngineError
@@ -134,7 +134,7 @@ class Settler:
         """Write a change; None if that was done, else which parts were refused."""
         once = change.fence is not Fence.HOLDER  # the holder's repeat is known by its token
         parts = self._parts(change, key, now, dead)
-        follow = self._enqueuer.parts(stamped(change.follow, now), now) if change.follow is not None else []
+        follow = self._enqueuer.parts(change.follow.stored_at(now), now) if change.follow is not None else []
         try:
             self._client.write([*parts, *follow], retry_for=retry_for, once=once)
         except ConditionFailed as failed:
@@ -187,7 +187,7 @@ class Settler:
         """The job that is stored with the change, if its id and its key are free."""
         if change.follow is None:
             return []
-        follow = stamped(change.follow, now)
+        follow = change.follow.stored_at(now)
         first, dead = first_of(follow, listed, self._reader, now)
         return [] if first is not None else self._enqueuer.parts(follow, now, dead)
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from treadle.engines.batches import receipts_of, write_halved
-from treadle.engines.fence import stamped
 from treadle.engines.rows import NEW
 from treadle.engines.scripts import Script
 from treadle.engines.sqlite.audit import ADD_EVENTS
@@ -53,7 +52,7 @@ def enqueue_script(jobs: Sequence[Job], now: datetime, *, audit_all: bool) -> Sc
     """Store new jobs; a known id or a taken key answers with the job that was first."""
     stored: dict[str, Job] = {}
     for job in jobs:
-        stored.setdefault(job.id, stamped(job, now))
+        stored.setdefault(job.id, job.stored_at(now))
     keyed = [job for job in stored.values() if job.key is not None]
     first = (yield from _take_keys(keyed, now)) if keyed else {}
     new = [job for job in stored.values() if job.id not in first]
