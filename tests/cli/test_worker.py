@@ -87,7 +87,7 @@ def test_a_second_signal_does_not_wait_for_what_runs(treadle, start, project):
     process = start("--grace", "50s")
     until(mark.exists)
     process.send_signal(signal.SIGINT)
-    told(process, "INFO    stopping: 1 jobs may run for 50 s more")
+    told(process, "INFO    stopping: jobs at work (1) may run for 50 s more")
     assert process.poll() is None  # it waits for the job
     process.send_signal(signal.SIGINT)
     told(process, "second signal")

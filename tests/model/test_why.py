@@ -186,6 +186,8 @@ def test_one_that_was_not_started_in_time_will_be_ended():
 
 def test_without_a_live_worker_nothing_runs():
     assert kinds(members=[]) == ["no_worker"]
+    assert said(members=[]).endswith("`treadle worker`")
+    assert said(members=[], queue="slow").endswith("`treadle worker --queue slow`")
     assert "start one" in said(members=[])
 
 

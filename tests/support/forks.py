@@ -28,8 +28,9 @@ from typing import Any
 from tests.support import processes
 
 IMPORTED = (
-    "treadle.cli", "treadle.testing", "treadle.app.treadle", "treadle.app.settings", "treadle.worker.worker",
+    "treadle.cli.commands", "treadle.testing", "treadle.app.treadle", "treadle.app.settings", "treadle.worker.worker",
     "treadle.engines.sqlite.engine", "treadle.engines.postgres.engine", "treadle.engines.dynamodb.engine",
+    "fastapi", "sqlalchemy", "uvicorn",  # of the examples
 )  # fmt: skip
 LIMIT = 1 << 20  # bytes of a request: words and environment
 

@@ -130,7 +130,7 @@ def _banner(app: Treadle, facts: dict[str, Any], as_json: bool) -> None:
     lines = {
         "store": facts["store"],
         "queues": ", ".join(facts["queues"]) + (f" (lanes {', '.join(facts['lanes'])})" if facts["lanes"] else ""),
-        "tasks": ", ".join(facts["tasks"]) or "none: it will not run anything",
+        "tasks": ", ".join(facts["tasks"]) or "none: --app must name a module that imports your tasks",
         "slots": f"{facts['slots']}, lease {facts['lease']:g} s, grace {facts['grace']:g} s",
     }
     say(f"treadle {treadle.__version__}: worker {safe(facts['worker'])}; stop it with Ctrl-C or SIGTERM", stderr=True)

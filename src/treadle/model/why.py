@@ -77,7 +77,8 @@ def _workers(job: Job, now: datetime, workers: Sequence[WorkerInfo], *, blocked:
     """What the live workers have to do with it; nothing if they could take it and something else blocks it."""
     alive = [worker for worker in workers if worker.alive(now)]
     if not alive:
-        return [Obstacle("no_worker", "no worker is alive; start one with `treadle worker`")]
+        queue = "" if job.queue == "default" else f" --queue {job.queue}"
+        return [Obstacle("no_worker", f"no worker is alive; start one with `treadle worker{queue}`")]
     serving = [worker for worker in alive if worker.serves(job.queue, job.lane)]
     if not serving:
         return [_not_served(job, alive)]

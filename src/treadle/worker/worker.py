@@ -170,7 +170,7 @@ class Worker:
         host.stopping = True
         host.slots.close()
         if host.slots.running:
-            self._log.info("stopping: %d jobs may run for %g s more", len(host.slots.running), grace)
+            self._log.info("stopping: jobs at work (%d) may run for %g s more", len(host.slots.running), grace)
         try:
             await host.slots.drain(grace, self._hurry)
         finally:  # also when the host gives up waiting: what runs is released, not failed

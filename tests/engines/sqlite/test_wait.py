@@ -141,6 +141,14 @@ def test_a_write_between_a_claim_and_the_wait_is_not_missed(any_engine: Engine) 
     assert not any_engine.wait(["default"], 0.0)  # it has been noticed once
 
 
+def test_a_write_between_a_claim_that_found_nothing_and_the_wait_is_not_missed(engine: Engine) -> None:
+    assert claim(engine) == []
+
+    race(1, lambda _: enqueued(engine))
+
+    assert engine.wait(["default"], 0.0)
+
+
 def test_a_turn_that_settles_and_claims_does_not_wake_itself(any_engine: Engine) -> None:
     [job] = claim(any_engine)
     settled = lifecycle.settle(job, Released(), any_engine.now())
