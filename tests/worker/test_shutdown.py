@@ -45,6 +45,7 @@ def test_a_running_job_is_waited_for_and_what_comes_later_is_left_alone(
     with working(app, grace=30) as worker:
         assert started.wait(30)
         worker.stop()
+        until(lambda: worker._host.slots._closed, "the worker has heard of it")
         later = [task.enqueue() for _ in range(5)]  # there are free slots, but no more claims
         worker.thread.join(0.3)
         assert worker.thread.is_alive()

@@ -435,7 +435,8 @@ def test_a_worker_whose_network_stalls_gives_up_before_its_lease_passes_on_and_r
         proxy.flow()
         again = insisted(far_app.tasks["work"].enqueue)
         [again] = ended(near_app, again)
-        assert (again.result, again.attempt) == ("far", 1)
+        # A claim that the stall held up may be answered too late to be begun: then it is given back, and spends nothing.
+        assert (again.result, again.failures) == ("far", 0)
 
 
 @contextmanager
