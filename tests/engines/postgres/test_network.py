@@ -435,7 +435,7 @@ def test_a_worker_whose_network_stalls_gives_up_before_its_lease_passes_on_and_r
         proxy.flow()
         again = insisted(far_app.tasks["work"].enqueue)
         [again] = ended(near_app, again)
-        # A claim that the stall held up may be answered too late to be begun: then it is given back, and spends nothing.
+        # A claim that the stall held up may be answered too late to be begun: then it is given back at no cost.
         assert (again.result, again.failures) == ("far", 0)
 
 
