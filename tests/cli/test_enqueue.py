@@ -70,7 +70,7 @@ def test_a_dash_reads_the_payload_from_stdin(treadle, monkeypatch):
     ("payload", "said"),
     [
         ('{"name": ', "line 1, column 10"),
-        ('{"name":\n "Ada",\n}', "line 3, column 1"),
+        ('{"name":\n "Ada"\n, 1}', "line 3, column 3"),
         ("", "line 1, column 1"),
         ("[1, 2]", "not an array"),
         ('"Ada"', "not a string"),
