@@ -47,6 +47,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 SAMPLE = ("conformance/test_no_job_is_lost.py", "conformance/test_final_is_final.py", "conformance/test_audit.py")
 
 
+LONG = {
+    "test_cost", "test_failover", "test_fastapi_app", "test_faults", "test_interleavings", "test_leases",
+    "test_network", "test_nightly_report", "test_prefetch", "test_script", "test_server", "test_upgrades",
+}  # fmt: skip
+"""Files with few tests that take long, or wait: begun last, they would keep one core idle at the end."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by their store. A second opinion takes minutes: a sample of it in every run, all of it on request.
@@ -63,7 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     weights: dict[Path, tuple[bool, int]] = {}
     for item in items:
         slow, number = weights.get(item.path, (False, 0))
-        weights[item.path] = (slow or item.get_closest_marker("slow") is not None, number + 1)
+        slow = slow or item.path.stem in LONG or item.get_closest_marker("slow") is not None
+        weights[item.path] = (slow, number + 1)
     items.sort(key=lambda item: (weights[item.path], str(item.path)), reverse=True)
 
 
