@@ -11,9 +11,11 @@ from treadle import Retry, Treadle
 from treadle.engines.dynamodb import claim as dynamodb_claim
 from treadle.engines.dynamodb import scan as dynamodb_scan
 from treadle.engines.postgres import claim as postgres_claim
+from treadle.engines.postgres import cursors as postgres_cursors
 from treadle.engines.sqlite import claim as sqlite_claim
 from treadle.errors import EngineUnavailable
 from treadle.model.records import Schedule
+from treadle.testing import run_until_idle
 from treadle.worker import slots
 
 
@@ -54,6 +56,18 @@ def test_jobs_behind_more_unknown_ones_than_a_claim_looks_at_are_run(
     known.enqueue()
     app.run_worker(until_idle=True, poll=60.0)
     assert ran == [1]
+
+
+@any_store
+def test_run_until_idle_sees_every_queue_however_slow_the_store_is(
+    app: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a slow claim an ordinary one continues where that ended, and would not see the other queue."""
+    monkeypatch.setattr(postgres_cursors, "SLOW_CLAIM", 0.0)
+    monkeypatch.setattr(dynamodb_scan, "MAX_RUNNING_HEAD", 0)
+    app.register("first", lambda: None).enqueue()
+    app.register("second", lambda: None).using(queue="mail").enqueue()
+    assert {job.task for job in run_until_idle(app, queues=("default", "mail"))} == {"first", "second"}
 
 
 def test_a_hiccup_of_the_recovery_does_not_keep_it_from_the_schedules(
