@@ -26,7 +26,7 @@ from treadle.engines.postgres import schema
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.postgres.schema import MigrationStep
 from treadle.engines.values import Claim, Finding, JobFilter, Lease, Retention, RowSecurity, Ruling
-from treadle.errors import ConfigError, EngineError, SchemaError
+from treadle.errors import ConfigError, EngineError, EngineUnavailable, SchemaError
 from treadle.model import State, lifecycle, new_id
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Pause, Seal
@@ -652,6 +652,18 @@ def test_a_migration_that_waits_for_a_lock_lets_the_workers_through(
     upgrade.join(60)
     assert not upgrade.is_alive()
     assert "0099_more.pre" in {name for name, _ in recorded(store_url)}
+
+
+def test_a_migration_that_never_gets_its_lock_says_what_to_do_and_changes_nothing(
+    open_engine: OpenEngine, store_url: str, pretend: Pretend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "MIGRATION_TIMEOUT", 2.0)
+    pretend(*OURS, MigrationStep("0099_more.pre", "alter table @.jobs add column more int;"))
+    with psycopg.connect(store_url.partition("?")[0]) as dump:
+        dump.execute(f"select 1 from {name_in(store_url)}.jobs")
+        with pytest.raises(EngineUnavailable, match=r"locked the tables for 2 s; end it .pg_stat_activity"):
+            open_engine(store_url).migrate()
+    assert recorded(store_url) == RECORDED
 
 
 def waiting_for_a_lock(url: str) -> bool:

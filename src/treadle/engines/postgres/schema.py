@@ -10,7 +10,6 @@ import threading
 import time
 from functools import cache, lru_cache
 from importlib import resources
-from itertools import count
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -45,7 +44,7 @@ RLS_GUARDS = ("rls_guard", "walls_guard")
 
 MIGRATION_TIMEOUT = 300.0  # seconds to wait for a step: it may wait for locks
 # Who waits for a lock on a table makes everybody behind him wait too: never for longer than this, but again and again.
-LOCK_TIMEOUT = "1s"
+MIGRATION_LOCK_TIMEOUT = "1s"
 _LOCKED = Backoff(1.0, 4.0)
 
 LEDGER = """create table if not exists @.migrations (
@@ -129,16 +128,23 @@ class PostgresSchema:
                 connection.execute(named(switch_sql(bool(self._plain_sql)), self.name))
             return done
 
-        give_up_at = time.monotonic() + MIGRATION_TIMEOUT
-        for failures in count():
+        give_up_at, failures = time.monotonic() + MIGRATION_TIMEOUT, 0
+        while True:
             try:
-                return self._server.transaction(apply, answer_timeout=MIGRATION_TIMEOUT, lock_timeout=LOCK_TIMEOUT)
+                return self._server.transaction(
+                    apply, answer_timeout=MIGRATION_TIMEOUT, lock_timeout=MIGRATION_LOCK_TIMEOUT
+                )
             except EngineUnavailable as error:
-                wait = _LOCKED.spread(failures)
-                if not isinstance(error.__cause__, LockNotAvailable) or time.monotonic() + wait > give_up_at:
+                if not isinstance(error.__cause__, LockNotAvailable):
                     raise
+                wait = _LOCKED.spread(failures)
+                if time.monotonic() + wait > give_up_at:
+                    raise EngineUnavailable(
+                        f"{self._server.where}: a transaction has locked the tables for {MIGRATION_TIMEOUT:g} s;"
+                        " end it (pg_stat_activity names it) and migrate again: nothing was changed"
+                    ) from error
+                failures += 1
                 time.sleep(wait)
-        raise AssertionError("unreachable")
 
     def check(self, *, quick: bool) -> list[str]:
         """Every difference to the expected schema; with `quick`, only what keeps this code from using it."""
