@@ -97,7 +97,11 @@ def _mother() -> socket.socket:
 
     def end() -> None:
         ours.close()
-        process.wait()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:  # a process that was forked from ours, and not started, holds this end too
+            process.kill()
+            process.wait()
 
     atexit.register(end)
     return ours
