@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.making import a_job, an_error, race
 from treadle.errors import InvalidJob
-from treadle.model import EventKind, Job, Reason, Scope, State, clean, json_text, new_id
+from treadle.model import EventKind, Job, Reason, Scope, State, clean, json_text, new_id, new_ids
 from treadle.model import ids as id_module
 from treadle.model.retry import Retry
 from treadle.testing import FakeClock
@@ -44,6 +44,15 @@ def test_a_hundred_thousand_ids_are_unique_and_rising():
     ids = [new_id() for _ in range(100_000)]
 
     assert all(one < two for one, two in pairwise(ids))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5000])
+def test_ids_that_are_made_together_rise_among_themselves_and_beside_others(count):
+    before, ids, after = new_id(), new_ids(count), new_id()
+    every = [before, *ids, after]
+    assert every == sorted(set(every))
+    assert len(ids) == count
+    assert all((id_[14], id_[19] in "89ab", str(uuid.UUID(id_))) == ("7", True, id_) for id_ in ids)
 
 
 def test_ids_of_many_threads_are_unique_and_rising_in_each():

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from treadle.engines.contract import Engine
 from treadle.errors import ConfigError
@@ -28,6 +27,8 @@ def connect(
     `plain_sql` is PostgreSQL's: whether its `migrate` lets jobs be enqueued with it; None: as it is. `clock` is for
     tests: without it the store's own clock counts (on SQLite, the machine's).
     """
+    from urllib.parse import urlsplit  # when a store is opened, not when treadle is imported
+
     try:
         scheme = urlsplit(url).scheme
     except ValueError:  # brackets that do not match; the error shows the URL
@@ -63,13 +64,13 @@ def _postgres(
 
     libpq, ours = _libpq(url, "url")
     direct = None if listen_url is None else _libpq(listen_url, "listen_url")[0]
-    prepare = ours.get("prepare", "off").lower()
-    if prepare not in ("on", "off"):
-        raise ConfigError(f"url: prepare={prepare!r} must be on or off")
+    prepare = ours.get("prepare", "auto").lower()
+    if prepare not in ("auto", "on", "off"):
+        raise ConfigError(f"url: prepare={prepare!r} must be auto, on or off")
     return PostgresEngine.connect(
         libpq,
         schema_name=ours.get("schema", "treadle"),
-        prepare=prepare == "on",
+        prepare=prepare,
         listen_url=direct,
         auto_migrate=auto_migrate,
         plain_sql=plain_sql,
@@ -79,6 +80,8 @@ def _postgres(
 
 
 def _dynamodb(url: str, clock: Callable[[], datetime] | None, audit_all: bool, auto_migrate: bool) -> Engine:
+    from urllib.parse import parse_qsl
+
     try:
         from treadle.engines.dynamodb.engine import DynamoEngine
     except ImportError as error:
@@ -131,9 +134,16 @@ def _number(options: dict[str, str], name: str, least: int, most: int, default: 
 def _libpq(url: str, setting: str) -> tuple[str, dict[str, str]]:
     """The URL as libpq reads it, and our own options out of it. No message shows more of it than an option's name:
     a password that was not encoded may be anywhere."""
+    from urllib.parse import unquote
+
     scheme, slashes, rest = url.partition("://")
     head, _, query = rest.partition("?")
     authority, _, database = head.partition("/")
+    if re.search(r":\*\*\*@", rest):
+        raise ConfigError(
+            f"{setting}: its password is ***, as SQLAlchemy shows a URL; pass the URL object itself, or "
+            "url.render_as_string(hide_password=False)"
+        )
     if scheme.lower() not in ("postgresql", "postgres") or not slashes:
         raise ConfigError(f"{setting}: write postgresql://user:password@host/database")
     if "#" in url or re.search("%(?![0-9a-fA-F]{2})", url) or authority.count("@") > 1 or "@" in database:
@@ -151,6 +161,8 @@ def _libpq(url: str, setting: str) -> tuple[str, dict[str, str]]:
 
 
 def _sqlite(url: str, clock: Callable[[], datetime] | None, audit_all: bool) -> Engine:
+    from urllib.parse import parse_qsl, unquote, urlsplit
+
     from treadle.engines.sqlite.engine import SqliteEngine
 
     parts = urlsplit(url)

@@ -45,6 +45,7 @@ from treadle.engines.values import (
     Verdict,
 )
 from treadle.model import Change, Job, State
+from treadle.model.lifecycle import Success
 from treadle.model.records import Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
@@ -69,15 +70,20 @@ class LeaseStore(StoreClock, Protocol):
 class JobStore(LeaseStore, Protocol):
     """The way of a job: enqueued, claimed, settled; looked at, and deleted when it is old."""
 
-    def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> list[Receipt]:
+    def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Sequence[Receipt]:
         """Store new jobs; a receipt each, in order. A known id or a taken key answers with the job that was first.
 
         `created_at` becomes the store's time, and so does a `due_at` that was not later than it.
         """
         ...
 
-    def turn(self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime | None = None) -> Turn:
-        """Write these changes (at most one a job), then claim; one commit where the store can."""
+    def turn(
+        self, changes: Sequence[Change | Success], claim: Claim | None = None, *, now: datetime | None = None
+    ) -> Turn:
+        """Write these changes (at most one a job), then claim; one commit where the store can.
+
+        A `Success` is written like the change it stands for. The verdict of one that was not written is that change's.
+        """
         ...
 
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
@@ -120,7 +126,7 @@ class JobStore(LeaseStore, Protocol):
 
     def enqueue_script(
         self, jobs: Sequence[Job], *, now: datetime | None = None
-    ) -> Script[list[Receipt]] | ItemScript[list[Receipt]]:
+    ) -> Script[Sequence[Receipt]] | ItemScript[Sequence[Receipt]]:
         """The statements or items of `enqueue`, for the caller's own transaction."""
         ...
 
@@ -132,8 +138,11 @@ class JobStore(LeaseStore, Protocol):
 class RecordStore(StoreClock, Protocol):
     """The rows beside the jobs: schedules, pauses, workers, seals."""
 
-    def records(self, kind: type[R], *, tenant: str | None = None) -> list[R]:
-        """All records of a kind, in the order of their keys; of a kind that has tenants, maybe only one tenant's."""
+    def records(self, kind: type[R], *, tenant: str | None = None, name: str | None = None) -> list[R]:
+        """All records of a kind, in the order of their keys; of a kind that has tenants, maybe only one tenant's.
+
+        With a `name`, the one record of that tenant and name: it costs the same beside any number of others.
+        """
         ...
 
     def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:

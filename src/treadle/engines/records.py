@@ -45,6 +45,11 @@ TABLES: Mapping[type[Any], Table] = {
 }
 
 
+def chosen(tenant: str | None, name: str | None) -> dict[str, str]:
+    """By column, what a record must have to be read."""
+    return {column: value for column, value in (("tenant", tenant), ("name", name)) if value is not None}
+
+
 def table_of(record: Record) -> Table:
     return TABLES[type(record)]
 

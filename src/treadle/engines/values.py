@@ -1,6 +1,6 @@
 """What passes through the engine contract: claims and their answers, filters, pages, receipts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Literal, NamedTuple
@@ -50,16 +50,61 @@ class Verdict(NamedTuple):
     why: str = ""
 
 
+APPLIED = Verdict(Ruling.APPLIED)
+
+
+class Claimed(NamedTuple):
+    """A job as a claim gives it: what a worker needs to run it. `job` makes the whole value, for whoever needs that.
+
+    `plain`: nothing but the job itself is written when it succeeds: no key is freed and nothing follows. Its end may
+    be a `lifecycle.Success`.
+    """
+
+    id: str
+    task: str
+    payload_json: str
+    token: str
+    revision: int
+    attempt: int
+    timeout: float | None
+    suspect: bool
+    plain: bool
+    cost_micros: int
+    job: Callable[[], Job]
+
+    @classmethod
+    def of(cls, job: Job) -> "Claimed":
+        """A claimed job that is there as a whole."""
+        return cls(
+            job.id,
+            job.task,
+            job.payload_json,
+            job.lease_token or "",
+            job.revision,
+            job.attempt,
+            job.timeout,
+            job.suspect,
+            job.key_scope is None and job.on_end is None,
+            job.cost_micros,
+            lambda: job,
+        )
+
+
 class Turn(NamedTuple):
-    """A turn's answer: a verdict a change, in order; the jobs claimed, in order; the store's time.
+    """A turn's answer: a verdict a change, in order; what was claimed, in order; the store's time.
 
     `more`: the claim was cut short. It may have left jobs that it could take, even if it gave fewer than it was asked.
     """
 
-    verdicts: list[Verdict]
-    jobs: list[Job]
+    verdicts: Sequence[Verdict]
+    claimed: Sequence[Claimed]
     now: datetime
     more: bool = False
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The jobs claimed, as whole values."""
+        return [claimed.job() for claimed in self.claimed]
 
 
 class Receipt(NamedTuple):

@@ -1,8 +1,9 @@
 """Words and rules: no I/O, no thread. The nouns can be imported from here.
 
-Rules are given the time and the noise. Only `new_id`, `SystemClock` and `Backoff.spread` read a clock or draw a number.
+Rules are given the time and the noise. Only new ids, `SystemClock` and `Backoff.spread` read a clock or draw a number.
 """
 
+from treadle.model.alike import AlikeJobs
 from treadle.model.change import Change, Event, EventKind, Fence, Write
 from treadle.model.checks import (
     ATTEMPTS,
@@ -16,7 +17,7 @@ from treadle.model.checks import (
     check_retry,
     check_text,
 )
-from treadle.model.ids import UUID, new_id
+from treadle.model.ids import UUID, new_id, new_ids
 from treadle.model.job import FollowUp, Job, JobError, OnEnd, Progress, checked
 from treadle.model.keys import Scope
 from treadle.model.retry import Retry
@@ -32,6 +33,7 @@ __all__ = [
     "PRIORITIES",
     "TRACEBACK_CAP",
     "UUID",
+    "AlikeJobs",
     "Change",
     "Event",
     "EventKind",
@@ -56,4 +58,5 @@ __all__ = [
     "holds_nul",
     "json_text",
     "new_id",
+    "new_ids",
 ]

@@ -104,6 +104,11 @@ class Change(NamedTuple):
     follow: Job | None = None  # a job to store with it
 
     @property
+    def id(self) -> str:
+        """Of the job."""
+        return self.before.id
+
+    @property
     def event(self) -> Event:
         """What the audit trail keeps of it."""
         job = self.after

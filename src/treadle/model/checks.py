@@ -1,6 +1,7 @@
 """What every engine takes: the caps, and the checks that name the field and the limit."""
 
 import math
+import re
 
 from treadle.errors import InvalidJob
 from treadle.model.retry import Retry
@@ -12,6 +13,7 @@ MESSAGE_CAP = 4_000
 TRACEBACK_CAP = 32_000
 PRIORITIES = range(-(2**31), 2**31)
 ATTEMPTS = range(1, 10_001)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def check_retry(retry: Retry) -> None:
@@ -45,7 +47,7 @@ def check_text(field: str, value: object, cap: int) -> None:
         raise InvalidJob(field, f"{value!r} holds half a character (a lone surrogate)") from None
     if size > cap:
         raise InvalidJob(field, f"is {size:,} bytes long; the limit is {cap:,}: shorten or hash it")
-    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+    if _CONTROL.search(value):
         raise InvalidJob(field, f"{value!r} holds a control character; remove it")
 
 

@@ -69,7 +69,12 @@ def moment(value: Duration | datetime | None, now: datetime, field: str) -> date
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise InvalidJob(field, f"{value!r} has no time zone; write datetime(..., tzinfo=UTC) or a time from now")
-        return value.astimezone(UTC)
+        try:
+            return value.astimezone(UTC)
+        except OverflowError:
+            raise InvalidJob(
+                field, f"{value!r} is out of range in UTC; it must be between the years 1 and 9999"
+            ) from None
     return now + timedelta(seconds=seconds(value, field))
 
 

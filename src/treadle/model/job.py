@@ -104,7 +104,8 @@ class Job(NamedTuple):
 
     def stored_at(self, now: datetime) -> Self:
         """A new job as it is stored: made now by the store's clock, and due no earlier."""
-        return self.evolve(created_at=now, due_at=self.due_at if self.due_at > self.created_at else now)
+        due = self.due_at if self.due_at > self.created_at else now
+        return type(self)._make((*self[:3], now, due, *self[5:]))
 
     @property
     def payload(self) -> Any:

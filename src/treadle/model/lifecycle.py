@@ -11,6 +11,7 @@ Nothing here reads a clock, draws a number or touches a store.
 """
 
 import json
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -64,6 +65,26 @@ class Stopped(NamedTuple):
 Outcome = Succeeded | Failed | TimedOut | FailedForGood | Snoozed | Released | Stopped
 
 
+class Success(NamedTuple):
+    """The end of a plain job that has succeeded: a change whose two halves are made only for whoever asks.
+
+    Plain: it holds no key, nothing follows its end, and the attempt has told neither progress nor cost. Then an engine
+    can write the end from these values alone, behind the fence of the holder: running, token and revision. It writes
+    what `change` says, at the store's time, or nothing.
+    """
+
+    id: str
+    token: str
+    revision: int
+    started_at: datetime
+    result_json: str | None
+    job: Callable[[], Job]  # the job as the attempt leaves it
+
+    def change(self, now: datetime) -> Change:
+        """The same end as any other change."""
+        return settle(self.job(), Succeeded(self.result_json), now)
+
+
 def claim(job: Job, now: datetime, *, worker: str, token: str, lease: float) -> Change:
     """A worker takes a pending job for `lease` seconds. The specification of what every engine writes at a claim."""
     after = job.evolve(
@@ -103,6 +124,11 @@ def settle(job: Job, outcome: Outcome, now: datetime, *, noise: float = 0.0) -> 
             return _requeue(job, EventKind.SNOOZED, now, actor, due_at=now + timedelta(seconds=delay))
         case Released():
             return _requeue(job, EventKind.RELEASED, now, actor)
+
+
+def whole(changes: Sequence[Change | Success], now: datetime) -> list[Change]:
+    """These changes as values that have both halves."""
+    return [change.change(now) if isinstance(change, Success) else change for change in changes]
 
 
 def crash(job: Job, now: datetime, *, actor: str, message: str = "", count_claims: bool = False) -> Change:

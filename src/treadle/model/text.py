@@ -21,7 +21,7 @@ def json_text(value: Any, field: str, cap: int = PAYLOAD_CAP) -> str:
     if value is None:
         return "null"
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+        text = _encoder.encode(value)
     except RecursionError:
         raise InvalidJob(field, "is nested too deeply for JSON") from None
     except (TypeError, ValueError) as error:
@@ -86,3 +86,6 @@ def check_finite(value: Any) -> None:
                 check_finite(item)
         case _:
             pass
+
+
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
