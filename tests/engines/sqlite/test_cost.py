@@ -1,17 +1,15 @@
 """Promise 8, counted and not timed: the steps of SQLite's virtual machine, and the plans of its queries."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from itertools import islice
 
 import pytest
 
+from tests.engines.sqlite.counting import insert, plans, steps
 from tests.support.making import a_job, an_error, claim, enqueued
 from treadle.engines import connect
 from treadle.engines.contract import Engine
-from treadle.engines.rows import COLUMNS
-from treadle.engines.sqlite.rows import JOB, row_from
 from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Retention, Ruling
 from treadle.model import Job, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Snoozed, Succeeded
@@ -308,44 +306,10 @@ def test_costs_are_read_from_an_index_of_what_cost_something(crowded: Engine, cl
 # ---------------------------------------------------------------------------------------------- helpers
 
 
-def steps(engine: Engine, act: Callable[[], bool]) -> int:
-    """How many instructions SQLite's virtual machine ran for this; `act` says whether it did what it should."""
-    count = 0
-
-    def one_more() -> int:
-        nonlocal count
-        count += 1
-        return 0
-
-    with engine.file.write() as connection:
-        connection.set_progress_handler(one_more, 1)
-    try:
-        assert act()
-    finally:
-        connection.set_progress_handler(None, 1)
-    return count
-
-
-def plans(engine: Engine, act: Callable[[], object]) -> dict[str, list[str]]:
-    """Every query that this ran, with its plan."""
-    ran: list[str] = []
-    with engine.file.write() as connection:
-        connection.set_trace_callback(ran.append)
-    try:
-        act()
-    finally:
-        connection.set_trace_callback(None)
-    words = ("select", "with", "insert", "update", "delete")
-    queries = [sql for sql in dict.fromkeys(ran) if sql.lstrip().lower().startswith(words)]
-    return {sql: [row[3] for row in connection.execute(f"explain query plan {sql}")] for sql in queries}
-
-
 def assert_walked_in_order(found: dict[str, list[str]]) -> None:
     """Each of these queries goes along an index that begins with the queue, and none sorts."""
     for plan in found.values():
-        assert re.search(
-            r"(USING|COVERING) INDEX treadle_jobs_(claim|parked_by_task|parked_by_pause) \(queue=\?", plan[0]
-        )
+        assert re.search(r"INDEX treadle_jobs_(claim|lanes|later|parked_by_task|parked_by_pause) \(queue=\?", plan[0])
         assert "TEMP B-TREE" not in " ".join(plan)
 
 
@@ -358,14 +322,3 @@ def assert_searched_by_key(found: dict[str, list[str]]) -> None:
 
 
 BIG = ("treadle_jobs", "treadle_finished", "treadle_keys", "treadle_events", "j", "f", "k")
-
-
-def insert(engine: Engine, jobs: Iterable[Job]) -> None:
-    """Put jobs into their table as they are, many at a time."""
-    marks = ", ".join("?" * len(COLUMNS))
-    source = iter(jobs)
-    with engine.file.write() as connection:
-        while some := list(islice(source, 5000)):
-            for table in ("treadle_jobs", "treadle_finished"):
-                rows: Sequence[object] = [row_from(job) for job in some if job.state.final == (table != "treadle_jobs")]
-                connection.executemany(f"insert into {table} ({JOB}) values ({marks})", rows)

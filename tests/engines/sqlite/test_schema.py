@@ -3,7 +3,7 @@
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -331,6 +331,26 @@ def test_the_jobs_in_a_file_of_an_older_treadle_go_their_way(
     assert [job.id for job in claim(engine, limit=1)] == [jobs["later"].id]
 
 
+def test_the_lanes_of_a_file_from_before_the_marks_are_found_and_those_of_the_future_are_marked(
+    path: Path, make_engine: Callable[..., Engine]
+) -> None:
+    now = datetime.now(UTC)
+    clock = FakeClock(now)
+    script(path, ";\n".join([schema.LEDGER, *(f"{s.sql}\n{schema.ledger_entry(s)}" for s in ORIGINALS[:6])]))
+    due, unknown, paused = a_job(now, lane="a"), a_job(now, lane="b", task="x"), a_job(now, lane="c", tenant="acme")
+    later = a_job(now, lane="d", due_at=now + timedelta(hours=1))
+    for job, parked in ((due, 0), (unknown, 1), (paused, 2), (later, 0)):
+        insert_job(path, job, parked, "parked")
+    engine = connect(f"sqlite:///{path}", clock=clock.now)
+
+    assert engine.migrate() == ALL[6:]
+    assert run(path, "select id from treadle_jobs where later = 1") == [(later.id,)]
+    assert {job.id for job in claim(engine)} == {due.id, unknown.id, paused.id}
+    clock.advance(hours=1)
+    assert [job.id for job in claim(engine)] == [later.id]
+    engine.close()
+
+
 KEYED = {"key": "k", "key_scope": Scope.ACTIVE}
 
 
@@ -370,12 +390,12 @@ class OldFile:
             insert(path, "insert into treadle_events", [*event[:2], micros(event.at), *event[3:], seal])
 
 
-def insert_job(path: Path, job: Job, filed: int) -> None:
+def insert_job(path: Path, job: Job, filed: int, column: str = "filed") -> None:
     names, row = list(COLUMNS), list(row_from(job))
     if job.state.final:
         insert(path, f"insert into treadle_finished ({', '.join(names)})", row)
     else:
-        insert(path, f"insert into treadle_jobs ({', '.join([*names, 'filed'])})", [*row, filed])
+        insert(path, f"insert into treadle_jobs ({', '.join([*names, column])})", [*row, filed])
 
 
 # -------------------------------------------------------------------------------------------- schema_sql

@@ -11,6 +11,8 @@ import pytest
 from tests.support.making import claim, enqueued, race, settle
 from treadle.engines import connect
 from treadle.engines.contract import Engine
+from treadle.engines.sqlite import engine as sqlite_engine
+from treadle.engines.sqlite import watching
 from treadle.engines.values import Claim
 from treadle.model import lifecycle, new_id
 from treadle.model.lifecycle import Released
@@ -103,6 +105,82 @@ def test_an_enqueue_in_another_process_wakes_within_a_fifth_of_a_second(
     assert quickest(engine, act) < 0.2
     os.write(ask, b".")
     process.answer()
+
+
+# ------------------------------------------------------------------- told by the system, not by a regular look
+
+
+@pytest.fixture
+def no_regular_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_engine, "POLL_INTERVAL", AGES)
+    monkeypatch.setattr(watching, "LONGEST_COMMIT", 5.0)  # on a busy machine a commit may take its time
+
+
+def enqueue_from_outside(url: str, clock: FakeClock) -> float:
+    """As another process would: on connections that this engine knows nothing of."""
+    other = connect(url, clock=clock.now)
+    enqueued(other)
+    other.close()
+    return time.monotonic()
+
+
+@pytest.mark.usefixtures("no_regular_look")
+def test_the_system_tells_of_what_others_write(engine: Engine, store_url: str, clock: FakeClock) -> None:
+    enqueued(engine)
+    for _ in range(3):
+        assert Sleeper(engine).woken_by(lambda: enqueue_from_outside(store_url, clock)) < PAUSE
+
+
+@pytest.mark.usefixtures("no_regular_look")
+def test_a_log_that_was_deleted_and_made_anew_is_watched_too(engine: Engine, store_url: str, clock: FakeClock) -> None:
+    enqueued(engine)
+    assert Sleeper(engine).woken_by(lambda: enqueue_from_outside(store_url, clock)) < PAUSE
+    engine.file.close()  # the last to close deletes the log
+    assert not os.path.exists(f"{engine.file.path}-wal")
+    assert Sleeper(engine).woken_by(lambda: enqueue_from_outside(store_url, clock)) < PAUSE
+
+
+@pytest.mark.usefixtures("no_regular_look")
+def test_the_child_of_a_fork_has_a_watch_of_its_own(
+    engine: Engine, store_url: str, clock: FakeClock, neighbour: Callable[..., Any]
+) -> None:
+    enqueued(engine)
+    assert Sleeper(engine).woken_by(lambda: enqueue_from_outside(store_url, clock)) < PAUSE
+    child = neighbour(lambda: Sleeper(engine).woken_by(lambda: enqueue_from_outside(store_url, clock)) < PAUSE)
+    assert child.answer()
+    assert Sleeper(engine).woken_by(lambda: enqueue_from_outside(store_url, clock)) < PAUSE
+
+
+def watchers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "treadle-watch"]
+
+
+def test_the_watch_ends_with_the_engine_and_begins_again_with_the_next_wait(engine: Engine) -> None:
+    enqueued(engine)
+    for _ in range(2):
+        engine.wait(["default"], 0.05)
+        assert len(watchers()) == 1
+        engine.close()
+        assert watchers() == []
+
+
+def test_the_watch_ends_when_nobody_waits_for_a_while(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "LINGER", 0.01)
+    enqueued(engine)
+    engine.wait(["default"], 0.05)
+    for thread in watchers():
+        thread.join(AGES)
+    assert watchers() == []
+    engine.wait(["default"], 0.05)
+
+
+def test_where_the_system_tells_nothing_the_regular_look_does(
+    engine: Engine, store_url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "open_source", lambda _: None)
+    enqueued(engine)
+    assert Sleeper(engine).woken_by(lambda: enqueue_from_outside(store_url, clock)) < PAUSE
+    assert watchers() == []
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.3])

@@ -1,5 +1,6 @@
 """The database file: its connections, waiting for its lock, and what SQLite's errors mean to a user."""
 
+import logging
 import os
 import random
 import sqlite3
@@ -10,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from treadle.engines.scripts import Script, drive
 from treadle.errors import EngineError, EngineUnavailable
 
 T = TypeVar("T")
+log = logging.getLogger("treadle.sqlite")
 
 LOCK_TIMEOUT = 30.0  # seconds to wait for a file that others keep locked
 SHORT_LOCK_TIMEOUT = 0.25  # the same, for a write that is not worth a longer wait
@@ -42,8 +44,26 @@ class FileLocked(EngineUnavailable):
         )
 
 
+class Place(NamedTuple):
+    """Which file lies at a path: another one has another number."""
+
+    device: int
+    number: int
+
+    @classmethod
+    def of(cls, path: str) -> "Place | None":
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return cls(found.st_dev, found.st_ino)
+
+
 class DatabaseFile:
     """One SQLite file: a writer connection behind a lock, and a reader that never waits for the writer.
+
+    If the file is removed or replaced, the next use opens what is there then: a connection to the old one would go on
+    writing where nobody looks.
 
     No connection is open across a fork: SQLite keeps its locks by process, and a child would inherit the belief that
     it holds them. Parent and child open their own again on next use.
@@ -60,6 +80,7 @@ class DatabaseFile:
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._peeker: sqlite3.Connection | None = None
+        self._places: dict[sqlite3.Connection, Place | None] = {}  # the file that each connection has open
         self.migrated: list[str] = []  # the migrations that opening the file has applied
         _files.add(self)
         _watch_forks()
@@ -93,6 +114,26 @@ class DatabaseFile:
             if held:
                 self._writing.release()
 
+    def write_alone(self, statement: Callable[[sqlite3.Connection], T]) -> T | None:
+        """What one statement answers, as a transaction by itself: the quickest way to write.
+
+        None if it refuses a value: then nothing is written.
+        """
+        deadline = time.monotonic() + LOCK_TIMEOUT
+        if not self._writing.acquire(timeout=LOCK_TIMEOUT):
+            raise FileLocked(self.path)
+        try:
+            with self.translated_errors:
+                connection = self._open()
+                if connection.in_transaction:  # an interrupt came between a begin and its try
+                    connection.execute("rollback")
+                try:
+                    return retry_locked(deadline, lambda: statement(connection))
+                except DATA_ERRORS:
+                    return None
+        finally:
+            self._writing.release()
+
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """What `query` finds, on a separate connection: a reader never waits for a writer."""
         deadline = time.monotonic() + LOCK_TIMEOUT
@@ -110,6 +151,7 @@ class DatabaseFile:
     def peek(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """The rows of a quick query, on a connection that no slow query of this process holds up."""
         with self._peeking, self.translated_errors:
+            self._peeker = self._in_place(self._peeker)
             if self._peeker is None:
                 self._peeker = self._connect()
             peeker = self._peeker
@@ -145,6 +187,7 @@ class DatabaseFile:
             if connection is not None:
                 connection.close()
         self._peeker = self._reader = self._writer = None
+        self._places.clear()
 
     def before_fork(self) -> None:
         """Let every call of this process end, and close; new ones wait until the fork is done."""
@@ -158,6 +201,9 @@ class DatabaseFile:
             lock.release()
 
     def _open(self) -> sqlite3.Connection:
+        if self._writer is not None and self._in_place(self._writer) is None:
+            self._writer = None
+            log.warning("%s was removed or replaced: what is there now is opened", self.path)
         if self._writer is None:
             if sqlite3.sqlite_version_info < MIN_SQLITE:
                 raise EngineError(f"SQLite {sqlite3.sqlite_version} is too old; treadle needs 3.38 or newer")
@@ -169,16 +215,25 @@ class DatabaseFile:
             except BaseException:
                 connection.close()
                 raise
+            self._places[connection] = Place.of(self.path)  # only now is there a file for sure
             self._writer = connection
         return self._writer
 
     def _open_reader(self) -> sqlite3.Connection:
+        self._reader = self._in_place(self._reader)
         if self._reader is None:
-            if self._writer is None:
-                with self._writing:
-                    self._open()  # the file and its tables come first
+            with self._writing:
+                self._open()  # the file and its tables come first
             self._reader = self._connect()
         return self._reader
+
+    def _in_place(self, connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
+        """The connection, if its file is still where it was; else it is closed."""
+        if connection is None or self.path == MEMORY or self._places.get(connection) == Place.of(self.path):
+            return connection
+        self._places.pop(connection, None)
+        connection.close()
+        return None
 
     def _connect(self) -> sqlite3.Connection:
         # isolation_level=None: we say begin and commit. timeout=0: retry_locked waits, more fairly than SQLite's own
@@ -191,6 +246,7 @@ class DatabaseFile:
         except BaseException:
             connection.close()
             raise
+        self._places[connection] = Place.of(self.path)
         return connection
 
 

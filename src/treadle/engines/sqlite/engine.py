@@ -1,5 +1,6 @@
 """The SQLite engine: one file, many threads and processes, nothing to install. Each method passes on to its door."""
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -8,15 +9,17 @@ from typing import TypeVar
 from treadle.engines.batches import check_one_each
 from treadle.engines.scripts import Script
 from treadle.engines.sqlite import audit, queries, records, schema
-from treadle.engines.sqlite.claim import claim_jobs, promising
+from treadle.engines.sqlite.claim import LaneTurns, claim_jobs, promising
 from treadle.engines.sqlite.connection import MEMORY, SHORT_LOCK_TIMEOUT, DatabaseFile
-from treadle.engines.sqlite.enqueue import enqueue_script, store_jobs
+from treadle.engines.sqlite.enqueue import enqueue, enqueue_script, store_jobs
 from treadle.engines.sqlite.leases import read_expired, renew
 from treadle.engines.sqlite.retention import Pruner
-from treadle.engines.sqlite.settle import settle_script, write_changes
+from treadle.engines.sqlite.settle import settle_all, settle_script
+from treadle.engines.sqlite.watching import FileWatch
 from treadle.engines.values import (
     OVERWRITE,
     Claim,
+    Claimed,
     Finding,
     JobFilter,
     Lease,
@@ -32,6 +35,7 @@ from treadle.engines.values import (
 from treadle.engines.waiting import Waiters
 from treadle.model import Change, Event, Job, State
 from treadle.model.clock import SystemClock
+from treadle.model.lifecycle import Success
 from treadle.model.records import Record, Schedule, Seal, WorkerInfo
 
 R = TypeVar("R", bound=Record)
@@ -55,7 +59,8 @@ class SqliteEngine:
         self._audit_all = audit_all
         self._waiters = Waiters()
         self._pruner = Pruner(self.file)
-        self._claims = 0  # so far, so that lanes take turns
+        self._watch: FileWatch | None = None
+        self._turns = LaneTurns()
 
     # ------------------------------------------------------------------------------------ the schema
 
@@ -77,6 +82,9 @@ class SqliteEngine:
         return schema.doctor(self.file)
 
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         self.file.close()
 
     def now(self) -> datetime:
@@ -84,36 +92,36 @@ class SqliteEngine:
 
     # ----------------------------------------------------------------------------- the way of a job
 
-    def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> list[Receipt]:
+    def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Sequence[Receipt]:
         if not jobs:
             return []
-        with self.file.write() as connection:
-            receipts = store_jobs(connection, jobs, now or self._clock(), audit_all=self._audit_all)
+        receipts = enqueue(self.file, jobs, now, self._clock, audit_all=self._audit_all)
         self._waiters.wake()
         return receipts
 
-    def turn(self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime | None = None) -> Turn:
+    def turn(
+        self, changes: Sequence[Change | Success], claim: Claim | None = None, *, now: datetime | None = None
+    ) -> Turn:
         check_one_each(changes)
         if not changes and (claim is None or not self._promising(claim, now)):
             return Turn([], [], now or self._clock())
         verdicts: list[Verdict] = []
-        jobs: list[Job] = []
+        claimed: list[Claimed] = []
         more = False
         with self.file.write() as connection:
             now = now or self._clock()
             if changes:
-                verdicts = write_changes(connection, changes, now, audit_all=self._audit_all)
+                verdicts = settle_all(connection, changes, now, audit_all=self._audit_all)
             if claim is not None:
                 self._waiters.claiming()
-                self._claims += 1
-                jobs, more = claim_jobs(connection, claim, now, first=self._claims, audit_all=self._audit_all)
+                claimed, more = claim_jobs(connection, claim, now, self._turns, audit_all=self._audit_all)
         if changes:
             self._waiters.wake(claimed=claim is not None)
-        return Turn(verdicts, jobs, now, more)
+        return Turn(verdicts, claimed, now, more)
 
     def _promising(self, claim: Claim, now: datetime | None) -> bool:
         self._waiters.claiming()
-        return self.file.read(lambda reader: promising(reader, claim, now or self._clock()))
+        return self.file.read(lambda reader: promising(reader, claim, now or self._clock(), self._turns))
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         return renew(self.file, leases, lease, lambda: now or self._clock()) if leases else []
@@ -124,7 +132,12 @@ class SqliteEngine:
     def wait(self, queues: Sequence[str], timeout: float, interrupt: threading.Event | None = None) -> bool:  # noqa: ARG002
         if self.file.path == MEMORY:
             return self._waiters.wait(timeout, interrupt)
-        return self._waiters.wait(timeout, interrupt, look=self.file.version, every=POLL_INTERVAL)
+        if self._watch is not None and self._watch.pid != os.getpid():
+            self._watch.close()
+            self._watch = None
+        if self._watch is None:
+            self._watch = FileWatch(f"{self.file.path}-wal", self.file.version, self._waiters.hint)
+        return self._waiters.wait(timeout, interrupt, self.file.version, POLL_INTERVAL, self._watch)
 
     # ------------------------------------------------------------------------------ queries, retention
 
@@ -145,8 +158,8 @@ class SqliteEngine:
 
     # ------------------------------------------------------------------------ the rows beside the jobs
 
-    def records(self, kind: type[R], *, tenant: str | None = None) -> list[R]:
-        return self.file.read(lambda reader: records.read(reader, kind, tenant))
+    def records(self, kind: type[R], *, tenant: str | None = None, name: str | None = None) -> list[R]:
+        return self.file.read(lambda reader: records.read(reader, kind, tenant, name))
 
     def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
         until = (now or self._clock()) + timedelta(seconds=ahead)

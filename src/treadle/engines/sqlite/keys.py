@@ -29,6 +29,29 @@ on conflict do nothing
 returning job
 """  # noqa: S608
 
+
+def take_if_new(job: str, now: str) -> str:
+    """The end of an insert that takes keys, dead ones too; a job that is known already takes nothing."""
+    return f"""
+where not exists (select 1 from treadle_jobs j where j.id = {job})
+and not exists (select 1 from treadle_finished f where f.id = {job})
+on conflict do update set job = excluded.job, scope = excluded.scope, until = excluded.until
+where treadle_keys.until <= {now}
+or treadle_keys.scope = 'window'
+    and not exists (select 1 from treadle_jobs j where j.id = treadle_keys.job)
+    and not exists (select 1 from treadle_finished f where f.id = treadle_keys.job)
+"""  # noqa: S608 - its arguments are ours
+
+
+# A key must stand here once: a second job would take it for dead while the first is not stored yet.
+TAKE_NEW_KEYS = f"""
+{unpack(_KEY)}
+insert into treadle_keys (tenant, task, key, job, scope, until)
+select tenant, task, key, job, scope, until from c
+{take_if_new("c.job", "(select min(now) from c)")}
+returning job
+"""  # noqa: S608
+
 HOLDERS = f"""
 {unpack(_KEY)}
 select c.job, k.job from c cross join treadle_keys k on (k.tenant, k.task, k.key) = (c.tenant, c.task, c.key)

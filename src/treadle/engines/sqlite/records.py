@@ -4,7 +4,7 @@ import sqlite3
 from datetime import datetime
 from typing import TypeVar
 
-from treadle.engines.records import TABLES, row_from, table_of, value_from
+from treadle.engines.records import TABLES, chosen, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.rows import Row
 from treadle.engines.sqlite.rows import micros, moment
@@ -14,12 +14,15 @@ from treadle.model.records import Gate, Pause, Record, Schedule
 R = TypeVar("R", bound=Record)
 
 
-def read(connection: sqlite3.Connection, kind: type[R], tenant: str | None = None) -> list[R]:
-    """All records of a kind, in the order of their keys."""
-    table = TABLES[kind]
-    only = " where tenant = ?" if tenant is not None else ""
+def read(connection: sqlite3.Connection, kind: type[R], tenant: str | None = None, name: str | None = None) -> list[R]:
+    """All records of a kind, in the order of their keys; a tenant's, or the one of this name."""
+    table, wanted = TABLES[kind], chosen(tenant, name)
+    only = "".join(f" {'and' if place else 'where'} {column} = ?" for place, column in enumerate(wanted))
     sql = f"select {', '.join(table.columns)} from treadle_{table.name}{only} order by {', '.join(table.key)}"  # noqa: S608
-    rows = connection.execute(sql, () if tenant is None else (tenant,))
+    try:
+        rows = connection.execute(sql, tuple(wanted.values()))
+    except UnicodeEncodeError:  # what cannot be stored is not there
+        return []
     return [read_record(kind, row, moment) for row in rows]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from treadle.engines import rows
-from treadle.engines.rows import COLUMNS, Row
+from treadle.engines.rows import COLUMNS, NEW, Row
 from treadle.model import Event, EventKind, Job, holds_nul
 
 JOB = ", ".join(COLUMNS)
@@ -17,6 +17,8 @@ EVENT = ", ".join(EVENT_COLUMNS)
 
 IDS = "(select value from json_each(?))"
 """The parameter, an array of ids, as a relation."""
+
+DELETE_JOBS = f"delete from treadle_jobs where id in {IDS}"  # noqa: S608
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -44,6 +46,32 @@ def row_from(job: Job) -> Row:
     return rows.row_from(job, micros)
 
 
+SHARED = tuple(name for name in NEW if name not in ("id", "payload"))
+"""What many new jobs of one call have in common."""
+
+
+def shared_row(job: Job) -> Row:
+    """What a new job says besides its id and its payload, in the order of SHARED."""
+    return (
+        job.task,
+        micros(job.created_at),
+        micros(job.due_at),
+        job.tenant,
+        job.queue,
+        job.lane,
+        job.task_version,
+        job.priority,
+        *job.retry,
+        job.timeout,
+        micros(job.expires_at),
+        job.key,
+        job.key_scope,
+        micros(job.key_until),
+        job.schedule,
+        None if job.on_end is None else rows.on_end_text(job.on_end),
+    )
+
+
 def event_from(row: Row) -> Event:
     """The event in a row selected as EVENT."""
     job_id, revision, at, kind, actor, note, tenant = row
@@ -61,9 +89,12 @@ def unpack(names: Iterable[str]) -> str:
     return f"with c as materialized (select {columns} from json_each(?))"  # noqa: S608 - names are constants
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
 def packed(value: object) -> str:
     """The parameter of a statement; ValueError for what SQLite would cut short or not take as JSON."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = _encode(value)
     if holds_nul(text):
         raise ValueError("holds a NUL character, which would cut the text short")
     return text

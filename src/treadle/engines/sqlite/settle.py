@@ -18,10 +18,12 @@ from treadle.engines.sqlite.enqueue import enqueue_script
 from treadle.engines.sqlite.keys import FREE_DEAD_KEYS, HOLDERS, RELEASE_KEYS, TAKE_KEYS, key_row
 from treadle.engines.sqlite.queries import BY_IDS
 from treadle.engines.sqlite.retention import DELETE_FINISHED
-from treadle.engines.sqlite.rows import IDS, JOB, event_row, job_from, micros, packed, row_from, unpack
-from treadle.engines.values import Ruling, Verdict
+from treadle.engines.sqlite.rows import DELETE_JOBS, IDS, JOB, event_row, job_from, micros, packed, row_from, unpack
+from treadle.engines.sqlite.successes import write_successes
+from treadle.engines.values import APPLIED, Ruling, Verdict
 from treadle.model import Change, Job
 from treadle.model.change import Write
+from treadle.model.lifecycle import Success, whole
 
 _CHANGE = (
     "id", "was", "was_revision", "was_token", "was_lease", "now", "state", "reason", "result", "error", "failures",
@@ -57,14 +59,13 @@ select {_FINISHED} from c cross join treadle_jobs j on j.id = c.id where {_FENCE
 returning id, revision
 """  # noqa: S608
 
-DELETE_JOBS = f"delete from treadle_jobs where id in {IDS}"  # noqa: S608
-
 REQUEUE = f"""
 {unpack(_CHANGE)}
 update treadle_jobs as j
 set state = 'pending', due_at = c.due_at, error = c.error, failures = c.failures, crashes = c.crashes,
     started_at = c.started_at, worker = null, lease_until = null, lease_token = c.lease_token,
-    progress = c.progress, cost_micros = c.cost_micros, revision = c.revision
+    progress = c.progress, cost_micros = c.cost_micros, revision = c.revision,
+    later = j.lane <> '' and c.due_at > c.now
 from c where j.id = c.id and {_FENCE}
 returning id, revision
 """  # noqa: S608
@@ -79,18 +80,34 @@ returning id, revision
 _EDIT = ("id", "was", "was_revision", "was_token", "was_lease", "now", *COLUMNS[1:])
 REPLACE = f"""
 {unpack(_EDIT)}
-update treadle_jobs as j set parked = 0, {", ".join(f"{name} = c.{name}" for name in EDITED)}
+update treadle_jobs as j
+set parked = 0, later = c.lane <> '' and c.due_at > c.now, {", ".join(f"{name} = c.{name}" for name in EDITED)}
 from c where j.id = c.id and {_FENCE}
 returning id, revision
 """  # noqa: S608
 
 REVIVE = f"""
 {unpack(_EDIT)}
-insert into treadle_jobs ({JOB})
-select {", ".join("j.payload" if name == "payload" else f"c.{name}" for name in COLUMNS)}
+insert into treadle_jobs ({JOB}, later)
+select {", ".join("j.payload" if name == "payload" else f"c.{name}" for name in COLUMNS)},
+    c.lane <> '' and c.due_at > c.now
 from c cross join treadle_finished j on j.id = c.id where {_FENCE}
 returning id, revision
 """  # noqa: S608
+
+
+def settle_all(
+    connection: sqlite3.Connection, changes: Sequence[Change | Success], now: datetime, *, audit_all: bool
+) -> list[Verdict]:
+    """Write the changes of a turn in this transaction; a verdict each, in order."""
+    successes = [change for change in changes if isinstance(change, Success)]
+    written = write_successes(connection, successes, now, audit_all=audit_all) if successes else set()
+    if len(written) == len(changes):
+        return [APPLIED] * len(changes)
+    rest = whole([one for one in changes if not isinstance(one, Success) or one.id not in written], now)
+    answers = write_changes(connection, rest, now, audit_all=audit_all)
+    verdicts = {change.before.id: verdict for change, verdict in zip(rest, answers, strict=True)}
+    return [verdicts.get(change.id, APPLIED) for change in changes]
 
 
 def write_changes(
@@ -134,7 +151,7 @@ def _write_and_take_key(change: Change, now: datetime, verdicts: dict[str, Verdi
 def _write(changes: Sequence[Change], now: datetime, verdicts: dict[str, Verdict], audit_all: bool) -> Script[None]:
     written = yield from _write_rows(changes, now)
     yield from _write_beside(changes, written, now, audit_all)
-    verdicts.update(dict.fromkeys(written, Verdict(Ruling.APPLIED)))
+    verdicts.update(dict.fromkeys(written, APPLIED))
     if len(written) < len(changes):
         yield from _judge([change for change in changes if change.before.id not in written], verdicts)
 
