@@ -11,8 +11,9 @@ from tests.support import provision, stores
 from tests.support.proxy import Proxy
 from treadle import Treadle
 from treadle.engines import connect
-from treadle.engines.postgres.connection import Connection, Connections
+from treadle.engines.postgres.connection import Connections
 from treadle.engines.postgres.engine import PostgresEngine
+from treadle.engines.postgres.wire import Connection
 
 CONNECT = 2  # seconds for a connection in these tests, where treadle waits five
 

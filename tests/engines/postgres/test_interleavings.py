@@ -20,9 +20,10 @@ from tests.support.making import a_job, an_error
 from tests.support.workbench import until
 from treadle.engines import connect
 from treadle.engines.postgres import schema
-from treadle.engines.postgres.connection import Connection, conninfo
+from treadle.engines.postgres.connection import conninfo
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.postgres.session import Session
+from treadle.engines.postgres.wire import Connection
 from treadle.engines.scripts import drive
 from treadle.engines.values import Claim, JobFilter, Lease, Retention
 from treadle.model import Job, Reason, Scope, State, lifecycle, new_id
@@ -36,7 +37,7 @@ LEASE = 30.0
 TABLES = ("jobs", "finished", "keys", "events")
 LOCKABLE = {"jobs": "id::text", "finished": "id::text", "keys": "key"}
 DEADLOCK = "40P01"
-BRIEF = 0.3  # seconds after which B is taken to wait until A is over
+BRIEF = 3.0  # seconds that a busy machine may take for what does not wait
 
 # J is the job both work on; the others make sure that statements over several jobs have several.
 J, R, N1, N2, F, FOLLOW = (new_id() for _ in range(6))
@@ -178,8 +179,13 @@ class Stepped(Session):
 
     transact = run_read_committed = run
 
+    def call(self, connection: Connection, sql: str, values: Any) -> Any:
+        return self._stop_after(super().call(connection, sql, values))
+
     def execute(self, connection: Connection, sql: str, text: str) -> Any:
-        rows = super().execute(connection, sql, text)
+        return self._stop_after(super().execute(connection, sql, text))
+
+    def _stop_after(self, rows: Any) -> Any:
         self.statements += 1
         if self.statements == self.stop_after:
             self.stands.set()

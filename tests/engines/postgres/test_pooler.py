@@ -1,10 +1,12 @@
 """Behind PgBouncer in transaction mode, where every statement may meet another server connection."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.support import provision
@@ -14,6 +16,7 @@ from tests.support.workbench import ended, until, working
 from treadle import Context, State, Treadle
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Retention, Ruling
+from treadle.errors import EngineUnavailable
 from treadle.model import Scope, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Succeeded
 from treadle.model.retry import Retry
@@ -51,6 +54,28 @@ def pooled(open_engine: Callable[..., PostgresEngine], pooled_url: str) -> Postg
     assert engine.migrate() == []
     assert engine.check() == []
     return engine
+
+
+def test_nothing_is_prepared_behind_a_pooler(pooled: PostgresEngine) -> None:
+    for _ in range(5):
+        enqueued(pooled)
+        claim(pooled)
+
+    kept = pooled.server.run(lambda c: c.execute("select count(*) from pg_prepared_statements").fetchall())
+    assert kept == [(0,)]
+
+
+def test_a_new_connection_to_a_full_pooler_keeps_to_the_timeout_of_the_call(
+    open_engine: Callable[..., PostgresEngine], pooled: PostgresEngine, pooled_url: str
+) -> None:
+    """A lease is renewed within a few seconds, or it is too late."""
+    with psycopg.connect(pooled_url) as one, psycopg.connect(pooled_url) as two:
+        for busy in (one, two):  # all that the pooler has
+            busy.execute("select 1")
+        began = time.monotonic()
+        with pytest.raises(EngineUnavailable):
+            open_engine(pooled_url).server.run(lambda c: c.execute("select 1"), answer_timeout=1.0)
+        assert time.monotonic() - began < 5
 
 
 def test_an_engine_lives_its_whole_life_behind_a_pooler(pooled: PostgresEngine) -> None:

@@ -11,6 +11,7 @@ from tests.support import provision
 from tests.support.provision import Cluster, PgBouncer
 from tests.support.workbench import ended, working
 from treadle import InvalidJob, JobNotFound, Treadle
+from treadle.engines.postgres import schema
 from treadle.engines.postgres.rls import TABLES
 from treadle.errors import EngineError
 from treadle.model import new_id
@@ -321,3 +322,35 @@ def test_roles_that_cannot_be_are_refused(
     with pytest.raises(Exception, match=said):
         app.rls(**roles, only_sql=True)
     app.close()
+
+
+def test_no_setting_of_a_tenants_session_lets_an_unreadable_job_in(owner: Treadle, store_url: str) -> None:
+    """One such row would end every worker's claim and the recovery of all tenants' jobs with an error."""
+    insert = "insert into treadle.jobs (tenant, task, due_at) values ('globex', 'greet', '-infinity')"
+    with psycopg.connect(as_role(store_url, APP)) as connection:
+        connection.execute("select set_config('treadle.tenant', 'globex', true)")
+        connection.execute("select set_config('treadle.guarded', 'yes', true)")
+        with pytest.raises(psycopg.errors.CheckViolation):
+            connection.execute(insert)
+
+
+def test_a_store_of_an_older_treadle_is_migrated_without_a_hole(owner: Treadle, store_url: str) -> None:
+    """Its guard does not know the checks that were constraints then."""
+    steps = [sql for step in schema.migrations()[:5] for sql in (step.sql, step.record)]
+    security = "alter table old.jobs enable row level security"
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        for statement in [schema.SCHEMA, schema.LEDGER, *steps, security]:
+            connection.execute(statement.replace("@", "old"))
+        with Treadle(f"{store_url}?schema=old", auto_migrate=True) as app:
+            app.open()
+            assert app.check_schema() == []
+        for guarded in ("", "yes"):
+            connection.execute("select set_config('treadle.guarded', %s, false)", [guarded])
+            with pytest.raises(psycopg.errors.CheckViolation):
+                connection.execute("insert into old.jobs (tenant, task, due_at) values ('t', 'greet', '-infinity')")
+
+        with Treadle(f"{store_url}?schema=old") as app:
+            app.rls(worker_role=WORKER, app_role=APP)
+            assert app.check_schema() == []
+        named = "select tgname from pg_trigger where tgrelid = 'old.jobs'::regclass and tgname like 'rls%'"
+        assert connection.execute(named).fetchall() == [("rls_guard",)]

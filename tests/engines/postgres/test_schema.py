@@ -419,8 +419,8 @@ DRIFT = {
     "a dropped table": ("drop table @.events", "table events is missing"),
     "a dropped column": ("alter table @.events drop column note", "column events.note is missing"),
     "a dropped constraint": (
-        "alter table @.jobs drop constraint jobs_key_and_scope",
-        "constraint jobs.jobs_key_and_scope is missing",
+        "alter table @.jobs drop constraint jobs_lease_while_running",
+        "constraint jobs.jobs_lease_while_running is missing",
     ),
     "a dropped trigger": ("drop trigger guard_jobs on @.jobs", "trigger jobs.guard_jobs is missing"),
     "a dropped function": (
@@ -455,7 +455,7 @@ DRIFT = {
     ),
     "an altered trigger function": (
         "create or replace function @.guard_jobs() returns trigger language plpgsql as 'begin return null; end'",
-        "function guard_jobs* is *begin return null; end*, expected *finished just now*",
+        "function guard_jobs* is *begin return null; end*, expected *names a key that it does not hold*",
     ),
     "a trigger that is off": (
         "alter table @.jobs disable trigger guard_jobs",

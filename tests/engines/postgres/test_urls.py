@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from sqlalchemy import create_engine
 
 from tests.support.making import claimed, enqueued, settle
 from tests.support.provision import Cluster, drop_database, fresh_database
@@ -134,8 +135,8 @@ def test_without_options_there_are_sensible_ones(open_engine: OpenEngine, server
     assert int(setting(engine, "tcp_user_timeout")) == connections.TCP_TIMEOUT
 
 
-@pytest.mark.parametrize(("option", "prepared"), [("", False), ("?prepare=off", False), ("?prepare=on", True)])
-def test_statements_are_prepared_only_on_request(
+@pytest.mark.parametrize(("option", "prepared"), [("", True), ("?prepare=off", False), ("?prepare=on", True)])
+def test_calls_are_prepared_on_a_connection_that_leads_straight_to_the_server(
     open_engine: OpenEngine, server: Cluster, option: str, prepared: bool
 ) -> None:
     engine = open_engine(server.url + option)
@@ -144,6 +145,17 @@ def test_statements_are_prepared_only_on_request(
     count = "select count(*) from pg_prepared_statements"
     [[kept]] = engine.server.run(lambda c: c.execute(count).fetchall())
     assert (kept > 0) == prepared
+
+
+def test_calls_that_are_no_longer_prepared_are_made_all_the_same(open_engine: OpenEngine, server: Cluster) -> None:
+    engine = open_engine(server.url)
+    assert works(engine)
+    engine.server.run(lambda c: c.execute("deallocate all"))  # as if a pooler had given us another server connection
+
+    assert works(engine)
+
+    kept = engine.server.run(lambda c: c.execute("select count(*) from pg_prepared_statements").fetchall())
+    assert kept == [(0,)], "it prepares no more"
 
 
 def test_the_schema_is_called_treadle_unless_named(open_engine: OpenEngine, server: Cluster) -> None:
@@ -196,8 +208,8 @@ def test_a_closed_engine_opens_again_when_it_is_used(open_engine: OpenEngine, se
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("postgresql://h/d?prepare=maybe", "prepare='maybe' must be on or off"),
-        ("postgresql://h/d?prepare=", "prepare='' must be on or off"),
+        ("postgresql://h/d?prepare=maybe", "prepare='maybe' must be auto, on or off"),
+        ("postgresql://h/d?prepare=", "prepare='' must be auto, on or off"),
         ("postgresql://h/d?schema=Two%20Words", "schema='Two Words'"),
         ("postgresql://h/d?synchronous=full", 'parameter.*"synchronous"'),
         ("postgresql://h/d?sslmod=require", 'parameter.*"sslmod"'),
@@ -395,3 +407,22 @@ def test_a_worker_does_not_wait_for_a_database_that_does_not_exist(server: Clust
         app.run_worker()
     assert not isinstance(refused.value, EngineUnavailable)
     app.close()
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "psycopg2"])
+def test_a_url_may_name_the_driver_of_sqlalchemy(server: Cluster, driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = server.url.replace("postgresql://", f"postgresql+{driver}://")
+    with Treadle(url) as app:
+        assert app.engine.now()
+    monkeypatch.setenv("TREADLE_URL", url)
+    with Treadle(listen_url=url) as app:
+        assert (app.settings.url, app.settings.listen_url) == (server.url, server.url)
+
+
+def test_an_app_takes_the_url_object_of_an_engine_with_its_password(server: Cluster) -> None:
+    secret = quote(PASSWORD, safe="")
+    made = create_engine(f"postgresql+psycopg://ada:{secret}@127.0.0.1:{server.port}/postgres")
+    with Treadle(made.url) as app:
+        assert app.engine.server.run(lambda c: c.execute("select current_user").fetchall()) == [("ada",)]
+    with pytest.raises(ConfigError, match="pass the URL object itself"):
+        Treadle(str(made.url)).count()

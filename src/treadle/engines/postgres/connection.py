@@ -1,7 +1,8 @@
 """Connections to the server: opened when needed, kept while healthy, closed when they stall; what errors mean.
 
-Nothing here leaves state in a connection: no prepared statements unless the URL asks for them, no settings outside a
-transaction. So each statement may run on another server connection, as it does behind a pooler in transaction mode.
+Nothing here leaves state in a connection that may lead to another server connection with each statement, as behind a
+pooler in transaction mode: no settings outside a transaction, no prepared statements. Where it leads straight to the
+server, the calls of our own functions are prepared.
 """
 
 import os
@@ -11,20 +12,19 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psycopg
 from psycopg import errors as pg
 from psycopg.conninfo import make_conninfo
 
-from treadle.engines.rows import Row
+from treadle.engines.postgres.wire import ANSWER_TIMEOUT, Connection, NoAnswer
 from treadle.errors import ConfigError, EngineError, EngineUnavailable, SchemaError
 from treadle.model.backoff import Backoff
 
 T = TypeVar("T")
 
 CONNECT_TIMEOUT = 5  # seconds to wait for a connection, for each host in the URL
-ANSWER_TIMEOUT = 30.0  # seconds to wait for an answer
 RETRY_FOR = 5.0  # seconds for which a caller's own calls are tried again while the server does not answer
 TCP_TIMEOUT = 15_000  # milliseconds after which an unacknowledged packet ends a connection, on either side
 MAX_IDLE = 10  # connections kept while nobody uses them
@@ -39,6 +39,8 @@ WRITE_ERRORS = (EngineError, *DATA_ERRORS)  # what a write may raise: see refusa
 
 # A primary that became a standby, a transaction that we left open too long: the next connection may succeed.
 _TRANSIENT = (pg.ReadOnlySqlTransaction, pg.IdleInTransactionSessionTimeout)
+# What was prepared is not what it was, since a migration came; or it is gone, so this is a pooler after all.
+_NOT_PREPARED = (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement, pg.FeatureNotSupported)
 _NOT_MIGRATED = (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidSchemaName, pg.UndefinedFunction, pg.DatatypeMismatch)
 
 
@@ -50,40 +52,13 @@ _PERMANENT = re.compile(
 _PARAMETER = re.compile(r'invalid URI query parameter: "\w+"')
 
 
-class NoAnswer(psycopg.OperationalError):
-    """Neither the server nor the network before it answered within our timeout."""
-
-
-class Connection(psycopg.Connection[Row]):
-    """A connection that never waits for the server without an end: a stalled network must not stall a lease."""
-
-    answer_timeout: float = ANSWER_TIMEOUT
-    opened_at: float = 0.0
-
-    def wait(self, gen: Any, interval: float = 0.1, *more: Any, **options: Any) -> Any:
-        return super().wait(self._bounded(gen), interval, *more, **options)
-
-    def _bounded(self, gen: Any) -> Any:
-        """The driver's generator, which waits for the socket; it is resumed every `interval`, so it can be ended."""
-        deadline = time.monotonic() + self.answer_timeout
-        try:
-            wanted = next(gen)
-            while True:
-                ready = yield wanted
-                wanted = gen.send(ready)
-                if not ready and time.monotonic() > deadline:
-                    raise NoAnswer(f"no answer within {self.answer_timeout:g} s")
-        except StopIteration as end:
-            return end.value
-
-
 class Connections:
     """A stack of idle connections. A call takes one or opens one, so no thread waits for the connection of another."""
 
     answer_timeout: float = ANSWER_TIMEOUT
     retry_for: float = RETRY_FOR
 
-    def __init__(self, conninfo: str, *, prepare: bool) -> None:
+    def __init__(self, conninfo: str, *, prepare: str) -> None:
         self.where = address(conninfo)  # for messages: without the password
         self._conninfo = conninfo
         given = psycopg.conninfo.conninfo_to_dict(conninfo)
@@ -205,6 +180,15 @@ class Connections:
             except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError):
                 connection.close()  # its state is unknown; the next call opens another
                 raise
+            except _NOT_PREPARED as error:
+                if not connection.prepares:
+                    self._give_back(connection)
+                    raise
+                connection.close()
+                self.close()  # the others have prepared the same
+                if not isinstance(error, pg.FeatureNotSupported):
+                    self._prepare = "off"
+                raise EngineUnavailable(f"{self.where}: {error}; repeating is safe") from error
             except BaseException:
                 if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                     connection.close()
@@ -246,8 +230,22 @@ class Connections:
                 raise
             self._plain = True
             return self._connect(timeout)
-        connection.prepare_threshold = 5 if self._prepare else None
+        connection.answer_timeout = max(timeout, 0.05)
+        connection.prepare_threshold = None
+        try:
+            connection.prepares = self._prepare == "on" or (
+                self._prepare == "auto" and _leads_to_the_server(connection)
+            )
+        except BaseException:
+            connection.close()
+            raise
         return connection
+
+
+def _leads_to_the_server(connection: Connection) -> bool:
+    """Whether no pooler is in between: a pooler does not know, when it answers, which server process will serve us."""
+    [[pid]] = connection.execute("select pg_backend_pid()").fetchall()
+    return bool(pid == connection.info.backend_pid)
 
 
 _RETRY_DELAY = Backoff(0.02, 1.0)
@@ -314,4 +312,5 @@ def conninfo(url: str, setting: str = "url") -> str:
         "target_session_attrs": "read-write",
         "application_name": "treadle",
     }
-    return make_conninfo(url, **{name: value for name, value in ours.items() if name not in given})
+    ours = {name: value for name, value in ours.items() if name not in given}
+    return make_conninfo(url, **ours, client_encoding="UTF8")  # whatever PGCLIENTENCODING says: wire.py writes it so

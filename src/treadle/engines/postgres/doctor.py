@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import psycopg
 
 from treadle.engines.postgres import rls
-from treadle.engines.postgres.connection import Connection, Connections
+from treadle.engines.postgres.connection import Connections
 from treadle.engines.postgres.notify import Notifications
 from treadle.engines.postgres.schema import PostgresSchema
+from treadle.engines.postgres.wire import Connection
 from treadle.engines.rows import Row
 from treadle.engines.values import Finding
 from treadle.errors import EngineError

@@ -13,7 +13,6 @@ from treadle.engines.postgres.doctor import doctor
 from treadle.engines.postgres.enqueue import enqueue, enqueue_script
 from treadle.engines.postgres.leases import expired, extend
 from treadle.engines.postgres.notify import Notifications
-from treadle.engines.postgres.rows import storable
 from treadle.engines.postgres.schema import PostgresSchema
 from treadle.engines.postgres.session import PostgresStore, Session
 from treadle.engines.postgres.settle import settle_script
@@ -36,6 +35,7 @@ from treadle.engines.values import (
     Verdict,
 )
 from treadle.model import Change, Event, Job, State
+from treadle.model.lifecycle import Success
 from treadle.model.records import Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
@@ -59,7 +59,7 @@ class PostgresEngine:
         url: str,
         *,
         schema_name: str = "treadle",
-        prepare: bool = False,
+        prepare: str = "auto",
         listen_url: str | None = None,
         auto_migrate: bool = False,
         plain_sql: bool | None = None,
@@ -68,11 +68,13 @@ class PostgresEngine:
     ) -> "PostgresEngine":
         """The engine at this URL; nothing is opened until it is used. LISTEN goes to `listen_url`, if there is one.
 
+        `prepare`: whether calls of our functions are prepared on the server: on, off, or auto.
+
         `plain_sql`: whether `migrate` lets jobs be enqueued with it, or not; None: as it is.
         """
         server = listen = Connections(conninfo(url), prepare=prepare)
         if listen_url is not None:
-            listen = Connections(conninfo(listen_url, "listen_url"), prepare=False)
+            listen = Connections(conninfo(listen_url, "listen_url"), prepare="off")
         schema = PostgresSchema(server, schema_name, auto_migrate=auto_migrate, plain_sql=plain_sql)
         notifications = Notifications(listen.connect, f"treadle_{schema.name}")
         store = PostgresStore(Session(server, schema), ServerClock(server, clock), notifications, audit_all)
@@ -121,10 +123,12 @@ class PostgresEngine:
     def now(self) -> datetime:
         return self._store.clock.now()
 
-    def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> list[Receipt]:
+    def enqueue(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Sequence[Receipt]:
         return enqueue(self._store, jobs, now)
 
-    def turn(self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime | None = None) -> Turn:
+    def turn(
+        self, changes: Sequence[Change | Success], claim: Claim | None = None, *, now: datetime | None = None
+    ) -> Turn:
         return self.turns.turn(changes, claim, now)
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
@@ -152,7 +156,7 @@ class PostgresEngine:
     def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, to_the_end: bool = False) -> int:
         return retention.prune(self._store, self._sweeper, keep, limit, now, to_the_end=to_the_end)
 
-    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
+    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[Sequence[Receipt]]:
         return self.session.for_caller(enqueue_script(self._store, jobs, self._store.clock.written(now)))
 
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
@@ -161,8 +165,8 @@ class PostgresEngine:
 
     # ------------------------------------------------------------------------ the rows beside the jobs
 
-    def records(self, kind: type[R], *, tenant: str | None = None) -> list[R]:
-        return records.read(self.session.read, kind, tenant) if tenant is None or storable(tenant) else []
+    def records(self, kind: type[R], *, tenant: str | None = None, name: str | None = None) -> list[R]:
+        return records.read(self.session.read, kind, tenant, name)
 
     def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
         return records.due(self.session.read, limit, ahead, self._store.clock.written(now))

@@ -5,20 +5,23 @@ connections; `tx=` runs the same script in the caller's transaction. `@` stands 
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
-from datetime import datetime
+from collections.abc import Mapping, Sequence, Set
+from datetime import UTC, datetime
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
-from treadle.engines.batches import receipts_of, write_halved
-from treadle.engines.postgres.connection import WRITE_ERRORS, Connection, refusal
-from treadle.engines.postgres.queries import IDS, READ
-from treadle.engines.postgres.rows import JSON, job_from, job_record, moment, packed, record, stored, unpack
-from treadle.engines.postgres.session import PostgresStore
-from treadle.engines.rows import NEW
-from treadle.engines.scripts import Script
+from treadle.engines.batches import Receipts, first_created, receipts_of, write_halved
+from treadle.engines.postgres.connection import WRITE_ERRORS, refusal
+from treadle.engines.postgres.queries import READ
+from treadle.engines.postgres.rows import JSON, job_from, job_record, moment_in, row_in, stored
+from treadle.engines.postgres.session import PostgresStore, Session
+from treadle.engines.postgres.wire import Connection
+from treadle.engines.rows import NEW, Row, on_end_text
+from treadle.engines.scripts import Script, drive
 from treadle.engines.values import Receipt
-from treadle.errors import EngineUnavailable
-from treadle.model import Job
+from treadle.model import AlikeJobs, Job
+from treadle.model.alike import common_job, have_keys, ids_of
 
 
 def selected(relation: str, names: Sequence[str]) -> str:
@@ -26,103 +29,65 @@ def selected(relation: str, names: Sequence[str]) -> str:
     return ", ".join(f"{relation}.{name}::json" if name in JSON else f"{relation}.{name}" for name in names)
 
 
-# A row that is there already is skipped by `not exists`, because `on conflict` alone would wait for a transaction that
-# has it locked. An id that was ever used is not taken again: a repeated enqueue must not run a finished job twice. (The
-# trigger guard_jobs checks this again, for a job that finishes while this runs.) A notification is a hint, and is sent
-# now and then.
-_REST = tuple(name for name in NEW if name not in ("created_at", "due_at"))
-INSERT = f"""
-{unpack(NEW)},
-made as (
-    insert into @.jobs (created_at, due_at, {", ".join(_REST)})
-    select t.now, case when c.due_at > c.created_at then c.due_at else t.now end, {selected("c", _REST)}
-    from c cross join t
-    where not exists (select 1 from @.finished f where f.id = c.id)
-    and not exists (select 1 from @.jobs j where j.id = c.id)
-    order by c.id
-    on conflict (id) do nothing
-    returning id, created_at, due_at, queue
-)
-select id::text, created_at, due_at,
-    case when t.notify is not null and due_at <= created_at then pg_notify(t.notify, queue)::text end
-from made cross join t
-"""
+# Stores new jobs with their keys and audit events: a function in migrations/0011_enqueue.pre.sql. A notification is a
+# hint, and is sent now and then.
+ADD_JOBS = "select @.add_jobs($1::text)"
 
-KNOWN = f"""
-with wanted as materialized {IDS}
-select j.id::text from @.jobs j where j.id in (select id from wanted)
-union all
-select f.id::text from @.finished f where f.id in (select id from wanted)
-"""
+# The same for one job without a key, on our own connections: nothing is packed and unpacked.
+_TYPES = (
+    "timestamptz", "text", "uuid", "text", "text", "timestamptz", "timestamptz", "text", "text", "text", "int", "int",
+    "int", "float8", "float8", "float8", "float8", "timestamptz", "text", "text",
+)  # fmt: skip
+_ADD_JOB = f"select @.add_job({', '.join(f'${number}::{kind}' for number, kind in enumerate(_TYPES, 1))})"
 
-_KEY_COLUMNS = ("tenant", "task", "key", "job", "scope", "until", "position")
-
-# A key is free if its window is over, or if the job that took it for a window is gone.
-FREE_DEAD_KEYS = f"""
-{unpack(_KEY_COLUMNS)}
-delete from @.keys k using c, t
-where k.tenant = c.tenant and k.task = c.task and k.key = c.key
-and (
-    k.until <= t.now
-    or k.scope = 'window'
-        and not exists (select 1 from @.jobs j where j.id = k.job)
-        and not exists (select 1 from @.finished f where f.id = k.job)
-)
-"""
-
-TAKE_KEYS = f"""
-{unpack(_KEY_COLUMNS)}
-insert into @.keys (tenant, task, key, job, scope, until)
-select tenant, task, key, job, scope, until from c
-where not exists (select 1 from @.keys k where k.tenant = c.tenant and k.task = c.task and k.key = c.key)
-order by position
-on conflict do nothing
-returning job::text
-"""
-
-HOLDERS = f"""
-{unpack(_KEY_COLUMNS)}
-select c.job::text, k.job::text
-from c join @.keys k on k.tenant = c.tenant and k.task = c.task and k.key = c.key
-"""
-
-NOTE_ENQUEUED = f"""
-{unpack(("job", "actor", "tenant"))}
-insert into @.events (job, revision, at, kind, actor, note, tenant)
-select c.job, 0, t.now, 'enqueued', c.actor, '', c.tenant from c cross join t
-"""
-
-RELEASE_KEYS = f"delete from @.keys where job in {IDS}"
-
-MAX_KEY_ROUNDS = 10  # tries at a key that others keep taking and freeing
+KEY_TIMEOUT = "10s"  # to wait for a key that another open transaction takes; less than we wait for the answer
 
 _HIDDEN = "this id cannot be used; leave it out and treadle makes one"
 
 
-def enqueue(store: PostgresStore, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
-    """PostgresStore new jobs, a receipt each; a job that the server refuses does not affect the others."""
+def enqueue(store: PostgresStore, jobs: Sequence[Job], now: datetime | None) -> Sequence[Receipt]:
+    """Store new jobs, a receipt each; a job that the server refuses does not affect the others."""
     if not jobs:
         return []
     now = store.clock.written(now)
     receipts = write_halved(jobs, lambda batch: _enqueue_batch(store, batch, now), _refused, WRITE_ERRORS)
-    if any(receipt.created for receipt in receipts):
+    if first_created(receipts) is not None:
         store.notifications.wake()
     return receipts
 
 
-def _enqueue_batch(store: PostgresStore, jobs: Sequence[Job], now: datetime | None) -> list[Receipt]:
+def _enqueue_batch(store: PostgresStore, jobs: Sequence[Job], now: datetime | None) -> Sequence[Receipt]:
     session, channel = store.session, store.notifications.channel_to_notify()
 
-    def write(connection: Connection) -> list[Receipt]:
-        return session.drive(connection, enqueue_script(store, jobs, now, channel))
+    def write(connection: Connection) -> Sequence[Receipt]:
+        if len(jobs) == 1 and jobs[0].key is None and not store.audit_all:
+            at = session.call(connection, _ADD_JOB, _values(jobs[0], now, channel)).get_value(0, 0)
+            if at is not None:
+                return [Receipt(jobs[0].stored_at(moment_in(at)), created=True)]
+        script = enqueue_script(store, jobs, now, channel, lock_timeout=KEY_TIMEOUT)
+        return drive(script, partial(_run, session, connection))
 
-    # Without keys and audit events the insert is one statement, which is a transaction by itself.
-    plain = not store.audit_all and all(job.key is None for job in jobs)
-    receipts = (session.run if plain else session.transact)(write, retry_for=session.retry_for)
-    created = next((receipt.job for receipt in receipts if receipt.created), None)
+    receipts = session.run(write, retry_for=session.retry_for)  # one statement, a transaction by itself
+    created = first_created(receipts)
     if created is not None:
-        store.clock.sync(created.created_at)
+        store.clock.sync(created.job.created_at)
     return receipts
+
+
+def _run(session: Session, connection: Connection, sql: str, text: str) -> list[Row]:
+    """Run a statement of the script on our own connection; both are calls of functions."""
+    result = session.call(connection, sql, [text])
+    if sql == READ:
+        return [row_in(result, number) for number in range(result.ntuples)]
+    return [((result.get_value(0, 0) or b"").decode(),)]
+
+
+def _values(job: Job, now: datetime | None, channel: str | None) -> tuple[Any, ...]:
+    """The parameters of _ADD_JOB."""
+    return (
+        now, channel, job.id, job.payload_json, job.task, job.created_at, job.due_at, job.tenant, job.queue, job.lane,
+        job.task_version, job.priority, *job.retry, job.timeout, job.expires_at, job.schedule, on_end_text(job.on_end),
+    )  # fmt: skip
 
 
 def _refused(job: Job, error: Exception) -> Receipt:
@@ -130,41 +95,59 @@ def _refused(job: Job, error: Exception) -> Receipt:
 
 
 def enqueue_script(
-    store: PostgresStore, jobs: Sequence[Job], now: datetime | None, channel: str | None = None
-) -> Script[list[Receipt]]:
-    """The statements that store new jobs; with a `channel`, they notify it."""
-    session, audit_all = store.session, store.audit_all
-    return insert_jobs(jobs, now, audit_all=audit_all, channel=channel, isolated=session.isolated)
+    store: PostgresStore,
+    jobs: Sequence[Job],
+    now: datetime | None,
+    channel: str | None = None,
+    lock_timeout: str | None = None,
+) -> Script[Sequence[Receipt]]:
+    """The statements that store new jobs; with a `channel`, they notify it. A `lock_timeout` is for keys."""
+    session, more = store.session, {"notify": channel, "lock_timeout": lock_timeout}
+    return insert_jobs(jobs, now, audit_all=store.audit_all, more=more, isolated=session.isolated)
 
 
 def insert_jobs(
-    jobs: Sequence[Job], now: datetime | None, *, audit_all: bool, channel: str | None = None, isolated: bool = False
-) -> Script[list[Receipt]]:
+    jobs: Sequence[Job],
+    now: datetime | None,
+    *,
+    audit_all: bool,
+    more: Mapping[str, str | None] = MappingProxyType({}),
+    isolated: bool = False,
+) -> Script[Sequence[Receipt]]:
     """The same without a store; `isolated`: there may be jobs that the caller cannot see."""
-    fresh: dict[str, Job] = {}
-    for job in jobs:
-        fresh.setdefault(job.id, job)
-    wanted = yield from _new_with_keys(fresh.values())
-    first = yield from take_keys(wanted, now)  # id asked for -> id of the job that was first
-    new = [job for job in fresh.values() if job.id not in first]
-    created = yield from _insert(new, now, channel)
-    yield from _release_keys([job.id for job in wanted if job.id not in first and job.id not in created], isolated)
-    if audit_all and created:
-        events = [{"job": id_, "actor": "enqueue", "tenant": job.tenant} for id_, job in created.items()]
-        yield NOTE_ENQUEUED, packed(events, now)
-    first.update({job.id: job.id for job in new if job.id not in created})
+    if not jobs:
+        return []
+    wanted = jobs
+    if len(set(ids_of(jobs))) < len(jobs):  # of two with one id, the first
+        wanted = list({job.id: job for job in reversed(jobs)}.values())[::-1]
+    [[text]] = yield ADD_JOBS, _request(wanted, now, {"audit_all": audit_all, **more})
+    answer = json.loads(text)
+    at = datetime.fromisoformat(answer["now"]).astimezone(UTC)
+    first: dict[str, str] = answer.get("others") or {}  # of a job that was not stored: which one was first
+    if not first and wanted is jobs:
+        return Receipts(jobs, at)
+    fresh = {job.id: job for job in wanted}
     found = yield from _read_first(first)
-    receipts = receipts_of(jobs, fresh | created, set(created), found)
+    stored_ = {id_: job if id_ in first else job.stored_at(at) for id_, job in fresh.items()}
+    receipts = receipts_of(jobs, stored_, fresh.keys() - first.keys(), found)
     return _refuse_hidden(jobs, receipts, first.keys() - found.keys()) if isolated else receipts
 
 
-def _insert(jobs: Sequence[Job], now: datetime | None, channel: str | None) -> Script[dict[str, Job]]:
-    """Insert these jobs; by id, those that were not there yet, with the server's time in them."""
-    if not jobs:
-        return {}
-    rows = yield INSERT, packed((job_record(job, NEW) for job in jobs), now, notify=channel)
-    by_id = {job.id: job for job in jobs}
-    return {id_: by_id[id_].evolve(created_at=moment(at), due_at=moment(due)) for id_, at, due, _ in rows}
+def _request(jobs: Sequence[Job], now: datetime | None, more: Mapping[str, Any]) -> str:
+    """The parameter of ADD_JOBS; jobs that differ in id and payload alone travel as two lists and what they share."""
+    request: dict[str, Any] = {"now": stored(now), **more}
+    like = common_job(jobs)
+    if like is not None and like.key is None:
+        request["ids"] = ids_of(jobs)
+        request["payloads"] = jobs.payloads if isinstance(jobs, AlikeJobs) else [job.payload_json for job in jobs]
+        request["job"] = job_record(like, NEW)
+    else:
+        request["rows"] = [job_record(job, NEW) for job in jobs]
+        request["keyed"] = have_keys(jobs)
+    return _encode(request)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 def _refuse_hidden(jobs: Sequence[Job], receipts: Sequence[Receipt], hidden: Set[str]) -> list[Receipt]:
@@ -175,22 +158,6 @@ def _refuse_hidden(jobs: Sequence[Job], receipts: Sequence[Receipt], hidden: Set
     ]
 
 
-def _new_with_keys(jobs: Iterable[Job]) -> Script[list[Job]]:
-    """The jobs with a key whose id is not known yet, in the order in which every caller takes keys."""
-    keyed = [job for job in jobs if job.key is not None]
-    known = {row[0] for row in (yield KNOWN, json.dumps([job.id for job in keyed]))} if keyed else set()
-    return sorted((job for job in keyed if job.id not in known), key=lambda job: (job.tenant, job.task, job.key))
-
-
-def _release_keys(ids: Sequence[str], isolated: bool) -> Script[None]:
-    """Give back the keys of jobs that were not inserted after all."""
-    if ids and not isolated:
-        # The job was stored and pruned since we looked; nothing would ever free the key that we took for it just now.
-        raise EngineUnavailable("a job of this id ended just now; repeating is safe")
-    if ids:  # jobs of another tenant have these ids
-        yield RELEASE_KEYS, json.dumps(ids)
-
-
 def _read_first(first: Mapping[str, str]) -> Script[dict[str, Job]]:
     """By the id asked for: the job that was first. A pruned one, or one of another tenant, is not found."""
     if not first:
@@ -198,23 +165,3 @@ def _read_first(first: Mapping[str, str]) -> Script[dict[str, Job]]:
     rows = yield READ, json.dumps(list(first.values()))
     jobs = {row[0]: job_from(row) for row in rows}
     return {id_: jobs[holder] for id_, holder in first.items() if holder in jobs}
-
-
-def take_keys(jobs: Sequence[Job], now: datetime | None) -> Script[dict[str, str]]:
-    """Take the keys of these jobs, in an order that all callers share; for a taken key, the id of its holder."""
-    wanted = [{**_key_record(job), "position": position} for position, job in enumerate(jobs)]
-    first: dict[str, str] = {}
-    for _ in range(MAX_KEY_ROUNDS):
-        if not wanted:
-            return first
-        yield FREE_DEAD_KEYS, packed(wanted, now)
-        won = {row[0] for row in (yield TAKE_KEYS, packed(wanted, now))}
-        wanted = [row for row in wanted if row["job"] not in won]
-        if wanted:
-            first.update(dict((yield HOLDERS, packed(wanted, now))))
-            wanted = [row for row in wanted if row["job"] not in first]  # freed just now: try again
-    raise EngineUnavailable("a key keeps changing hands; repeating is safe")
-
-
-def _key_record(job: Job) -> dict[str, Any]:
-    return record(_KEY_COLUMNS[:-1], (job.tenant, job.task, job.key, job.id, job.key_scope, stored(job.key_until)))

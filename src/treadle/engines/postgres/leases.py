@@ -17,21 +17,26 @@ _RENEWAL = ("id", "token", "started_at", "progress", "cost_micros")
 EXTEND = f"""
 {unpack(_RENEWAL)},
 mine as materialized (
-    select j.id from c join @.jobs j on j.id = c.id and j.state = 'running' and j.lease_token = c.token
-    for update of j skip locked
+    select c.* from c cross join lateral (
+        select 1 from @.jobs j
+        where j.id = c.id and j.state || '' = 'running' and j.lease_token = c.token
+        limit 1 for update skip locked
+    ) j
 )
 update @.jobs j
 set lease_until = t.now + make_interval(secs => t.lease),
-    started_at = coalesce(c.started_at, j.started_at), progress = coalesce(c.progress::json, j.progress),
-    cost_micros = coalesce(c.cost_micros, j.cost_micros)
-from c, t
-where j.id = any (array(select id from mine)) and j.id = c.id and j.state = 'running' and j.lease_token = c.token
+    started_at = coalesce(m.started_at, j.started_at), progress = coalesce(m.progress::json, j.progress),
+    cost_micros = coalesce(m.cost_micros, j.cost_micros)
+from mine m, t
+where j.id = m.id and j.state || '' = 'running' and j.lease_token || '' = m.token
 returning j.id::text, j.lease_token, j.cancel_requested, t.now
-"""
+"""  # state || '' is state: on a table that was never analysed the index of all leases would offer itself
 
 STILL_HELD = """
 with wanted as materialized (select value::uuid as id from json_array_elements_text($1::text::json))
-select j.id::text, j.lease_token from @.jobs j where j.id in (select id from wanted) and j.state = 'running'
+select j.id::text, j.lease_token from wanted w cross join lateral (
+    select j.id, j.lease_token from @.jobs j where j.id = w.id and j.state || '' = 'running' limit 1
+) j
 """
 
 EXPIRED = f"""

@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 import psycopg
 
-from treadle.engines.postgres.connection import Connection
+from treadle.engines.postgres.wire import Connection
 from treadle.engines.waiting import Waiters
 from treadle.errors import EngineError
 from treadle.model.backoff import Backoff
 
 log = logging.getLogger("treadle.postgres")
 
-ECHO_DELAY = 0.1  # seconds; senders notify at most this often, so a notification wakes once more after that time
+ECHO_DELAY = 0.01  # seconds; senders notify at most this often, so a notification wakes once more after that time
 STOP_INTERVAL = 0.25  # seconds between two checks whether the thread should stop
 _RECONNECT_DELAY = Backoff(0.5, 30.0)
 
@@ -99,7 +99,7 @@ class Notifications:
     def _listen(self, connection: Connection) -> None:
         while not self._stop.is_set():
             timeout = min(STOP_INTERVAL, max(0.0, self._echo_at - time.monotonic()))
-            for _ in connection.notifies(timeout=timeout, stop_after=1):
+            if connection.notified(timeout):
                 self._notified.set()
                 self._echo_at = time.monotonic() + ECHO_DELAY
                 self.wake()

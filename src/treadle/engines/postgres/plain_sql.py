@@ -5,7 +5,7 @@ default. To close plain SQL is to give that column a default that raises: our st
 in a caller's transaction alike. It keeps an honest caller out. A role that must not enqueue at all gets no INSERT.
 """
 
-from treadle.engines.postgres.connection import Connection
+from treadle.engines.postgres.wire import Connection
 
 CLOSED = "plain_sql_closed"
 CLOSED_DEFAULT = f" default {CLOSED}()"

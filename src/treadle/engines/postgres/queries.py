@@ -13,14 +13,9 @@ from treadle.model import UUID, Job, State
 
 IDS = "(select value::uuid as id from json_array_elements_text($1::text::json))"
 
-# One statement with a union. Two statements would see two snapshots, and a job that moves from one table to the other
-# would be seen in neither or in both.
-READ = f"""
-with wanted as materialized {IDS}
-select {JOB} from @.jobs j where j.id in (select id from wanted)
-union all
-select {JOB} from @.finished f where f.id in (select id from wanted)
-"""
+# The function has one statement with a union. Two statements would see two snapshots, and a job that moves from one
+# table to the other would be seen in neither or in both.
+READ = f"select * from @.read_jobs(array{IDS})"
 
 COSTS = """
 select tenant, task, sum(cost_micros) from @.finished

@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from treadle.engines.postgres.audit import write_event
-from treadle.engines.postgres.connection import WRITE_ERRORS, Connection, is_locked, refusal
+from treadle.engines.postgres.connection import WRITE_ERRORS, is_locked, refusal
 from treadle.engines.postgres.enqueue import enqueue_script
-from treadle.engines.postgres.rows import as_given, moment
+from treadle.engines.postgres.rows import as_given, moment, storable
 from treadle.engines.postgres.session import LOCK_TIMEOUT, PostgresStore, Query
-from treadle.engines.records import JSONS, TABLES, Table, row_from, table_of, value_from
+from treadle.engines.postgres.wire import Connection
+from treadle.engines.records import JSONS, TABLES, Table, chosen, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.values import Overwrite, Receipt, Saved
 from treadle.errors import EngineError, EngineUnavailable
@@ -29,11 +30,13 @@ _CLAIMS_POLL = Backoff(0.002, 0.05)  # the waits between two reads of them
 # ------------------------------------------------------------------------------------------------ reading
 
 
-def read(query: Query, kind: type[R], tenant: str | None = None) -> list[R]:
-    table = TABLES[kind]
-    only = "where tenant = %s" if tenant is not None else ""
-    sql = f"select {_selected(table)} from @.{table.name} {only} order by {_in_order(kind)}"
-    return [read_record(kind, row, moment) for row in query(sql, [] if tenant is None else [tenant])]
+def read(query: Query, kind: type[R], tenant: str | None = None, name: str | None = None) -> list[R]:
+    table, wanted = TABLES[kind], chosen(tenant, name)
+    if not all(map(storable, wanted.values())):
+        return []
+    only = "".join(f" {'and' if place else 'where'} {column} = %s" for place, column in enumerate(wanted))
+    sql = f"select {_selected(table)} from @.{table.name}{only} order by {_in_order(kind)}"
+    return [read_record(kind, row, moment) for row in query(sql, list(wanted.values()))]
 
 
 def _selected(table: Table) -> str:
@@ -75,7 +78,7 @@ def save(
     """Write a record, its audit event and the job it makes, if what is stored is still `before`."""
     saved = _save(store, record, before, event, job, store.clock.written(now))
     if isinstance(record, Pause):  # also if it was there already: another call may have stored it and not waited
-        await_claims(store.session.read)
+        await_claims(store.session.read, "the pause is stored")
     if saved.receipt is not None and saved.receipt.created:
         store.notifications.wake()
     return saved
@@ -171,19 +174,20 @@ and l.pid is distinct from pg_backend_pid()
 """
 
 
-def await_claims(query: Query) -> None:
-    """Wait until the claims that may have begun before this moment are over: they may not have seen a new pause.
+def await_claims(query: Query, done: str) -> bool:
+    """Wait until the claims that are under way are over; whether there were any. `done` is said if that takes too long.
 
-    A claim that begins later sees it: it locks the table before it takes its snapshot (sql/turn.sql, gate_lock).
+    They may not have seen a new pause. A claim that begins later sees it: it locks the table before it reads it (the
+    function claim).
     """
     deadline, reads = time.monotonic() + CLAIMS_TIMEOUT, 0
-    left = {row[0] for row in query(_CLAIMS, [])}
+    waits = left = {row[0] for row in query(_CLAIMS, [])}
     while left:
         if time.monotonic() > deadline:
             raise EngineUnavailable(
-                f"the pause is stored, but a claim that began before it has not ended after {CLAIMS_TIMEOUT:g} s; "
-                "repeating is safe"
+                f"{done}, but a claim that began before has not ended after {CLAIMS_TIMEOUT:g} s; repeating is safe"
             )
         time.sleep(_CLAIMS_POLL.delay(reads))
         reads += 1
-        left &= {row[0] for row in query(_CLAIMS, [])}
+        left = left & {row[0] for row in query(_CLAIMS, [])}
+    return bool(waits)

@@ -8,8 +8,8 @@ FORCE makes the policies hold for the tables' owner too.
 import re
 from collections.abc import Sequence
 
-from treadle.engines.postgres.connection import Connection
 from treadle.engines.postgres.schema import RLS_GUARDS, named
+from treadle.engines.postgres.wire import Connection
 from treadle.engines.values import Finding, RowSecurity
 from treadle.errors import ConfigError
 
@@ -33,10 +33,16 @@ begin
     if exists (select 1 from added n join @.finished f on f.id = n.id) then
         raise exception 'this id is taken' using errcode = '23505';
     end if;
+    -- guard_jobs can be told to look away (treadle.guarded), and a value that nobody can read would stop all workers.
+    perform @.refuse_job(b.broken) from added n cross join lateral (
+        select @.broken_check(n.task, n.created_at, n.due_at, n.tenant, n.queue, n.lane, n.max_attempts, n.retry_base,
+            n.retry_cap, n.retry_jitter, n.timeout, n.expires_at, n.key, n.key_scope, n.key_until, n.on_end) as broken
+    ) b where b.broken is not null limit 1;
     return null;
 end
 $$;
 drop trigger if exists {_GUARD_NAME} on @.jobs;
+drop trigger if exists {_GUARD_NAME}_checks on @.jobs;
 create trigger {_GUARD_NAME} after insert on @.jobs
 referencing new table as added for each statement execute function @.{_GUARD_NAME}();
 """

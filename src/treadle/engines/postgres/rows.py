@@ -1,14 +1,18 @@
 """The mapping between jobs and rows of PostgreSQL, and the one JSON text that a statement takes as its parameter."""
 
 import json
+import struct
 import textwrap
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from treadle.engines import rows
 from treadle.engines.rows import COLUMNS, Row
 from treadle.model import Change, Event, EventKind, Job
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
 
 _TYPES = {
     "id": "uuid", "created_at": "timestamptz", "due_at": "timestamptz", "task_version": "int", "priority": "int",
@@ -26,8 +30,8 @@ JOB = ", ".join(f"{name}::text" if name == "id" or name in JSON else name for na
 
 
 def job_from(row: Row) -> Job:
-    """The job in a row selected as JOB."""
-    return rows.job_from(row, moment)
+    """The job in a row selected as JOB, or in one of the type job_row."""
+    return rows.job_from(row[: len(COLUMNS)], moment)
 
 
 def job_record(job: Job, names: Sequence[str] = COLUMNS) -> dict[str, Any]:
@@ -43,6 +47,36 @@ def record(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
 def moment(read: datetime | None) -> datetime | None:
     """A time as read, in UTC, whatever the time zone of the connection is."""
     return None if read is None else read.astimezone(UTC)
+
+
+def row_in(result: "PGresult", number: int) -> Row:
+    """A row of the type job_row, in the server's binary form. It needs no connection, which may be closed by now."""
+    value = result.get_value
+    return tuple(
+        None if (found := value(number, place)) is None else read(found) for place, read in enumerate(_READERS)
+    )
+
+
+def moment_in(value: bytes) -> datetime:
+    """A time in the server's binary form: microseconds since 2000."""
+    return _Y2000 + timedelta(microseconds=number_in(value))
+
+
+def number_in(value: bytes) -> int:
+    """A whole number in the server's binary form."""
+    return int.from_bytes(value, "big", signed=True)
+
+
+_Y2000 = datetime(2000, 1, 1, tzinfo=UTC)
+_FLOAT = struct.Struct(">d")
+_READ: dict[str, Callable[[bytes], Any]] = {
+    "timestamptz": moment_in,
+    "int": number_in,
+    "bigint": number_in,
+    "float8": lambda value: _FLOAT.unpack(value)[0],
+    "boolean": lambda value: value != b"\0",
+}
+_READERS = [_READ.get(_TYPES.get(name, ""), bytes.decode) for name in COLUMNS]
 
 
 def stored(moment: datetime | None) -> str | None:
@@ -79,11 +113,11 @@ def unpack(names: Sequence[str]) -> str:
     columns = listed(f"{name} {_TYPES.get(name, 'text')}" for name in names)
     return f"""
 with recursive p as materialized (
-    select * from json_to_record($1::text::json) as p(now timestamptz, rows json, claim json, notify text, lease float8,
+    select * from json_to_record($1::text::json) as p(now timestamptz, rows json, lease float8,
         since timestamptz, after uuid, until timestamptz, tasks text[], these boolean)
 ),
 t as materialized (
-    select coalesce(p.now, statement_timestamp()) as now, notify, lease, since, after, until, tasks, these from p
+    select coalesce(p.now, statement_timestamp()) as now, lease, since, after, until, tasks, these from p
 ),
 c as materialized (
     select c.* from p cross join lateral json_to_recordset(p.rows) as c(
@@ -95,11 +129,6 @@ def listed(names: Iterable[str]) -> str:
     """Names with commas, broken into lines between two of them."""
     joined = ", ".join(name.replace(" ", "\0") for name in names)
     return textwrap.fill(joined, 110, subsequent_indent=" " * 8, break_long_words=False).replace("\0", " ")
-
-
-def without_comments(sql: str) -> str:
-    """The statement as it is sent."""
-    return "\n".join(line for line in sql.splitlines() if line and not line.lstrip().startswith("--"))
 
 
 def packed(records: Iterable[dict[str, Any]], now: datetime | None, **more: Any) -> str:
@@ -117,7 +146,6 @@ _OUTCOME = (
     "cost_micros", "revision", "due_at", "frees",
 )  # fmt: skip
 _AUDIT = ("kind", "actor", "note", "at")
-CHANGE = (*FENCE_COLUMNS, *_OUTCOME, *_AUDIT)
 EDIT = (*FENCE_COLUMNS, *COLUMNS[1:], *_AUDIT)
 
 # The whole fence, in one place. Without the token, a zombie could settle a job that was claimed again. Without the

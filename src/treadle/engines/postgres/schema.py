@@ -15,8 +15,9 @@ from uuid import uuid4
 
 from psycopg.errors import LockNotAvailable
 
-from treadle.engines.postgres.connection import Connection, Connections
+from treadle.engines.postgres.connection import Connections
 from treadle.engines.postgres.plain_sql import CLOSED, CLOSED_DEFAULT, is_allowed, switch_sql
+from treadle.engines.postgres.wire import Connection
 from treadle.engines.values import Half
 from treadle.errors import ConfigError, EngineUnavailable, SchemaError
 from treadle.model.backoff import Backoff

@@ -6,17 +6,21 @@ transaction.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import psycopg
 
 from treadle.engines.postgres import rls
 from treadle.engines.postgres.clock import ServerClock
-from treadle.engines.postgres.connection import Connection, Connections
+from treadle.engines.postgres.connection import Connections
 from treadle.engines.postgres.notify import Notifications
 from treadle.engines.postgres.schema import PostgresSchema, named
+from treadle.engines.postgres.wire import Connection, Value
 from treadle.engines.rows import Row
 from treadle.engines.scripts import Script, drive
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
 
 T = TypeVar("T")
 
@@ -74,6 +78,10 @@ class Session:
         cursor = psycopg.RawCursor(connection)
         cursor.execute(named(sql, self._schema.name), [text], binary=True)
         return cursor.fetchall() if cursor.description else []
+
+    def call(self, connection: Connection, sql: str, values: Sequence[Value]) -> "PGresult":
+        """The answer to a call of one of our functions, whose parameters are $1, $2 and so on, on this connection."""
+        return connection.call(named(sql, self._schema.name), values)
 
     def drive(self, connection: Connection, script: Script[T]) -> T:
         """Run a script's statements on this connection; what it returns."""

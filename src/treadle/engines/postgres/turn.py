@@ -1,167 +1,203 @@
-"""The statement of a turn that claims: its text (sql/turn.sql explains it), its parameter, and its answer."""
+"""The one statement of a turn: the function turn() of the schema, what it is given, and what it answers.
 
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from functools import cache
-from importlib import resources
-from itertools import product
-from typing import Any, Literal, NamedTuple
+The function is in migrations/0009_turn.pre.sql, and its claim in 0010_claim.pre.sql, explained statement by statement.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.engines.postgres.cursors import ClaimCursor
-from treadle.engines.postgres.rows import CHANGE, packed, stored, unpack, without_comments
-from treadle.engines.postgres.settle import SETTLED
-from treadle.engines.rows import Row
-from treadle.engines.values import Claim
+from treadle.engines.postgres.rows import job_from, packed, row_in, stored
+from treadle.engines.rows import COLUMNS
+from treadle.engines.values import Claim, Claimed
+from treadle.errors import EngineError
+from treadle.model import Job
+from treadle.model.lifecycle import Success
 
-# ---------------------------------------------------------------------------------------------- the text
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
 
-Lanes = Literal["all_lanes", "named_lanes", "resumes"]
+TURN = "select * from @.turn($1, $2, $3, $4, $5, $6, $7, $8)"
+HELD = "select * from @.held_jobs($1)"
 
-
-class TurnForm(NamedTuple):
-    """Which parts of sql/turn.sql a turn needs."""
-
-    settles: bool  # it has changes to write
-    parked: bool  # some job of its queues may be parked, or a pause may hold
-    lanes: Lanes  # it takes any lane, takes lanes by name, or continues from cursors
-
-    @property
-    def parts(self) -> frozenset[str]:
-        """The names of these parts."""
-        flags = {"settles": self.settles, "parked": self.parked, self.lanes: True}
-        return frozenset(name for name, kept in flags.items() if kept)
-
-
-LANES: tuple[Lanes, ...] = ("all_lanes", "named_lanes", "resumes")
-FORMS = tuple(
-    TurnForm(settles, parked, lanes) for settles, parked, lanes in product((True, False), (True, False), LANES)
-)
-
-
-def turn_form(claim: Claim, *, settles: bool, parked: bool, resumes: bool) -> TurnForm:
-    """The form for this claim."""
-    lanes: Lanes = "resumes" if resumes else "all_lanes" if claim.lanes is None else "named_lanes"
-    return TurnForm(settles, parked, lanes)
-
-
-@cache
-def statement(form: TurnForm) -> str:
-    """The text as it is sent: without comments."""
-    return without_comments(commented(form))
-
-
-def commented(form: TurnForm) -> str:
-    """The text with its comments."""
-    kept = "\n".join(_kept(source(), form.parts))
-    return kept.replace("{unpack}", unpack(CHANGE).strip()).replace("{settled}", SETTLED.strip())
-
-
-def source() -> str:
-    """The text with all parts."""
-    return (resources.files("treadle.engines.postgres") / "sql" / "turn.sql").read_text("utf-8").partition("\n\n")[2]
-
-
-def _kept(text: str, parts: frozenset[str]) -> Iterator[str]:
-    """The lines outside every `-- if`, and those of the parts that are wanted."""
-    keep = True
-    for line in text.splitlines():
-        match line.split():
-            case ["--", "if", "not", name]:
-                keep = name not in parts
-            case ["--", "if", name]:
-                keep = name in parts
-            case ["--", "end", "if"]:
-                keep = True
-            case _:
-                if keep:
-                    yield line
-
-
-# ----------------------------------------------------------------------------------------- its parameter
+PATIENCE = 0.2  # seconds for which a claim goes on looking for more
+THOROUGH_PATIENCE = 10.0  # of one that must look everywhere
+MAX_PARKED = 1000  # jobs that one round may park beside those that it claims
 
 _ANY_VERSION = 2**31 - 1
 _NO_VERSION = -(2**31) - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+# ------------------------------------------------------------------------------------- what it is given
 
 
-def parameter(
-    changes: Sequence[dict[str, Any]],
-    claim: Claim,
-    now: datetime | None,
+def parameters(
+    changes: Sequence[dict[str, Any]], successes: Sequence[Success], claim: str, now: datetime | None
+) -> list[Any]:
+    """The parameters of TURN; `changes` are records of plain changes."""
+    text = packed(changes, now) if changes else None
+    return [now, text, *_arrays(successes), claim]
+
+
+def _arrays(successes: Sequence[Success]) -> list[str | None]:
+    """Successes as five arrays, written as the server reads them: the fastest way there."""
+    if not successes:
+        return [None] * 5
+    starts: dict[datetime, str] = {}  # many jobs start at the same moment
+    for success in successes:
+        if success.started_at not in starts:
+            starts[success.started_at] = str((success.started_at - _EPOCH) // _MICROSECOND)
+    columns = (
+        [success.id for success in successes],
+        [success.token for success in successes],
+        [str(success.revision) for success in successes],
+        [starts[success.started_at] for success in successes],
+        [_element(success.result_json) for success in successes],
+    )
+    return ["{" + ",".join(column) + "}" for column in columns]
+
+
+def _element(text: str | None) -> str:
+    """A text as an element of an array."""
+    return "NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def travels(success: Success) -> bool:
+    """Whether its values can stand in an array as they are: a token of ours can."""
+    return success.token.isascii() and success.token.replace("-", "").isalnum()
+
+
+def request(
+    claim: Claim | None,
     *,
-    audit_all: bool = False,
-    cursors: Sequence[ClaimCursor] = (),
-    spare: int = 0,
-    again: bool = False,
+    audit_all: bool,
     round_: int = 0,
+    after: Sequence[str] | None = None,
+    cursors: Sequence[ClaimCursor] = (),
 ) -> str:
-    """The one parameter of the statement.
+    """The claim as the function takes it; `after` is the queue and lane that was served last."""
+    if claim is None:
+        return json.dumps({"audit_all": audit_all})
+    known = _known(claim)
+    return json.dumps(
+        {
+            "token": claim.token,
+            "worker": claim.worker,
+            "lease": claim.lease,
+            "limit": claim.limit,
+            "queues": sorted(set(claim.queues)),
+            "lanes": None if claim.lanes is None else list(claim.lanes),
+            "tasks": list(known),
+            "versions": list(known.values()),
+            "any_task": claim.tasks is None,
+            "audit_all": audit_all,
+            "round": round_,
+            "after": after,
+            "cursors": [{**cursor._asdict(), "due_at": stored(cursor.due_at)} for cursor in cursors] or None,
+            "patience": THOROUGH_PATIENCE if claim.thorough else PATIENCE,
+            "parks": MAX_PARKED,
+        }
+    )
 
-    `again`: this is a further round of a claim that is not yet full. Without it a token that holds jobs already gets no
-    more of them, because the turn was sent before and its answer was lost. `spare`: how many jobs may be parked beside
-    those that are claimed.
-    """
-    request = {
-        "token": claim.token,
-        "worker": claim.worker,
-        "lease": claim.lease,
-        "limit": claim.limit,
-        "spare": spare,
-        "queues": list(claim.queues),
-        "lanes": None if claim.lanes is None else list(claim.lanes),
-        "known": _known(claim),
-        "any_task": claim.tasks is None,
-        "cursors": [{**cursor._asdict(), "due_at": stored(cursor.due_at)} for cursor in cursors],
-        "again": again,
-        "round": round_,
-        "audit_all": audit_all,
-    }
-    return packed(changes, now, claim=request)
 
-
-def _known(claim: Claim) -> list[dict[str, Any]]:
+def _known(claim: Claim) -> dict[str, int]:
     """The tasks that the claim says something about: the newest version that it takes of each."""
     names = claim.versions if claim.tasks is None else claim.tasks
-    known = {name: claim.versions.get(name, _ANY_VERSION) for name in names} | dict.fromkeys(claim.unless, _NO_VERSION)
-    return [{"task": name, "version": version} for name, version in known.items()]
+    known = {name: claim.versions.get(name, _ANY_VERSION) for name in names}
+    return known | dict.fromkeys(claim.unless, _NO_VERSION)
 
 
-# -------------------------------------------------------------------------------------------- its answer
+# --------------------------------------------------------------------------------------- what it answers
 
 
-class TurnAnswer:
-    """What the statements of one turn have answered so far."""
+class TurnAnswer(NamedTuple):
+    """What the function has answered. `looked`: it claimed, or tried to; then it has written all that it was given."""
 
-    def __init__(self) -> None:
-        self.settled: set[str] = set()
-        self.claimed: set[str] = set()
-        self.tokens_before: dict[str, str | None] = {}  # of a job that this turn has a change for as well
-        self.held = 0  # jobs that the token held before the last statement
-        self.parked = 0  # jobs that the last statement has parked
-        self.parked_or_paused = False  # whether it found a pause, or a parked job
-        self.more = False  # whether the last statement may have left something
-        self.took = 0.0  # seconds, of the last statement
-        self.resumed = False  # whether it continued from cursors
-        self.now: datetime | None = None
+    now: datetime
+    settled: frozenset[str]
+    succeeded: frozenset[str] | None  # None: all of them
+    looked: bool = False
+    held: int = 0  # jobs that the token held before
+    taken: int = 0
+    more: bool = False
+    after: Sequence[str] | None = None
+    claimed: "ClaimedRows | None" = None  # None: too many or too large, to be read after the commit
+    search_time: float = 0.0  # seconds to find the jobs
+    take_time: float = 0.0  # seconds to take them
+    resumed: bool = False  # whether it continued from cursors
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """Add the rows of one statement; sql/turn.sql explains the kinds at its end."""
-        self.parked, self.parked_or_paused, self.more = 0, False, False
-        for kind, value, now, token in rows:
-            match kind:
-                case "s":
-                    self.now = now.astimezone(UTC)
-                    if value is not None:
-                        self.settled.add(value)
-                case "c":
-                    self.claimed.add(value)
-                case "b":
-                    self.tokens_before[value] = token
-                case "h":
-                    self.held = int(value)
-                case "p":
-                    self.parked = int(value)
-                case "a":
-                    self.parked_or_paused = True
-                case _:
-                    self.more = True
-        self.more = self.more or self.parked > 0
+
+def answer_of(rows: "ClaimedRows") -> TurnAnswer:
+    """What the function has answered: its first row says what was done, the others are jobs that it claimed."""
+    summary = json.loads(rows.summary())
+    claim = summary["claim"] or {}
+    return TurnAnswer(
+        _EPOCH + timedelta(microseconds=summary["now"]),
+        frozenset(summary["settled"] or ()),
+        None if summary["succeeded"] is None else frozenset(summary["succeeded"]),
+        bool(claim),
+        claim.get("held", 0),
+        claim.get("taken", 0),
+        claim.get("more", False),
+        claim.get("after"),
+        rows if claim.get("small") else None,
+        claim.get("search_time", 0.0),
+        claim.get("take_time", 0.0),
+    )
+
+
+_ID, _TASK, _PAYLOAD = (COLUMNS.index(name) for name in ("id", "task", "payload"))
+_TIMEOUT, _ATTEMPT, _REVISION = (COLUMNS.index(name) for name in ("timeout", "attempt", "revision"))
+_CRASHES, _BUDGET, _COST = (COLUMNS.index(name) for name in ("crashes", "max_attempts", "cost_micros"))
+_FLOAT = struct.Struct(">d")
+_SCOPE, _ON_END = (COLUMNS.index(name) for name in ("key_scope", "on_end"))
+
+
+class ClaimedRows:
+    """Jobs in an answer. A worker needs a few values of each; the others stay there until somebody asks."""
+
+    def __init__(self, result: "PGresult") -> None:
+        self._result = result
+
+    def claimed(self, token: str, first: int) -> list[Claimed]:
+        """The jobs from this row on."""
+        value: Callable[[int, int], Any] = self._result.get_value
+        int_of = int.from_bytes
+        made = []
+        for row in range(first, self._result.ntuples):
+            timeout = value(row, _TIMEOUT)
+            made.append(
+                Claimed(
+                    value(row, _ID).decode(),
+                    value(row, _TASK).decode(),
+                    value(row, _PAYLOAD).decode(),
+                    token,
+                    int_of(value(row, _REVISION), "big"),
+                    int_of(value(row, _ATTEMPT), "big"),
+                    None if timeout is None else _FLOAT.unpack(timeout)[0],
+                    int_of(value(row, _CRASHES), "big") > 0 or int_of(value(row, _BUDGET), "big") == 1,
+                    value(row, _SCOPE) is None and value(row, _ON_END) is None,
+                    int_of(value(row, _COST), "big", signed=True),
+                    partial(self.job, row),
+                )
+            )
+        return made
+
+    def summary(self) -> bytes:
+        """What the function says besides, in the first row."""
+        text = self._result.get_value(0, len(COLUMNS))
+        if text is None:
+            raise EngineError("the server's answer to a turn cannot be read")
+        return text
+
+    def job(self, row: int) -> Job:
+        """The whole job in this row; any thread may ask for it."""
+        try:
+            return job_from(row_in(self._result, row))
+        except (ValueError, OverflowError) as error:  # a value that no worker can read: the table refuses such
+            raise EngineError(f"a job cannot be read: {error}") from error
