@@ -386,6 +386,33 @@ def test_a_full_claim_of_ten_reads_one_page(ready, clock):
     assert (units.writes, units.reads) == (10, 2)
 
 
+# ---------------------------------------------------------------------------------------------- calls for a job
+
+
+CALLS = {  # by how many jobs each enqueue and each turn is about: calls a job for enqueue, claim and settle
+    1: (1.0, 3.0, 1.0),
+    10: (0.1, 1.2, 0.1),
+    50: (0.04, 1.04, 0.1),
+}
+
+
+@pytest.mark.parametrize("batch", CALLS)
+def test_a_job_takes_as_many_calls_as_the_guide_says(ready, clock, batch):
+    engine, now, rounds = ready.engine, clock.now(), 4
+    calls = [0.0, 0.0, 0.0]
+    for _ in range(rounds):
+        stored = ready.of(lambda: engine.enqueue([a_job(now) for _ in range(batch)]))
+        with ready:
+            jobs = claim(engine, batch)
+        claims = ready.last
+        ends = ready.of(lambda jobs=jobs: engine.turn([lifecycle.settle(job, Succeeded("1"), now) for job in jobs]))
+        assert (stored.writes, claims.writes, ends.writes) == (4 * batch, batch, 4 * batch)
+        calls = [sum(pair) for pair in zip(calls, (one.requests for one in (stored, claims, ends)), strict=True)]
+    a_job_each = tuple(number / rounds / batch for number in calls)
+    print(f"| {batch} | {a_job_each} |")
+    assert a_job_each == pytest.approx(CALLS[batch])
+
+
 # ------------------------------------------------------------------------------------------------ it stays flat
 
 CROWD = 3_000

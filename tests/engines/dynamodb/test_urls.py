@@ -9,15 +9,18 @@ import sys
 import threading
 import time
 import traceback
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import botocore.exceptions
+import botocore.session
 import pytest
+from botocore.credentials import RefreshableCredentials
 
 from tests.support import dynamo_servers
 from treadle import ConfigError, EngineError, EngineUnavailable, Treadle
 from treadle.engines import connect
-from treadle.engines.dynamodb import client, connection
+from treadle.engines.dynamodb import access, client, connection
 from treadle.model import State
 
 SECRET = "s3cret/never+shown=to00anybody"
@@ -400,3 +403,83 @@ def test_the_shared_server_is_reached_by_a_url_alone(store_url):
     app = Treadle(store_url)
     assert sum(app.count().values()) == app.count()[State.PENDING] == 0
     app.close()
+
+
+# --------------------------------------------------------------------------------- without asking botocore
+
+
+REGIONS = [
+    "us-east-1", "us-west-2", "eu-central-1", "eu-south-2", "ap-southeast-7", "sa-east-1", "ca-west-1", "me-central-1",
+    "af-south-1", "il-central-1", "mx-central-1", "us-gov-east-1", "cn-northwest-1", "us-iso-east-1", "us-isob-east-1",
+    "eu-isoe-west-1", "us-isof-south-1", "eusc-de-east-1", "local", "xx-new-1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("region", REGIONS)
+def test_the_address_of_a_region_is_the_one_that_botocore_says(monkeypatch, region):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    said = botocore.session.Session().create_client("dynamodb", region_name=region).meta.endpoint_url
+    assert access.find_access(region, None).url == said
+
+
+@pytest.mark.parametrize(
+    ("settings", "config"),
+    [
+        ({"AWS_ENDPOINT_URL": "http://localhost:4566"}, ""),
+        ({"AWS_ENDPOINT_URL_DYNAMODB": "http://localhost:8000"}, ""),
+        ({"AWS_USE_FIPS_ENDPOINT": "true"}, ""),
+        ({"AWS_USE_DUALSTACK_ENDPOINT": "true"}, ""),
+        ({}, "[default]\nendpoint_url = http://localhost:4566\n"),
+        ({}, "[default]\nuse_fips_endpoint = true\n"),
+        ({"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}, "[default]\nendpoint_url = http://localhost:4566\n"),
+        ({}, "[default]\nregion = eu-north-1\n"),
+    ],
+)
+def test_an_address_that_is_configured_elsewhere_is_honoured(monkeypatch, tmp_path, settings, config):
+    settings = {"AWS_ACCESS_KEY_ID": "AKIA1", "AWS_SECRET_ACCESS_KEY": SECRET, **settings}
+    (tmp_path / "config").write_text(config)
+    for name, value in {**settings, "AWS_CONFIG_FILE": str(tmp_path / "config")}.items():
+        monkeypatch.setenv(name, value)
+    said = botocore.session.Session().create_client("dynamodb", region_name="eu-central-1").meta.endpoint_url
+    assert access.find_access("eu-central-1", None).url == said
+
+
+def test_credentials_that_expire_are_refreshed(open_engine, listener, monkeypatch):
+    """Whoever signs asks for the credentials of the moment, and botocore fetches new ones in time."""
+    fetched = iter(range(1, 100))
+
+    def fetch():
+        soon = datetime.now(UTC) + timedelta(seconds=30)  # so near that each use fetches again
+        number = next(fetched)
+        return {"access_key": f"AKIA{number}", "secret_key": SECRET, "token": "t", "expiry_time": soon.isoformat()}
+
+    credentials = RefreshableCredentials.create_from_metadata(fetch(), fetch, "test")
+    engine = open_engine(f"dynamodb://jobs?endpoint={listener.url}&region=eu-west-1")
+    asked(engine)
+    monkeypatch.setattr(engine.client, "_credentials", credentials)
+    used = set()
+    for _ in range(2):
+        asked(engine)
+        used.add(listener.signed_with[0])
+    assert used == {"AKIA2", "AKIA3"}
+
+
+def test_an_engine_with_credentials_in_the_environment_does_not_load_botocore():
+    code = (
+        "import os, sys, time\n"
+        "os.environ |= {'AWS_ACCESS_KEY_ID': 'AKIA1', 'AWS_SECRET_ACCESS_KEY': 's', 'AWS_REGION': 'eu-west-1'}\n"
+        "from treadle.engines import connect\n"
+        "def build():\n"
+        "    engine = connect('dynamodb://jobs')\n"
+        "    engine.client._connect()\n"
+        "    engine.close()\n"
+        "build()\n"
+        "before = time.process_time()\n"
+        "for _ in range(20): build()\n"
+        "print('botocore' in sys.modules, (time.process_time() - before) / 20 * 1000)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    loaded, milliseconds = said.split()
+    assert loaded == "False"
+    assert float(milliseconds) <= 2.0

@@ -5,7 +5,7 @@ claim is a plain update of the due item; in another, ten claims are one transact
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -14,13 +14,14 @@ from treadle.engines.dynamodb.client import MAX_TRIES, SHORT_RETRY, Client
 from treadle.engines.dynamodb.connection import ConditionFailed, Throttled
 from treadle.engines.dynamodb.cursors import FIRST_DUE, Cursors
 from treadle.engines.dynamodb.gate import GATE_LIFETIME, RUNNING_CLAIMS, GateReading, PauseGate
-from treadle.engines.dynamodb.items import Item, ItemKey, id_of, key_of, plain, text_of, value_of
+from treadle.engines.dynamodb.items import Item, ItemKey, Slot, id_of, key_of, plain, text_of, value_of
 from treadle.engines.dynamodb.parking import Parking
-from treadle.engines.dynamodb.pools import MAX_CALLS, Memory, Pools
+from treadle.engines.dynamodb.pools import Memory, Pools
 from treadle.engines.dynamodb.queries import Reader
 from treadle.engines.dynamodb.ranges import Ranges
 from treadle.engines.dynamodb.rows import job_from
 from treadle.engines.dynamodb.scan import ClaimScan, Lane, by_turns
+from treadle.engines.dynamodb.unparking import Unparking
 from treadle.engines.dynamodb.writes import Part, TableInfo, free_key, revision_is, state_is, update
 from treadle.engines.fence import in_order
 from treadle.engines.values import Claim
@@ -88,6 +89,7 @@ class Claimer:
         self._pause_gate = pause_gate
         self._put_back = put_back
         self._parking = Parking(client, table, ranges, pools.each)
+        self._unparking = Unparking(client, table, ranges, pools.each)
         self._foreign: Memory[bool] = Memory()  # by token: whether another process may have sent it
         self._sent: Memory[datetime] = Memory()  # by token: when this process sent it first
         self._first: Lane | None = None  # the lane that the last claim began with
@@ -122,11 +124,13 @@ class Claimer:
 
     def _held_under(self, claim: Claim, now: datetime) -> list[Item]:
         """What is held under this token; it was due when the claim was first sent."""
+        self._ranges.refresh()
         first = None if self._foreign.get(claim.token) else self._sent.get(claim.token)
         high = "~" if first is None else f"scheduled#{text_of(max(first, now))}#~"
         return [
             item
             for range_ in self._ranges.of(claim.queues, None)
+            if not range_.slot.shared  # where nothing runs
             for shard in range(range_.shards)
             for page in self._client.pages(range_.slot.partition(shard), low=FIRST_DUE, high=high, limit=1000)
             for item in page
@@ -139,24 +143,41 @@ class Claimer:
         """Scan and claim until there is enough, or nothing more to try; park what was skipped."""
         claim, taken, throttled = wanted.claim, list[Item](), False
         for _ in range(MAX_SCANS):
-            ranges, reading = self._ranges.of(claim.queues, claim.lanes), self._pause_gate.seen(wanted.now)
-            scan = ClaimScan(self._client, self._cursors, claim, reading, wanted.now)
-            sources, outdated = scan.sources(ranges, self._first), False
-            while not outdated and len(taken) < claim.limit and (tried := by_turns(sources, claim.limit - len(taken))):
-                got = self._take([_candidate(item, wanted) for item in tried], reading, wanted)
-                taken += got.items
-                throttled |= got.throttled
-                outdated = got.outdated
-            throttled |= scan.throttled
+            self._ranges.refresh()
+            reading, marks = self._pause_gate.seen(wanted.now), self._ranges.marks()
+            scan = ClaimScan(self._client, self._cursors, self._unparking, claim, reading, wanted.now)
+            sources, left_out = scan.sources(self._ranges.of(claim.queues, claim.lanes), self._first)
+            got = self._take_from(sources, reading, wanted, claim.limit - len(taken))
+            if not (got.items or got.outdated or taken):
+                got, left_out = _all([got, self._take_from(left_out, reading, wanted, claim.limit)]), []
+            taken += got.items
+            throttled |= got.throttled or scan.throttled
             self._first = scan.first or self._first
-            if outdated:
+            if got.outdated:
                 continue
-            if len(scan.skipped) > MAX_UNPARKED:  # only as many as take a moment, while jobs wait to be started
-                self._parking.park(scan.skipped[:MAX_CALLS] if taken else scan.skipped)
+            if len(scan.skipped) > MAX_UNPARKED:
+                self._parking.park(scan.skipped, quickly=bool(taken))
             self._parking.discard_empty(scan.empty)
             if taken or not scan.cut_short:
                 break
+        outdated = got.outdated or (bool(left_out) and len(taken) < claim.limit)
+        if claim.thorough and not (taken or outdated or scan.cut_short):
+            outdated = self._parked_since(marks)
         return Taken(taken, throttled, cut_short=outdated or scan.cut_short)
+
+    def _take_from(self, sources: list[Iterator[Item]], reading: GateReading, wanted: ClaimTry, number: int) -> Taken:
+        """Claim up to so many of these, as long as the gate is as it was read."""
+        taken = Taken([])
+        while not taken.outdated and (tried := by_turns(sources, number - len(taken.items))):
+            # A job that others move meanwhile is read in two places: where it was read last is where it is.
+            once = {id_of(item): item for item in tried}.values()
+            taken = _all([taken, self._take([_candidate(item, wanted) for item in once], reading, wanted)])
+        return taken
+
+    def _parked_since(self, marks: Mapping[Slot, str]) -> bool:
+        """Whether a job was parked since these marks were read: it may have moved past us."""
+        self._ranges.refresh()
+        return bool(set(self._ranges.marks().items()) - set(marks.items()))
 
     def _take(self, candidates: Sequence[Candidate], reading: GateReading, wanted: ClaimTry) -> Taken:
         """Claim these, as far as nobody else was quicker and the gate is still as it was read."""

@@ -55,20 +55,32 @@ class Client(Endpoint):
         retry_for: float = RETRY_FOR,
     ) -> Iterator[list[Item]]:
         """The items of a partition with sort keys from `low` to `high`, by consistent reads, page by page."""
-        body: dict[str, Any] = {
-            "TableName": self.table,
-            "KeyConditionExpression": "PK = :pk and SK between :low and :high",
-            "ExpressionAttributeValues": {":pk": {"S": pk}, ":low": {"S": low}, ":high": {"S": high}},
-            "ConsistentRead": True,
-            "ScanIndexForward": not backward,
-            "Limit": limit,
-        }
+        body = self._query(pk, low, high, limit)
+        body["ScanIndexForward"] = not backward
         while low <= high:
             reply = self.call("Query", body, retry_for=retry_for)
             yield reply["Items"]
             if "LastEvaluatedKey" not in reply:
                 return
             body = {**body, "ExclusiveStartKey": reply["LastEvaluatedKey"]}
+
+    def page(
+        self, pk: str, *, low: str, high: str, limit: int, retry_for: float = RETRY_FOR
+    ) -> tuple[list[Item], bool]:
+        """One page of these items, and whether there may be more."""
+        if low > high:
+            return [], False
+        reply = self.call("Query", self._query(pk, low, high, limit), retry_for=retry_for)
+        return reply["Items"], "LastEvaluatedKey" in reply
+
+    def _query(self, pk: str, low: str, high: str, limit: int) -> dict[str, Any]:
+        return {
+            "TableName": self.table,
+            "KeyConditionExpression": "PK = :pk and SK between :low and :high",
+            "ExpressionAttributeValues": {":pk": {"S": pk}, ":low": {"S": low}, ":high": {"S": high}},
+            "ConsistentRead": True,
+            "Limit": limit,
+        }
 
     # ------------------------------------------------------------------------------------ writing
 

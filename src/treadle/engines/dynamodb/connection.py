@@ -1,33 +1,25 @@
-"""The way to DynamoDB: a request is signed and sent on a pooled connection; its answer is a reply or one of our errors.
+"""The way to DynamoDB: a request is signed and sent on a kept connection; its answer is a reply or one of our errors.
 
-botocore finds the credentials, the region and the address, and signs. Its own client is not used for requests: it costs
-four times the processor time of the request that it sends, and it repeats conditional writes on its own.
+botocore finds credentials where nothing simpler does. Its client is not used for requests: it costs many times the
+processor time of the request that it sends, and it repeats conditional writes on its own.
 """
 
 import json
 import os
 import threading
+import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache
 from typing import Any
 
-import botocore.exceptions
-import botocore.session
-import urllib3
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
-from botocore.hooks import HierarchicalEmitter
-
+from treadle.engines.dynamodb.access import CredentialSource, botocore_errors, find_access
 from treadle.engines.dynamodb.items import Item
-from treadle.errors import ConfigError, EngineError, EngineUnavailable, SchemaError
+from treadle.engines.dynamodb.signing import Request, signed_headers
+from treadle.engines.dynamodb.wire import Wire
+from treadle.errors import EngineError, EngineUnavailable, SchemaError
 
 CONNECT_TIMEOUT = 2.0  # seconds to wait for a connection
 READ_TIMEOUT = 5.0  # seconds to wait for one answer
-MAX_CONNECTIONS = 32
 
 _THROTTLED = (
     "ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded",
@@ -40,14 +32,6 @@ _CREDENTIALS = (
 )  # fmt: skip
 _VALUE_REFUSED = ("ValidationException", "SerializationException", "ItemCollectionSizeLimitExceededException")
 _PART_REFUSED = ("ValidationError", "ItemCollectionSizeLimitExceeded")
-
-
-@cache
-def _hooks() -> HierarchicalEmitter:
-    """botocore's own handlers, for a role or SSO may need them; each session would register them anew, in 9 ms."""
-    hooks = HierarchicalEmitter()
-    botocore.session.Session(event_hooks=hooks)
-    return hooks
 
 
 class ConditionFailed(Exception):
@@ -81,8 +65,12 @@ class Endpoint:
         self.drift: float | None = None  # seconds that the server's clock was ahead of ours at its last answer
         self._wanted = (region, endpoint)
         self._lock = threading.Lock()
+        self._date = ("", 0.0)  # the last date that an answer had, as text and as seconds
         self._process = 0
-        self._pool: urllib3.HTTPConnectionPool
+        self._url: str
+        self._region: str
+        self._credentials: CredentialSource
+        self._wire: Wire
 
     @property
     def where(self) -> str:
@@ -90,64 +78,44 @@ class Endpoint:
 
     def send(self, operation: str, data: bytes) -> dict[str, Any]:
         """The answer to one request, which is sent once."""
-        pool, path, headers = self._signed(operation, data)
+        if self._process != os.getpid():  # also after a fork: connections are not shared
+            self._connect()
         try:
-            response = pool.urlopen("POST", path, body=data, headers=headers, retries=False, preload_content=True)
-            answer = json.loads(response.data)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            credentials = self._credentials.get_frozen_credentials()
+        except botocore_errors() as error:  # a role or a token that could not be fetched just now
+            raise EngineUnavailable(f"{self.where}: AWS credentials: {error}; repeating is safe") from error
+        request = Request(self._wire.host, f"DynamoDB_20120810.{operation}", data)
+        try:
+            answer = self._wire.post(signed_headers(request, credentials, self._region, time.time()), data)
+            reply = json.loads(answer.body)
+        except (OSError, ValueError) as error:
             raise EngineUnavailable(f"{self.where} does not answer ({error}); repeating is safe") from error
-        if response.status == 200:
-            self._note_drift(response.headers.get("Date"))
-            return answer  # type: ignore[no-any-return]
-        raise self._translated(response.status, answer)
+        if answer.status == 200:
+            self._note_drift(answer.date)
+            return reply  # type: ignore[no-any-return]
+        raise self._translated(answer.status, reply)
 
     def close(self) -> None:
         if self._process == os.getpid():
-            self._pool.close()
+            self._wire.close()
         self._process = 0
-
-    def _signed(self, operation: str, data: bytes) -> tuple[urllib3.HTTPConnectionPool, str, dict[str, str]]:
-        if self._process != os.getpid():  # also after a fork: connections are not shared
-            self._connect()
-        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"DynamoDB_20120810.{operation}"}
-        request = AWSRequest(method="POST", url=self._url, data=data, headers=headers)
-        try:
-            SigV4Auth(self._credentials.get_frozen_credentials(), "dynamodb", self._region).add_auth(request)
-        except botocore.exceptions.BotoCoreError as error:  # a role or a token that could not be fetched just now
-            raise EngineUnavailable(f"{self.where}: AWS credentials: {error}; repeating is safe") from error
-        return self._pool, "/", dict(request.headers.items())
 
     def _connect(self) -> None:
         with self._lock:
             if self._process == os.getpid():
                 return
-            session = botocore.session.Session(event_hooks=_hooks(), include_builtin_handlers=False)
-            region, endpoint = self._wanted
-            try:
-                region = region or os.environ.get("AWS_REGION") or session.get_config_variable("region")
-                credentials = session.get_credentials()
-            except botocore.exceptions.BotoCoreError as error:
-                raise ConfigError(f"url: AWS credentials or region: {error}") from None
-            if credentials is None and endpoint is not None:  # an emulator does not check them
-                credentials = Credentials("local", "local")
-            if credentials is None:
-                raise ConfigError(
-                    "url: no AWS credentials found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-                    "or a profile, or run where a role is attached"
-                )
-            if region is None and endpoint is None:
-                raise ConfigError("url: no AWS region; set AWS_REGION or write dynamodb://table?region=eu-central-1")
-            self._region = region or "us-east-1"
-            self._url = endpoint or _address(session, self._region)
-            self._credentials = credentials
-            timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT, read=READ_TIMEOUT)
-            self._pool = urllib3.connection_from_url(self._url, maxsize=MAX_CONNECTIONS, block=False, timeout=timeout)
+            self._url, self._region, self._credentials = find_access(*self._wanted)
+            self._wire = Wire(self._url, CONNECT_TIMEOUT, READ_TIMEOUT)
             self._process = os.getpid()
 
-    def _note_drift(self, date: str | None) -> None:
-        with suppress(TypeError, ValueError):
-            if date is not None:
-                self.drift = (parsedate_to_datetime(date) - datetime.now(UTC)).total_seconds() + 0.5
+    def _note_drift(self, date: str) -> None:
+        if date and date != self._date[0]:
+            try:
+                self._date = (date, parsedate_to_datetime(date).timestamp())
+            except (TypeError, ValueError):
+                return
+        if date:
+            self.drift = self._date[1] - time.time() + 0.5
 
     # -------------------------------------------------------------------------- what an error means
 
@@ -197,10 +165,3 @@ class Endpoint:
 def _codes(text: str) -> list[str]:
     """The reasons as the message spells them: `... reasons [ConditionalCheckFailed, None]`."""
     return [code.strip() for code in text.rpartition("[")[2].rstrip("]").split(",")]
-
-
-def _address(session: Any, region: str) -> str:
-    try:
-        return str(session.create_client("dynamodb", region_name=region).meta.endpoint_url)
-    except botocore.exceptions.BotoCoreError as error:
-        raise ConfigError(f"url: {error}") from None

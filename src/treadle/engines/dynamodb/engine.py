@@ -29,6 +29,7 @@ from treadle.engines.dynamodb.writes import TableInfo
 from treadle.engines.scripts import ItemScript
 from treadle.engines.values import (
     Claim,
+    Claimed,
     Finding,
     JobFilter,
     Lease,
@@ -45,6 +46,7 @@ from treadle.engines.waiting import Waiters
 from treadle.errors import SchemaError
 from treadle.model import Change, Event, Job, State
 from treadle.model.clock import SystemClock
+from treadle.model.lifecycle import Success, whole
 from treadle.model.records import Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
@@ -143,7 +145,10 @@ class DynamoEngine:
         self._waiters.wake()
         return receipts
 
-    def turn(self, changes: Sequence[Change], claim: Claim | None = None, *, now: datetime | None = None) -> Turn:
+    def turn(
+        self, changes: Sequence[Change | Success], claim: Claim | None = None, *, now: datetime | None = None
+    ) -> Turn:
+        changes = whole(changes, now or self._clock())
         check_one_each(changes)
         self._opened()
         repeated = claim is not None and self._claimer.may_be_repeat(claim.token)
@@ -158,7 +163,7 @@ class DynamoEngine:
             jobs, more = self._claimer.claim(claim, moment, repeated=repeated)
         if claim is not None and jobs:
             self._leases.expect(moment + timedelta(seconds=claim.lease))
-        return Turn(verdicts, jobs, moment, more)
+        return Turn(verdicts, [Claimed.of(job) for job in jobs], moment, more)
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         self._opened()
@@ -209,9 +214,9 @@ class DynamoEngine:
 
     # ------------------------------------------------------------------------------------- records
 
-    def records(self, kind: type[R], *, tenant: str | None = None) -> list[R]:
+    def records(self, kind: type[R], *, tenant: str | None = None, name: str | None = None) -> list[R]:
         self._opened()
-        return self._records.read(kind, tenant)
+        return self._records.read(kind, tenant, name)
 
     def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
         self._opened()

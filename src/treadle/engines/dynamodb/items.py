@@ -92,7 +92,7 @@ class Slot(NamedTuple):
     """A range of due jobs: those of a queue, a lane and a priority.
 
     A job that claims may not take lies in another slot, where they skip it: parked by task and version, or by task,
-    version and tenant.
+    version and tenant. A `shared` slot has parked jobs of many tasks, and none that runs.
     """
 
     queue: str
@@ -102,11 +102,12 @@ class Slot(NamedTuple):
     task: str = ""
     version: int = 0
     tenant: str = ""
+    shared: bool = False  # its sort keys begin with task, version and tenant
 
     @property
     def name(self) -> str:
         lane = f"~{self.lane}" if self.hashed else _quoted(self.lane)
-        by_task = f"#{_quoted(self.task)}@{self.version}" if self.task else ""
+        by_task = "#~" if self.shared else f"#{_quoted(self.task)}@{self.version}" if self.task else ""
         by_tenant = f"#{_quoted(self.tenant)}" if self.tenant else ""
         return _short(f"{_quoted(self.queue)}#{lane}#{self.priority}{by_task}{by_tenant}")
 
@@ -126,7 +127,19 @@ GATE = ItemKey("slots", "gate")  # the gate's version, in the partition that eve
 
 def due_key(job: Job, slot: Slot, shards: int) -> ItemKey:
     """The key that a due item of this job gets now."""
-    return ItemKey(slot.partition(crc32(job.id.encode()) % shards), f"scheduled#{text_of(job.due_at)}#{job.id}")
+    group = parked_group(job.task, job.task_version, job.tenant) if slot.shared else ""
+    place = f"{group}scheduled#{text_of(job.due_at)}#{job.id}"
+    return ItemKey(slot.partition(crc32(job.id.encode()) % shards), place)
+
+
+def parked_group(task: str, version: int, tenant: str) -> str:
+    """How the sort keys begin that jobs of this task, version and tenant have in a shared slot."""
+    return f"{part_of(task)}@{version}#{part_of(tenant)}#"
+
+
+def parked_task(task: str) -> tuple[str, str]:
+    """Between which sort keys the jobs of a task lie in a shared slot, whatever their version and tenant."""
+    return f"{part_of(task)}@", f"{part_of(task)}@:"  # a version is digits, and : is the character that follows 9
 
 
 def id_key(job_id: str, spread: int) -> ItemKey:

@@ -168,7 +168,8 @@ class LeaseScan:
         """Running jobs whose lease is past; the skew is for clocks that differ."""
         self._last, self._next = now, now + SCAN_INTERVAL
         limit = text_of(now - self._skew)
-        partitions = [range_.slot.partition(shard) for range_ in self._ranges.all() for shard in range(range_.shards)]
+        ranges = [range_ for range_ in self._ranges.all() if not range_.slot.shared]  # where nothing runs
+        partitions = [range_.slot.partition(shard) for range_ in ranges for shard in range(range_.shards)]
         found = self._each(lambda pk: self._running_in(pk, now), partitions)
         if partitions and all(running is None for running in found):
             raise Throttled("no range can be read just now; repeating is safe")

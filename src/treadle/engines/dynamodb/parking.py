@@ -1,17 +1,17 @@
 """Parking: a job that claims find and may not take moves to a slot that they skip.
 
-The job is unknown to the claimer, or paused. A claim that may take it enters that slot and finds it there.
+The job is unknown to the claimer, or paused. A claim that may take it enters that slot and finds it there. A slot
+that parked jobs of many tasks share is another matter: unparking.py.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import groupby
 from typing import NamedTuple
 
 from treadle.engines.dynamodb.client import SHORT_RETRY, Client
 from treadle.engines.dynamodb.connection import ConditionFailed, Throttled
 from treadle.engines.dynamodb.items import Item, ItemKey, Slot, due_key, id_key, key_of, pointer
-from treadle.engines.dynamodb.pools import Each
+from treadle.engines.dynamodb.pools import MAX_CALLS, Each
 from treadle.engines.dynamodb.ranges import Range, Ranges
 from treadle.engines.dynamodb.rows import job_from
 from treadle.engines.dynamodb.writes import Part, TableInfo, delete, put, revision_is, state_is, update
@@ -37,10 +37,17 @@ class Parking:
         self._ranges = ranges
         self._each = each
 
-    def park(self, skipped: Sequence[Skipped]) -> None:
-        """Move these to their slots; a job that was claimed or moved meanwhile stays where it is."""
-        groups = groupby(sorted(skipped, key=lambda one: one.slot), lambda one: one.slot)
-        self._each(lambda group: self._park_in(*group), [(slot, [one.item for one in some]) for slot, some in groups])
+    def park(self, skipped: Sequence[Skipped], *, quickly: bool = False) -> None:
+        """Move these to their slots; a job that was claimed or moved meanwhile stays where it is.
+
+        With `quickly`, only as many as one transaction a slot can move, because somebody waits.
+        """
+        groups: dict[Slot, list[Item]] = {}
+        for item, slot in skipped:
+            groups.setdefault(self._ranges.parking_slot(slot, groups), []).append(item)
+        if quickly:
+            groups = {slot: groups[slot][:PARKED_AT_ONCE] for slot in list(groups)[:MAX_CALLS]}
+        self._each(lambda group: self._park_in(*group), list(groups.items()))
 
     def _park_in(self, slot: Slot, items: Sequence[Item]) -> None:
         """One transaction after the other, because each writes the slot too."""

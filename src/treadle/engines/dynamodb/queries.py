@@ -11,6 +11,7 @@ from itertools import chain, islice
 from typing import Any
 
 from treadle.engines.dynamodb.client import MAX_SORT_KEY, MAX_TRIES, Client
+from treadle.engines.dynamodb.cursors import FIRST_DUE
 from treadle.engines.dynamodb.items import (
     PLAIN,
     Item,
@@ -192,8 +193,9 @@ class Reader:
         found: dict[str, Item] = {}
         for range_ in self._ranges.all():
             if where.queue in (None, range_.slot.queue):
-                for shard in range(range_.shards):
-                    for page in self._client.pages(range_.slot.partition(shard), low="scheduled#", limit=1000):
+                low = " " if range_.slot.shared else FIRST_DUE
+                for pk in map(range_.slot.partition, range(range_.shards)):
+                    for page in self._client.pages(pk, low=low, high=MAX_SORT_KEY, limit=1000):
                         found.update({id_of(item): item for item in page if is_ours(item) and _matches(item, where)})
         return found.values()
 

@@ -2,11 +2,13 @@
 
 A queue has a slot for each lane and priority in use, and keeps it. From MAX_SLOTS on, new lanes share a few slots by
 their hash; then they share a claim's turn too. Parked jobs lie in other slots, which are deleted when they are empty.
+From MAX_PARKED_SLOTS on, those of a lane and priority share one slot, which stays. So a claim reads a short list of
+slots however many lanes, tasks and tenants there are.
 """
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 from zlib import crc32
 
@@ -19,6 +21,8 @@ from treadle.model import Job, new_id
 
 MAX_SLOTS = 48  # of a queue, before lanes are hashed
 LANE_BUCKETS = 16
+MAX_PARKED_SLOTS = 16  # of a queue, before parked jobs share
+SHARED = "~"  # stands for the task of a shared slot: a process of an older version must not take it for another slot
 SLOTS_LIFETIME = 60.0  # seconds for which the number of slots is trusted
 
 
@@ -87,8 +91,17 @@ class Ranges:
         """
         shards = max(self.shards, self._spread_over(slot))
         no_more: Test = ("shards", "<=", value_of(shards))
-        sets = _slot_item(slot, shards) | {"touched": value_of(new_id())}
+        sets = _slot_item(slot, shards) | {"touched": value_of(new_id()[-12:])}
         return update(table, slot.key, sets, (), [ABSENT], [no_more]), shards
+
+    def parking_slot(self, slot: Slot, chosen: Collection[Slot]) -> Slot:
+        """This slot for parked jobs, or, where a queue has many, one that they share; `chosen` are about to be made."""
+        if slot in self._known or slot in chosen:
+            return slot
+        parked = [one for one in {*self._snapshot(), *chosen} if one.queue == slot.queue and one.task]
+        if sum(not one.shared for one in parked) < MAX_PARKED_SLOTS:
+            return slot
+        return slot._replace(task=SHARED, version=0, tenant="", shared=True)
 
     def discard(self, table: TableInfo, range_: Range) -> None:
         """Delete an empty slot, unless jobs were parked there since it was read."""
@@ -99,9 +112,9 @@ class Ranges:
     def of(self, queues: Iterable[str], lanes: Iterable[str] | None) -> list[Range]:
         """The ranges that a claim of these queues and lanes scans.
 
-        They are read each time: a job that was there when the claim began may be in a slot that is new.
+        They are as `refresh` has read them, and a claim reads them each time: a job that was there when it began may
+        be in a slot that is new.
         """
-        self.refresh()
         wanted, names = set(queues), None if lanes is None else set(lanes)
         buckets = None if names is None else {_bucket(name) for name in names}
         return [
@@ -109,6 +122,10 @@ class Ranges:
             for slot, range_ in sorted(self._snapshot().items())
             if slot.queue in wanted and (names is None or slot.lane in ((buckets if slot.hashed else names) or ()))
         ]
+
+    def marks(self) -> dict[Slot, str]:
+        """What changes when a job is parked anywhere, as `refresh` has read it."""
+        return {slot: range_.touched for slot, range_ in self._snapshot().items() if range_.touched}
 
     def all(self) -> list[Range]:
         self.refresh()
@@ -143,7 +160,9 @@ class Ranges:
 
 
 def _slot_item(slot: Slot, shards: int) -> Item:
-    return {name: value_of(value) for name, value in (*slot._asdict().items(), ("shards", shards))}
+    fields = {**slot._asdict(), "shards": shards}
+    del fields["tenant" if slot.shared else "shared"]
+    return {name: value_of(value) for name, value in fields.items()}
 
 
 def _range_from(item: Item) -> Range:
@@ -156,6 +175,7 @@ def _range_from(item: Item) -> Range:
         at["task"],
         int(at["version"]),
         at.get("tenant", ""),
+        bool(at.get("shared", False)),
     )
     return Range(slot, int(at["shards"]), at.get("touched", ""))
 

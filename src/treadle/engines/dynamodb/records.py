@@ -12,6 +12,7 @@ from treadle.engines.dynamodb.gate import GateRaise, PauseGate
 from treadle.engines.dynamodb.items import Item, ItemKey, key_of, text_of
 from treadle.engines.dynamodb.pieces import MAX_INLINE, joined, piece_keys, pieces_of
 from treadle.engines.dynamodb.rows import (
+    named_key,
     payload_of,
     record_from,
     record_item,
@@ -22,7 +23,7 @@ from treadle.engines.dynamodb.rows import (
     ticked_key,
 )
 from treadle.engines.dynamodb.writes import ABSENT, Part, TableInfo, Test, delete, put, there
-from treadle.engines.records import TABLES, table_of
+from treadle.engines.records import TABLES, chosen, table_of
 from treadle.engines.values import Overwrite, Receipt, Saved
 from treadle.errors import EngineError
 from treadle.model import Event, Job
@@ -42,7 +43,14 @@ class Records:
 
     # ---------------------------------------------------------------------------------------- reading
 
-    def read(self, kind: type[R], tenant: str | None) -> list[R]:
+    def read(self, kind: type[R], tenant: str | None, name: str | None = None) -> list[R]:
+        if name is not None:
+            try:
+                key = named_key(kind, chosen(tenant, name))
+                key.sk.encode()
+            except UnicodeEncodeError:  # what cannot be stored is not there
+                return []
+            return self._from(kind, list(self._client.get([key]).values()))
         low, high = (" ", MAX_SORT_KEY) if tenant is None else tenant_range(tenant)
         pages = self._client.pages(TABLES[kind].name, low=low, high=high, limit=1000)
         records = self._from(kind, [item for page in pages for item in page])

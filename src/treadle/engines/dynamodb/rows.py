@@ -194,6 +194,12 @@ def record_key(record: Record) -> ItemKey:
     return ItemKey(table.name, "#".join(_part(getattr(record, name)) for name in table.key))
 
 
+def named_key(kind: type[Any], named: Mapping[str, str]) -> ItemKey:
+    """Where the record of a kind lies whose key has these values."""
+    table = TABLES[kind]
+    return ItemKey(table.name, "#".join(_part(named[name]) for name in table.key))
+
+
 def tenant_range(tenant: str) -> tuple[str, str]:
     """Between which sort keys the records of a tenant lie."""
     return f"{_part(tenant)}#", f"{_part(tenant)}$"  # $ is the character that follows #

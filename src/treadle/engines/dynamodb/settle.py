@@ -41,11 +41,13 @@ from treadle.engines.dynamodb.writes import (
 )
 from treadle.engines.fence import fits, judge
 from treadle.engines.scripts import Items, ItemScript
-from treadle.engines.values import Ruling, Verdict
+from treadle.engines.values import APPLIED, Ruling, Verdict
 from treadle.errors import EngineError
 from treadle.model import Change, Fence, Job, State, lifecycle
 from treadle.model.change import Write
 
+ENDS_PER_TRANSACTION = 10
+MAX_RESULT_CHARS = 600  # of a job that ends together with others
 PLACED_BY = ("due_at", "queue", "lane", "priority", "task_version")
 COST_LIFETIME = 400 * 86_400  # seconds for which the cost of an ended job is kept
 
@@ -78,12 +80,37 @@ class Settler:
         """Write these changes, several at once; a verdict for each, in order."""
         free = [change for change in changes if not change.takes_key]
         deadline = time.monotonic() + SHORT_RETRY  # for all of them: behind a throttled partition each has one try
-        verdicts = self._pools.each(lambda change: self.settle(change, now, deadline), free)
-        found = {change.before.id: verdict for change, verdict in zip(free, verdicts, strict=True)}
+        found = dict.fromkeys(self._end_together([change for change in free if _is_plain_end(change)], now), APPLIED)
+        rest = [change for change in free if change.before.id not in found]
+        verdicts = self._pools.each(lambda change: self.settle(change, now, deadline), rest)
+        found |= {change.before.id: verdict for change, verdict in zip(rest, verdicts, strict=True)}
         for change in changes:
             if change.takes_key:  # one after the other: of two that want one key the first gets it
                 found[change.before.id] = self.settle(change, now, time.monotonic() + SHORT_RETRY)
         return [found[change.before.id] for change in changes]
+
+    def _end_together(self, changes: Sequence[Change], now: datetime) -> list[str]:
+        """Write these ends, several in a transaction; the ids of those that were written so."""
+        size = ENDS_PER_TRANSACTION
+        groups = [changes[start : start + size] for start in range(0, len(changes), size)]
+        return [id_ for ids in self._pools.each(lambda group: self._end(group, now), groups) for id_ in ids]
+
+    def _end(self, changes: Sequence[Change], now: datetime) -> list[str]:
+        """Write these ends in one transaction; none if it is refused: then each has to be looked at alone."""
+        ids = [change.before.id for change in changes]
+        keys = [self._last_keys.get(id_) for id_ in ids]
+        if len(changes) == 1 or None in keys:
+            return []
+        try:
+            parts = [
+                part for change, key in zip(changes, keys, strict=True) if key for part in self._parts(change, key, now)
+            ]
+            self._client.write(parts, retry_for=SHORT_RETRY, give_way=True)
+        except (ConditionFailed, Throttled, ValueError):
+            return []
+        for id_ in ids:
+            self._last_keys.drop(id_)
+        return ids
 
     def settle(self, change: Change, now: datetime, deadline: float) -> Verdict:
         """Write one change, or say why not."""
@@ -190,6 +217,13 @@ class Settler:
         follow = change.follow.stored_at(now)
         first, dead = first_of(follow, listed, self._reader, now)
         return [] if first is not None else self._enqueuer.parts(follow, now, dead)
+
+
+def _is_plain_end(change: Change) -> bool:
+    """Whether a change is the end of a job by its holder, and few small items write it."""
+    after = change.after
+    small = len(after.result_json or "") <= MAX_RESULT_CHARS and after.error is None
+    return change.fence is Fence.HOLDER and after.state.final and change.follow is None and small
 
 
 def _lease_is_past(change: Change, now: datetime) -> bool:
