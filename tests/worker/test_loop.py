@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.support.making import a_job, an_error
-from treadle.engines.values import Claim, Renewal, RenewalResult, Ruling, Turn, Verdict
+from treadle.engines.values import Claim, Claimed, Renewal, RenewalResult, Ruling, Turn, Verdict
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Job, Reason, Retry, Scope, lifecycle
 from treadle.model.lifecycle import Failed, FailedForGood, Succeeded
@@ -78,13 +78,21 @@ def held(number: int = 1, **fields: object) -> Job:
 
 
 def an_attempt(**fields: object) -> Attempt:
-    return Attempt(held(**fields), lease_ends=130.0, queued_at=100.0)
+    return Attempt(Claimed.of(held(**fields)), lease_ends=130.0, queued_at=100.0)
 
 
 def settling(outcome: object = None, **fields: object) -> Settling:
     attempt = an_attempt(**fields)
     outcome = outcome or Succeeded("1")
     return Settling(attempt, outcome, lifecycle.settle(attempt.job, outcome, NOW))
+
+
+def plain_settling() -> Settling:
+    attempt, outcome = an_attempt(), Succeeded("1")
+    attempt.started_at = NOW
+    success = attempt.success(outcome)
+    assert success is not None
+    return Settling(attempt, outcome, success)
 
 
 def a_claim(limit: int = 5, **fields: object) -> Claim:
@@ -207,7 +215,7 @@ def answered(state: LoopState, answer: Answer, step: object = None, now: float =
 
 
 def a_turn(jobs: Sequence[Job] = (), verdicts: Sequence[Verdict] = ()) -> Turn:
-    return Turn(list(verdicts), list(jobs), NOW)
+    return Turn(list(verdicts), [Claimed.of(job) for job in jobs], NOW)
 
 
 def test_a_claim_is_remembered_before_it_is_sent_and_forgotten_when_it_is_answered() -> None:
@@ -223,9 +231,9 @@ def test_a_claim_for_orphans_puts_off_the_next_one() -> None:
 
 
 def test_leases_count_from_before_the_claim_was_sent() -> None:
-    jobs = [held()]
-    _, effects = answered(claiming(LoopState(), a_claim(), 100.0), TurnDone(a_turn(jobs), []), now=120.0)
-    assert effects == [Begin(jobs, 130.0)]
+    turn = a_turn([held()])
+    _, effects = answered(claiming(LoopState(), a_claim(), 100.0), TurnDone(turn, []), now=120.0)
+    assert effects == [Begin(turn.claimed, 130.0)]
 
 
 def test_a_failed_turn_keeps_its_claim_and_when_it_was_sent() -> None:
@@ -250,9 +258,10 @@ def test_where_orphans_are_due_a_short_claim_is_followed_by_a_look_for_them() ->
 
 def test_a_claim_of_orphans_does_not_make_the_worker_idle() -> None:
     state = claiming(LoopState(idle=True), a_claim(unless=("known",)), 100.0)
-    done, effects = answered(state, TurnDone(a_turn([held()]), []), presence_is_current=True)
+    turn = a_turn([held()])
+    done, effects = answered(state, TurnDone(turn, []), presence_is_current=True)
     assert not done.idle
-    assert effects == [Begin([*effects[0].jobs], 130.0, orphans=True)]
+    assert effects == [Begin(turn.claimed, 130.0, orphans=True)]
 
 
 def test_a_turn_that_only_settles_says_nothing_about_jobs_that_are_due() -> None:
@@ -260,15 +269,60 @@ def test_a_turn_that_only_settles_says_nothing_about_jobs_that_are_due() -> None
     assert (state.rest_until, state.idle, effects) == (500.0, True, [])
 
 
-def test_a_worker_that_runs_until_idle_stops_after_a_claim_if_it_holds_nothing() -> None:
-    state = claiming(LoopState(), a_claim(), 100.0)
+UNTIL_IDLE = {
+    "the first claim is an ordinary one": (LoopState(), {}, TakeTurn(None, 10)),
+    "a claim after one that found too little looks everywhere": (
+        LoopState(idle=True), {}, TakeTurn(None, 10, thorough=True)
+    ),
+    "so does the one that comes with the last outcome": (
+        LoopState(idle=True, rest_until=500.0), {"held": 1, "settling": 1}, TakeTurn(None, 10, thorough=True)
+    ),
+    "a turn without a claim does not": (LoopState(idle=True), {"held": 12, "settling": 1}, TakeTurn(None, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "look", "step"), UNTIL_IDLE.values(), ids=UNTIL_IDLE)
+def test_a_worker_that_runs_until_idle_looks_everywhere_only_when_there_seems_to_be_nothing(
+    state: LoopState, look: dict, step: TakeTurn
+) -> None:
+    assert next_step(state, seen(until_idle=True, **look), CONFIG) == step
+    assert next_step(state, seen(**look), CONFIG) == step._replace(thorough=False)
+
+
+def test_a_worker_that_runs_until_idle_stops_after_a_claim_that_looked_everywhere_and_found_nothing() -> None:
+    state = claiming(LoopState(), a_claim(thorough=True), 100.0)
     [stop] = answered(state, TurnDone(a_turn(), []), until_idle=True)[1]
     assert isinstance(stop, StopWhenEmpty)
-    assert answered(state, TurnDone(a_turn(), []))[1] == []
+    assert [type(one) for one in answered(state, TurnDone(a_turn([held()]), []), until_idle=True)[1]] == [Begin]
+
+
+def test_a_worker_that_runs_until_idle_goes_on_at_once_from_a_claim_that_did_not_look_everywhere() -> None:
+    state = claiming(LoopState(rest_until=500.0), a_claim(), 100.0)
+    for jobs in ([], [held()]):
+        short, effects = answered(state, TurnDone(a_turn(jobs), []), until_idle=True)
+        assert (short.rest_until, short.idle) == (0.0, True)
+        assert not any(isinstance(effect, StopWhenEmpty) for effect in effects)
+
+
+def test_a_worker_that_runs_until_idle_rests_after_it_has_looked_everywhere() -> None:
+    """Its jobs still run: it must not look everywhere without a pause."""
+    state = claiming(LoopState(), a_claim(thorough=True), 100.0)
+    short, _ = answered(state, TurnDone(a_turn(), []), until_idle=True, held=3)
+    assert (short.rest_until, short.idle) == (101.0 + FAILING.poll, True)
+
+
+def test_a_claim_of_orphans_does_not_end_a_worker_that_runs_until_idle() -> None:
+    state = LoopState(idle=True)
+    look = seen(until_idle=True, presence_is_current=True)
+    assert next_step(state, look, FAILING) == TakeTurn(None, 10, orphans=True)
+    state = claiming(state, a_claim(unless=("known",)), 100.0)
+    state, effects = answered(state, TurnDone(a_turn(), []), until_idle=True, presence_is_current=True)
+    assert effects == []
+    assert next_step(state, look._replace(now=101.0), FAILING) == TakeTurn(None, 10)
 
 
 def test_a_claim_that_was_cut_short_is_followed_by_another_at_once_and_does_not_end_a_worker() -> None:
-    state = claiming(LoopState(rest_until=500.0), a_claim(limit=2), 100.0)
+    state = claiming(LoopState(rest_until=500.0), a_claim(limit=2, thorough=True), 100.0)
     cut, effects = answered(state, TurnDone(a_turn()._replace(more=True), []), until_idle=True)
     assert (cut.rest_until, cut.idle, effects) == (0.0, False, [])
 
@@ -338,9 +392,25 @@ def test_after_a_failure_every_worker_gets_the_time_to_say_that_it_is_alive() ->
 def test_a_worker_that_shall_end_by_itself_does_not_wait_for_rights(
     failures: int, error: Exception, until_idle: bool, stops: bool
 ) -> None:
-    _, effects = answered(LoopState(failures=failures), StoreFailed(error), until_idle=until_idle)
+    state = LoopState(failures=failures, failing_since=100.0)
+    _, effects = answered(state, StoreFailed(error), until_idle=until_idle)
     assert isinstance(effects[0], ReportFailure)
     assert effects[1:] == ([StopRefused(error)] if stops else [])
+
+
+@pytest.mark.parametrize(("until_idle", "minutes", "stops"), [(True, 2, True), (True, 0.5, False), (False, 60, False)])
+def test_a_worker_that_runs_until_idle_does_not_wait_for_ever_for_a_store_that_is_gone(
+    until_idle: bool, minutes: float, stops: bool
+) -> None:
+    """A step of CI, or a line of a crontab, would hang."""
+    gone = EngineUnavailable("gone")
+    state, [_] = answered(LoopState(), StoreFailed(gone), until_idle=until_idle)
+    began = state.failing_since
+    state, effects = after(
+        state, seen(until_idle=until_idle), TakeTurn(), StoreFailed(gone), began + 60 * minutes, FAILING
+    )
+    assert effects[1:] == ([StopRefused(gone)] if stops else [])
+    assert state.failing_since == began
 
 
 def test_chores_that_failed_are_not_repeated_before_the_jobs() -> None:
@@ -362,8 +432,9 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("ruling", Ruling)
-def test_every_ruling_has_its_effect(ruling: Ruling) -> None:
-    one = settling()
+@pytest.mark.parametrize("plain", [True, False])
+def test_every_ruling_has_its_effect(ruling: Ruling, plain: bool) -> None:
+    one = plain_settling() if plain else settling()
     [effect] = after_verdicts([one], [Verdict(ruling, why="too long")], NOW, 100.0)
     assert effect == VERDICTS[ruling](one)
 
@@ -392,7 +463,8 @@ def test_a_refusal_that_is_refused_is_left_to_its_lease() -> None:
 
 def test_a_retry_whose_key_is_taken_ends_instead() -> None:
     job = a_job(NOW, key="k", key_scope=Scope.PENDING, retry=Retry(max_attempts=3))
-    attempt = Attempt(lifecycle.claim(job, NOW, worker="w1", token="t", lease=30.0).after, lease_ends=1, queued_at=0)
+    job = lifecycle.claim(job, NOW, worker="w1", token="t", lease=30.0).after
+    attempt = Attempt(Claimed.of(job), lease_ends=1, queued_at=0)
     outcome = Failed(an_error(NOW))
     one = Settling(attempt, outcome, lifecycle.settle(attempt.job, outcome, NOW))
     [effect] = after_verdicts([one], [Verdict(Ruling.REFUSED, holder="other", why="key 'k' is taken")], NOW, 100.0)
@@ -505,7 +577,8 @@ class Walk:
                 self.put_off = [entry for entry in self.put_off if entry[0] > self.now]
                 while self.outcomes and len(self.settling) < MAX_BATCH:
                     attempt, outcome = self.outcomes.pop(0)
-                    self.settling.append(Settling(attempt, outcome, lifecycle.settle(attempt.job, outcome, NOW)))
+                    change = attempt.success(outcome) or lifecycle.settle(attempt.job_so_far(), outcome, NOW)
+                    self.settling.append(Settling(attempt, outcome, change))
                 return None
             case Rest(seconds, _):
                 self.now += seconds
@@ -527,7 +600,7 @@ class Walk:
                     self.stored[job.id] = claim.token
                     self.tokens[claim.token].append(job)
             jobs = self.tokens[claim.token]
-        return Turn(verdicts, jobs, NOW)
+        return Turn(verdicts, [Claimed.of(job) for job in jobs], NOW)
 
     def verdict(self, one: Settling) -> Verdict:
         job = one.attempt.job
@@ -547,11 +620,13 @@ class Walk:
                 for one in settled:
                     assert id(one.attempt) in self.written, "forgotten, and not written"
                     del self.held[one.attempt.job.id]
-            case Begin(jobs, _, _):
-                for job in jobs:
+            case Begin(claimed, _, _):
+                for job in claimed:
                     assert job.id not in self.held, "a job was begun twice"
                     self.held[job.id] = Attempt(job, lease_ends=0, queued_at=0)
-            case DecideAgain(one, _):
+                    self.held[job.id].started_at = NOW
+            case DecideAgain(one, job):
+                one.attempt.job = job
                 self.outcomes.append((one.attempt, one.outcome))
             case SettleLater(one, at, lock_wait):
                 one.attempt.lock_wait = lock_wait

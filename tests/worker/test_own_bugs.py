@@ -66,7 +66,7 @@ def test_an_outcome_that_cannot_be_settled_is_a_failure_and_not_a_lease_for_ever
 
     monkeypatch.setattr(turns.lifecycle, "settle", once)
     with working(app):
-        [job] = ended(app, greet.enqueue())
+        [job] = ended(app, greet.using(key="k").enqueue())  # a plain success needs no decision
     assert (job.state, job.reason) == (State.FAILED, Reason.INVALID_RESULT)
     assert "date value out of range" in job.error.message
 

@@ -1,6 +1,7 @@
 """A worker takes what it may take, in order, as many at once as it has slots, and waits when there is nothing."""
 
 import asyncio
+import functools
 import logging
 import threading
 import time
@@ -403,7 +404,7 @@ def test_two_workers_share_the_jobs_without_an_error_and_run_none_twice(
 def test_a_handler_that_cannot_be_called_stops_the_worker_before_its_first_job(app: Treadle) -> None:
     from treadle import ConfigError
 
-    app.register("broken", lambda *anything: None)
+    app.register("broken", functools.partial(lambda *anything: None))
     with pytest.raises(ConfigError, match="'broken'"):
         app.worker().run()
 

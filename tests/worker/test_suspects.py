@@ -13,6 +13,7 @@ from tests.support.workbench import Crowd, Process, ended, until, working
 from treadle import Context, Job, Reason, Retry, State, Task, Treadle
 from treadle.engines.values import Turn
 from treadle.model import Change, lifecycle
+from treadle.model.lifecycle import Success
 from treadle.worker.worker import Worker
 
 ONCE = Retry(max_attempts=1)
@@ -83,14 +84,14 @@ def test_a_suspect_starts_when_the_end_of_the_one_before_is_written(
     turn, claiming, begun, seen = app.engine.turn, threading.Event(), threading.Event(), []
     workers: list[Worker] = []
 
-    def slow_turn(changes: Sequence[Change], *claim: Any, **options: Any) -> Turn:
+    def slow_turn(changes: Sequence[Change | Success], *claim: Any, **options: Any) -> Turn:
         if len(seen) == 1 and not changes and not claiming.is_set():
             claiming.set()  # so that the first ends, and the second is to start, before anything can be written
             until(
                 lambda: workers and (workers[0]._turns._requests or not workers[0]._host.slots.has_backlog),
                 "the second",
             )
-        if any(change.after.state.final for change in changes):
+        if any(isinstance(change, Success) or change.after.state.final for change in changes):
             begun.wait(0.5)  # the second's start, should it not wait
         return turn(changes, *claim, **options)
 

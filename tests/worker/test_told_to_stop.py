@@ -2,22 +2,13 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.support.making import unstored
 from tests.support.workbench import ended, until, working
 from treadle import Cancelled, Context, Job, Reason, Retry, State, Treadle
-from treadle.model.lifecycle import Stopped
-from treadle.tasks.context import Context as HandlerContext
-from treadle.tasks.context import StopReason
-from treadle.worker.attempt import Attempt
-from treadle.worker.executors import Call, coroutines
-from treadle.worker.settle_in_transaction import asettle_in, settle_in
 
 ONCE = Retry(max_attempts=1)
 
@@ -140,35 +131,3 @@ def test_a_cancelled_that_cannot_be_printed_ends_its_job(app: Treadle, kind: str
     with working(app):
         [job] = ended(app, job)
     assert (job.state, job.failures) == (State.CANCELLED, 0)
-
-
-def test_a_coroutine_that_is_stopped_before_its_first_step_is_told_of_once(
-    app: Treadle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coroutines, "_EAGER", {})  # as on Pythons whose tasks do not start at once
-    entered: list[int] = []
-
-    @app.task
-    async def work() -> None:
-        entered.append(1)
-
-    done: list[tuple[Attempt, object]] = []
-
-    async def main() -> Attempt:
-        executor = coroutines.CoroutineExecutor(
-            asyncio.get_running_loop(), lambda *words: done.append(words), app.engine.now
-        )
-        attempt = Attempt(unstored(work), lease_ends=time.monotonic() + 60, queued_at=time.monotonic())
-        settles = partial(settle_in, app.engine), partial(asettle_in, app.engine)
-        executor.start(Call(attempt, work, HandlerContext(attempt, *settles)))
-        attempt.request_stop(StopReason.CANCEL)
-        assert attempt.stop is not None
-        attempt.stop()
-        while not done:
-            await asyncio.sleep(0.005)
-        await asyncio.sleep(0)
-        return attempt
-
-    attempt = asyncio.run(asyncio.wait_for(main(), 10))
-    assert done == [(attempt, Stopped("stopped on request"))]
-    assert not entered

@@ -5,18 +5,20 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.making import claim
-from tests.support.marks import any_store
+from tests.support.making import a_job, claim
+from tests.support.marks import any_store, sql_stores
 from treadle import Retry, Treadle
 from treadle.engines.dynamodb import claim as dynamodb_claim
 from treadle.engines.dynamodb import scan as dynamodb_scan
 from treadle.engines.postgres import claim as postgres_claim
 from treadle.engines.postgres import cursors as postgres_cursors
+from treadle.engines.postgres import turn as postgres_turn
 from treadle.engines.sqlite import claim as sqlite_claim
+from treadle.engines.values import Claim
 from treadle.errors import EngineUnavailable
 from treadle.model.records import Schedule
 from treadle.testing import run_until_idle
-from treadle.worker import slots
+from treadle.worker import loop, slots
 
 
 def test_suspects_that_wait_for_their_turn_are_waited_for(app: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +43,7 @@ def test_jobs_behind_more_unknown_ones_than_a_claim_looks_at_are_run(
 ) -> None:
     for module, name, bound in (
         (sqlite_claim, "MAX_SCANS", 1), (sqlite_claim, "MAX_PARKED", 5),
-        (postgres_claim, "FILL_TIMEOUT", 0.0), (postgres_claim, "MAX_PARKED", 5),
+        (postgres_claim, "FILL_TIMEOUT", 0.0), (postgres_turn, "MAX_PARKED", 5), (postgres_turn, "PATIENCE", -1.0),
         (dynamodb_claim, "MAX_SCANS", 1), (dynamodb_claim, "MAX_UNPARKED", 1), (dynamodb_scan, "MAX_SKIPPED", 5),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, bound)
@@ -63,11 +65,60 @@ def test_run_until_idle_sees_every_queue_however_slow_the_store_is(
     app: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a slow claim an ordinary one continues where that ended, and would not see the other queue."""
-    monkeypatch.setattr(postgres_cursors, "SLOW_CLAIM", 0.0)
+    monkeypatch.setattr(postgres_cursors, "SLOW_LOOK", -10.0)
+    monkeypatch.setattr(postgres_cursors, "SLOW_LOOKS", 1)
     monkeypatch.setattr(dynamodb_scan, "MAX_RUNNING_HEAD", 0)
     app.register("first", lambda: None).enqueue()
     app.register("second", lambda: None).using(queue="mail").enqueue()
     assert {job.task for job in run_until_idle(app, queues=("default", "mail"))} == {"first", "second"}
+
+
+LANES = 2_000
+
+
+@sql_stores
+def test_a_worker_beside_thousands_of_lanes_looks_everywhere_once(
+    app: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look everywhere costs a step for each lane: not with every claim of a drain."""
+    now, ran = app.engine.now(), list[int]()
+    later = now + timedelta(days=1)
+    app.engine.enqueue([a_job(now, task="work", due_at=later, lane=f"lane-{number}") for number in range(LANES)])
+
+    @app.task
+    async def work(number: int) -> None:
+        ran.append(number)
+
+    work.enqueue_many([(number,) for number in range(300)])
+    take_turn, claims = app.engine.turn, list[Claim]()
+
+    def turn(changes, claim=None, **named):
+        claims.extend([claim] if claim is not None else [])
+        return take_turn(changes, claim, **named)
+
+    monkeypatch.setattr(app.engine, "turn", turn)
+    monkeypatch.setattr(loop, "MAX_BATCH", 20)
+    app.run_worker(until_idle=True, poll=60.0)
+    assert sorted(ran) == list(range(300))
+    assert len(claims) >= 15
+    assert claims[-1].thorough
+    assert sum(claim.thorough for claim in claims) <= 4
+
+
+def test_run_until_idle_looks_everywhere_only_when_there_seems_to_be_nothing(
+    app: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.register("work", lambda: None).enqueue_many([()] * 5)
+    take_turn, thorough = app.engine.turn, list[bool]()
+
+    def turn(changes, claim=None, **named):
+        if claim is not None:
+            thorough.append(claim.thorough)
+        return take_turn(changes, claim, **named)
+
+    monkeypatch.setattr(app.engine, "turn", turn)
+    assert len(run_until_idle(app)) == 5
+    assert thorough == [False] * 6 + [True]
 
 
 def test_a_hiccup_of_the_recovery_does_not_keep_it_from_the_schedules(

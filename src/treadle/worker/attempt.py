@@ -1,38 +1,71 @@
 """One try at a job: what the worker's threads and the handler's context share."""
 
-from collections.abc import Callable
+import asyncio
 from datetime import datetime
-from typing import Any
 
+from treadle.engines.values import Claimed
 from treadle.model import Job, Progress
+from treadle.model.lifecycle import Outcome, Succeeded, Success
 from treadle.tasks.context import StopReason
+
+MAX_PLAIN_RESULT = 8_000  # characters; a longer one goes the general way, by itself
 
 
 class Attempt:
-    """One holder's try at a job: the mutable side, shared by the worker's threads and the handler's context."""
+    """One holder's try at a job: the mutable side, shared by the worker's threads and the handler's context.
 
-    __slots__ = ("abandoned", "alarm", "cost_micros", "ended", "job", "lease_ends", "lock_wait", "progress",
-                 "queued_at", "settled", "started_at", "stop", "stop_reason")  # fmt: skip
+    It is made from what the claim gave. The whole job is made for whoever asks for it first.
+    """
 
-    def __init__(self, job: Job, *, lease_ends: float, queued_at: float) -> None:
-        self.job = job
+    started_at: datetime | None = None
+    progress: Progress | None = None
+    stop_reason: StopReason | None = None
+    task: "asyncio.Task[None] | None" = None  # where a coroutine runs: cancelling it stops the handler
+    alarm: asyncio.TimerHandle | None = None  # the timer that will tell it about its timeout
+    lock_wait = 0.0  # seconds waited lately for a row that somebody else has locked
+    begun = False  # its coroutine has taken its first step
+    settled = False  # written by the handler itself, in its own transaction
+    ended = False  # its outcome is known, and on its way to the store
+    abandoned = False  # its job was settled or lost while the handler still runs
+
+    def __init__(self, claimed: Claimed, *, lease_ends: float, queued_at: float) -> None:
+        self.claimed = claimed
+        self.id = claimed.id
+        self.plain = claimed.plain  # whether its success may be written as a `lifecycle.Success`
+        self.cost_micros = claimed.cost_micros
         self.lease_ends = lease_ends  # on the monotonic clock, counted from before the claim was sent
         self.queued_at = queued_at
-        self.started_at: datetime | None = None
-        self.progress: Progress | None = None
-        self.cost_micros = job.cost_micros
-        self.stop_reason: StopReason | None = None
-        self.stop: Callable[[], object] | None = None  # how to interrupt the handler, if there is a way
-        self.alarm: Any = None  # the timer that will tell it about its timeout
-        self.lock_wait = 0.0  # seconds waited lately for a row that somebody else has locked
-        self.settled = False  # written by the handler itself, in its own transaction
-        self.ended = False  # its outcome is known, and on its way to the store
-        self.abandoned = False  # its job was settled or lost while the handler still runs
+        self._job: Job | None = None
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed, or as the store has said since that it is."""
+        if self._job is None:
+            self._job = self.claimed.job()
+        return self._job
+
+    @job.setter
+    def job(self, job: Job) -> None:
+        self._job, self.plain = job, False
 
     def request_stop(self, why: StopReason) -> None:
         """Ask the handler to stop; being lost is the last word."""
         if self.stop_reason is not StopReason.LOST:
             self.stop_reason = why
+
+    def success(self, outcome: Outcome) -> Success | None:
+        """This outcome as a plain success, if it is one: then nobody needs the job."""
+        if (
+            self.plain
+            and isinstance(outcome, Succeeded)
+            and self.started_at is not None
+            and self.progress is None
+            and self.cost_micros == self.claimed.cost_micros
+            and ((result := outcome.result_json) is None or len(result) <= MAX_PLAIN_RESULT)
+        ):
+            claimed = self.claimed
+            return Success(self.id, claimed.token, claimed.revision, self.started_at, result, self.job_so_far)
+        return None
 
     def job_so_far(self) -> Job:
         """The job with what this attempt has told so far."""

@@ -18,7 +18,7 @@ class Holdings:
         return len(self._attempts)
 
     def __contains__(self, attempt: Attempt) -> bool:
-        return self._attempts.get(attempt.job.id) is attempt
+        return self._attempts.get(attempt.id) is attempt
 
     def attempts(self) -> list[Attempt]:
         """All of them, as they are now."""
@@ -30,22 +30,23 @@ class Holdings:
         replaced = []
         with self._lock:
             for attempt in attempts:
-                if (old := self._attempts.get(attempt.job.id)) is not None:
+                if (old := self._attempts.get(attempt.id)) is not None:
                     replaced.append(old)
-                self._attempts[attempt.job.id] = attempt
+                self._attempts[attempt.id] = attempt
         return replaced
 
-    def forget(self, attempt: Attempt) -> None:
-        """Hold it no longer; a later attempt may hold the same job by now, and keeps it."""
+    def forget(self, *attempts: Attempt) -> None:
+        """Hold these no longer; a later attempt may hold the same job by now, and keeps it."""
         with self._lock:
-            if self._attempts.get(attempt.job.id) is attempt:
-                del self._attempts[attempt.job.id]
+            for attempt in attempts:
+                if self._attempts.get(attempt.id) is attempt:
+                    del self._attempts[attempt.id]
 
     def holds(self, job: Job) -> bool:
         """Whether this worker holds this very lease: what it runs has not crashed, whatever the clock says."""
         attempt = self._attempts.get(job.id)
-        return attempt is not None and attempt.job.lease_token == job.lease_token
+        return attempt is not None and attempt.claimed.token == job.lease_token
 
     def has_unwritten_suspect(self) -> bool:
         """Whether a suspect has ended and the store does not know it yet."""
-        return any(one.ended and one.started_at and one.job.suspect for one in self.attempts())
+        return any(one.claimed.suspect and one.ended and one.started_at for one in self.attempts())

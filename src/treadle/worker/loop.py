@@ -64,6 +64,7 @@ CLAIM_AHEAD = 0.2  # seconds of work that is claimed before there is a free slot
 RATE_MEMORY = 0.5  # seconds over which the rate of jobs is remembered
 HELD_REST = 0.25  # seconds between two looks at jobs that wait for a slot
 ORPHAN_INTERVAL = 2.0  # seconds between two looks for jobs that no live worker knows, if those are to fail
+IDLE_TIMEOUT = 60.0  # seconds that a worker that runs until it is idle waits for a store that does not answer
 EXIT_TIMEOUT = 10.0  # seconds to settle what is left at the end, if the store does not answer
 UNAVAILABLE_BACKOFF, REFUSED_BACKOFF = Backoff(0.05, 5.0), Backoff(0.5, 5.0)
 LOCKED_ROW = Backoff(0.02, 1.0)
@@ -77,6 +78,7 @@ class LoopState(NamedTuple):
     rest_until: float = 0.0  # the last claim found less than there was room for
     retry_at: float = 0.0  # the store failed
     failures: int = 0  # since the last turn that was answered
+    failing_since: float = 0.0  # when the first of them was
     rate: float = 0.0  # jobs settled a second, lately
     turned_at: float = 0.0  # when the last turn was answered
     idle: bool = False  # the last claim of known tasks found less than there was room for
@@ -118,7 +120,9 @@ def next_step(state: LoopState, seen: Seen, config: WorkerConfig) -> Step:
         return TakeTurn(state.claim)
     room = _room(state, seen, config)
     if room > 0 or seen.settling:
-        return TakeTurn(None, room, room > 0 and _orphans_due(state, seen, config))
+        if room > 0 and _orphans_due(state, seen, config):
+            return TakeTurn(None, room, orphans=True)
+        return TakeTurn(None, room, thorough=room > 0 and seen.until_idle and state.idle)
     return _rest(state, seen, config)
 
 
@@ -195,10 +199,12 @@ def _after_failure(
     wait = backoff.delay(failures) * (0.5 + failed.noise / 2)
     effects: list[Effect] = [ReportFailure(failed.error, wait)]
     refused = isinstance(failed.error, EngineError) and not isinstance(failed.error, EngineUnavailable)
-    if seen.until_idle and refused and failures > 1:
+    since = state.failing_since if state.failures else now
+    if seen.until_idle and ((refused and failures > 1) or now - since > IDLE_TIMEOUT):
         effects.append(StopRefused(failed.error))
     changed = state._replace(
         failures=failures,
+        failing_since=since,
         retry_at=now + wait,
         # No worker could say that it is alive: all of them get the time for it.
         orphans_at=now + wait + missed_after(config.heartbeat),
@@ -221,13 +227,13 @@ def _after_turn(
     if (claim := state.claim) is None:
         return changed, effects
     orphans = bool(claim.unless)
-    if done.turn.jobs:
-        effects.append(Begin(done.turn.jobs, state.claim_sent + config.lease, orphans))
-    if seen.until_idle and not done.turn.more:
+    if done.turn.claimed:
+        effects.append(Begin(done.turn.claimed, state.claim_sent + config.lease, orphans))
+    if claim.thorough and not done.turn.claimed and not done.turn.more:
         effects.append(StopWhenEmpty())
-    short = len(done.turn.jobs) < claim.limit and not done.turn.more
+    short = len(done.turn.claimed) < claim.limit and not done.turn.more
     changed = changed._replace(claim=None, idle=short and not orphans)
-    if not short:
+    if not short or (seen.until_idle and not claim.thorough):  # the claim that looks everywhere comes at once
         return changed._replace(rest_until=0.0), effects
     if _orphans_due(changed, seen._replace(now=now), config):
         return changed, effects
@@ -269,7 +275,8 @@ def _after_verdict(settling: Settling, verdict: Verdict, store_now: datetime, no
 
 def _after_refusal(settling: Settling, verdict: Verdict, store_now: datetime) -> Effect:
     attempt, outcome, change = settling
-    other = lifecycle.fallback(change, verdict.holder, verdict.why, store_now)
+    [whole] = lifecycle.whole([change], store_now)
+    other = lifecycle.fallback(whole, verdict.holder, verdict.why, store_now)
     if other is not None:
         return SettleInstead(Settling(attempt, outcome, other))
     if isinstance(outcome, FailedForGood) and outcome.reason is Reason.INVALID_RESULT:
@@ -307,7 +314,7 @@ def sort_starts(starting: Sequence[Attempt], *, suspect_unwritten: bool) -> Star
     for attempt in starting:
         if attempt.stop_reason is StopReason.LOST:
             starts.given_up.append(attempt)
-        elif attempt.job.suspect and suspect_unwritten:
+        elif attempt.claimed.suspect and suspect_unwritten:
             starts.waiting.append(attempt)
         else:
             starts.ready.append(attempt)

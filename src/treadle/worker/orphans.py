@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from treadle.engines.contract import RecordStore
+from treadle.engines.values import Claimed
 from treadle.errors import EngineError
-from treadle.model import Job
 from treadle.model.records import WorkerInfo
 
 
@@ -21,9 +21,9 @@ class Orphans:
         alive = [worker for worker in self._engine.records(WorkerInfo) if worker.alive(now)]
         return tuple({*self._tasks, *(task for worker in alive for task in worker.tasks)})
 
-    def known_now(self, jobs: Sequence[Job]) -> set[str]:
+    def known_now(self, claimed: Sequence[Claimed]) -> set[str]:
         """Of jobs that nobody knew when they were claimed, the tasks that somebody may know now."""
         try:
             return set(self.known())
         except EngineError:  # nobody can tell: give them all back, which costs them nothing
-            return {job.task for job in jobs}
+            return {one.task for one in claimed}

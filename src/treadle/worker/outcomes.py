@@ -14,23 +14,25 @@ from treadle.tasks.context import StopReason
 from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call
 
+WITHOUT_RESULT = Succeeded(None)
 
-def arguments_of(call: Call, now: datetime) -> dict[str, Any] | Outcome:
+
+def arguments_of(call: Call, now: Callable[[], datetime]) -> dict[str, Any] | Outcome:
     """The handler's arguments, or the end of a job whose payload does not fit: no further attempt could help."""
     try:
-        return call.task.payload.decode(call.attempt.job)
+        return call.task.arguments(call.attempt.claimed)
     except Exception as error:  # InvalidPayload, or whatever a user's own validator raises
-        return FailedForGood(Reason.INVALID_PAYLOAD, error_from(error, call.attempt, now))
+        return FailedForGood(Reason.INVALID_PAYLOAD, error_from(error, call.attempt, now()))
 
 
-def succeeded(value: Any, attempt: Attempt, now: datetime) -> Outcome:
+def succeeded(value: Any, attempt: Attempt, now: Callable[[], datetime]) -> Outcome:
     """The outcome of a handler that returned; a value that cannot be JSON ends the job."""
     if value is None:
-        return Succeeded(None)
+        return WITHOUT_RESULT
     try:
         return Succeeded(json_text(value, "result"))
     except Exception as error:  # InvalidJob, or whatever the value does when it is looked at
-        return FailedForGood(Reason.INVALID_RESULT, error_from(error, attempt, now))
+        return FailedForGood(Reason.INVALID_RESULT, error_from(error, attempt, now()))
 
 
 def ended_by(error: BaseException, attempt: Attempt, now: datetime) -> Outcome | None:
@@ -66,9 +68,9 @@ def _unasked(error: BaseException, attempt: Attempt, now: datetime) -> Outcome |
 
 def timed_out(attempt: Attempt, now: datetime, error: BaseException | None = None) -> Outcome:
     """The outcome of an attempt that ran past its timeout."""
-    message = f"ran longer than its timeout of {attempt.job.timeout:g} s"
+    message = f"ran longer than its timeout of {attempt.claimed.timeout:g} s"
     trace = "" if error is None else error_from(error, attempt, now).traceback
-    return TimedOut(JobError("TimeoutError", message, trace, attempt.job.attempt, now.isoformat()))
+    return TimedOut(JobError("TimeoutError", message, trace, attempt.claimed.attempt, now.isoformat()))
 
 
 def uncommitted(attempt: Attempt, outcome: Outcome, now: datetime) -> Outcome:
@@ -92,7 +94,7 @@ def error_from(error: BaseException, attempt: Attempt, now: datetime) -> JobErro
         clean(name, 200),
         clean(message, MESSAGE_CAP),
         clean(trace, TRACEBACK_CAP, keep_end=True),
-        attempt.job.attempt,
+        attempt.claimed.attempt,
         now.isoformat(),
     )
 

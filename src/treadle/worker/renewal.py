@@ -79,7 +79,7 @@ class LeaseRenewal:
         if not attempts:
             return True
         asked = time.monotonic()
-        leases = [Lease(a.job.id, a.job.lease_token or "", a.started_at, a.progress, a.cost_micros) for a in attempts]
+        leases = [Lease(a.id, a.claimed.token, a.started_at, a.progress, a.cost_micros) for a in attempts]
         try:
             answers = self._engine.extend(leases, lease=self._lease)
         finally:
@@ -109,5 +109,5 @@ class LeaseRenewal:
         limit = time.monotonic() + self._lease * MARGIN
         for attempt in attempts:
             if attempt.lease_ends < limit and attempt.stop_reason is not StopReason.LOST and not attempt.ended:
-                self._log.error("job %s: its lease could not be renewed, the attempt is given up", attempt.job.id)
+                self._log.error("job %s: its lease could not be renewed, the attempt is given up", attempt.id)
                 self._request_stop(attempt, StopReason.LOST)

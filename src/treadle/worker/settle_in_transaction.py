@@ -26,13 +26,13 @@ async def asettle_in(engine: JobStore, attempt: Attempt, tx: Any, result: Any) -
 
 def committed(engine: JobStore, attempt: Attempt) -> bool:
     """Whether what `settle_in` wrote was committed."""
-    [job] = engine.get([attempt.job.id])
-    return job is None or job.state is not State.RUNNING or job.lease_token != attempt.job.lease_token
+    [job] = engine.get([attempt.id])
+    return job is None or job.state is not State.RUNNING or job.lease_token != attempt.claimed.token
 
 
 def _settling(engine: JobStore, attempt: Attempt, result: Any) -> Steps[None]:
     outcome = lifecycle.Succeeded(None if result is None else json_text(result, "result"))
-    now, id_ = engine.now(), attempt.job.id
+    now, id_ = engine.now(), attempt.id
     for wait in lock_waits():
         verdict = yield from engine.settle_script(lifecycle.settle(attempt.job_so_far(), outcome, now))
         match verdict.ruling:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from treadle.engines.values import Claim, RenewalResult, Turn
+from treadle.engines.values import Claim, Claimed, RenewalResult, Turn
 from treadle.model import Change, Job
-from treadle.model.lifecycle import Outcome
+from treadle.model.lifecycle import Outcome, Success
 from treadle.worker.attempt import Attempt
 
 
@@ -15,7 +15,7 @@ class Settling(NamedTuple):
 
     attempt: Attempt
     outcome: Outcome
-    change: Change
+    change: Change | Success
 
 
 # ------------------------------------------------------------------------------------------------- steps
@@ -54,6 +54,7 @@ class TakeTurn(NamedTuple):
     claim: Claim | None = None
     room: int = 0
     orphans: bool = False  # the new claim is for jobs that no live worker knows
+    thorough: bool = False  # the new claim looks everywhere: the worker stops if it finds nothing
 
 
 class Rest(NamedTuple):
@@ -159,7 +160,7 @@ class LeaveToLease(NamedTuple):
 class Begin(NamedTuple):
     """These jobs are claimed: let them run. `lease_ends` counts from before the claim was sent."""
 
-    jobs: Sequence[Job]
+    claimed: Sequence[Claimed]
     lease_ends: float
     orphans: bool = False  # claimed because no live worker knew them
 
@@ -183,7 +184,7 @@ class StopWhenEmpty(NamedTuple):
 
 
 class StopRefused(NamedTuple):
-    """The store refuses a worker run with until_idle: nobody waits for rights to be granted."""
+    """The store refuses a worker run with until_idle, or is gone for long: nobody waits for rights, or for ever."""
 
     error: Exception
 

@@ -14,13 +14,14 @@ from typing import Any
 
 from treadle.engines.contract import JobStore
 from treadle.engines.values import Claim, Lease
-from treadle.errors import EngineError
-from treadle.model import Change, Job, Reason, State, lifecycle, new_id
-from treadle.model.lifecycle import FailedForGood, Outcome, Released
+from treadle.errors import EngineError, EngineUnavailable
+from treadle.model import Reason, lifecycle, new_id
+from treadle.model.lifecycle import FailedForGood, Outcome, Released, Success
 from treadle.tasks.context import StopReason
 from treadle.tasks.task import Task, versions_of
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
+from treadle.worker.end_log import log_ends
 from treadle.worker.holdings import Holdings
 from treadle.worker.host import Host
 from treadle.worker.loop import MAX_BATCH, LoopState, Seen, after, claiming, next_step, sort_starts
@@ -101,7 +102,8 @@ class Turns:
         else:
             attempt.ended = True
             self._outcomes.append((attempt, outcome))
-        self._host.wake.set()
+        if not self._host.wake.is_set():
+            self._host.wake.set()
 
     def request_start(self, attempt: Attempt) -> None:
         """Write that this attempt starts, then launch it."""
@@ -175,7 +177,7 @@ class Turns:
         )
 
     def _startable(self) -> list[Attempt]:
-        suspects = any(attempt.job.suspect for attempt in self._starting)
+        suspects = any(attempt.claimed.suspect for attempt in self._starting)
         unwritten = suspects and self._holdings.has_unwritten_suspect()
         starts = sort_starts(self._starting, suspect_unwritten=unwritten)
         self._starting = [*starts.ready, *starts.waiting]
@@ -187,10 +189,9 @@ class Turns:
         config = self._config
         tasks, versions = tuple(self._tasks), versions_of(self._tasks)
         claim = Claim(new_id(), config.name, step.room, config.lease, config.queues, config.lanes, tasks, versions)
-        claim = claim._replace(thorough=self._host.until_idle)  # it ends when nothing is found
         if step.orphans:
             return claim._replace(tasks=None, versions={}, unless=self._orphans.known())
-        return claim
+        return claim._replace(thorough=step.thorough)
 
     # -------------------------------------------------------------------------------------- the steps
 
@@ -214,16 +215,32 @@ class Turns:
 
     def _take_turn(self, claim: Claim | None) -> TurnDone:
         sent = time.monotonic()
-        turn = self._engine.turn([settling.change for settling in self._settling], claim)
+        try:
+            turn = self._engine.turn([settling.change for settling in self._settling], claim)
+        except EngineUnavailable:
+            raise
+        except Exception:
+            self._decide_plain_ones_anew()
+            raise
         self._maintenance.note_latency(time.monotonic() - sent)
         settled, self._settling = self._settling, []
         self._release_late()
         return TurnDone(turn, settled)
 
+    def _decide_plain_ones_anew(self) -> None:
+        """A turn was refused as a whole. In the general way a success that cannot be settled fails alone."""
+        plain = [settling for settling in self._settling if isinstance(settling.change, Success)]
+        self._settling = [settling for settling in self._settling if not isinstance(settling.change, Success)]
+        for attempt, outcome, _ in plain:
+            attempt.plain = False
+            self._outcomes.append((attempt, outcome))
+
     def _decide(self) -> None:
-        moment = time.monotonic()
-        self._outcomes.extend((attempt, outcome) for at, attempt, outcome in self._put_off if at <= moment)
-        self._put_off = [entry for entry in self._put_off if entry[0] > moment]
+        """Turn outcomes into changes: a plain success into a Success, every other end by the rules of lifecycle."""
+        if self._put_off:
+            moment = time.monotonic()
+            self._outcomes.extend((attempt, outcome) for at, attempt, outcome in self._put_off if at <= moment)
+            self._put_off = [entry for entry in self._put_off if entry[0] > moment]
         now = self._engine.now()
         decided = {settling.attempt for settling in self._settling}
         while self._outcomes and len(self._settling) < MAX_BATCH:
@@ -237,7 +254,11 @@ class Turns:
             self._outcomes.popleft()
             if ours:
                 decided.add(attempt)
-                self._decide_one(attempt, outcome, now)
+                success = attempt.success(outcome)
+                if success is not None:
+                    self._settling.append(Settling(attempt, outcome, success))
+                else:
+                    self._decide_one(attempt, outcome, now)
 
     def _decide_one(self, attempt: Attempt, outcome: Outcome, now: datetime) -> None:
         """Turn an outcome into a change; one that cannot be is a failure, so that no lease is renewed for ever."""
@@ -246,11 +267,11 @@ class Turns:
             try:
                 change = lifecycle.settle(attempt.job_so_far(), outcome, now, noise=noise)
             except Exception as error:
-                self._log.exception("job %s: its outcome cannot be settled", attempt.job.id)
+                self._log.exception("job %s: its outcome cannot be settled", attempt.id)
                 outcome = FailedForGood(Reason.INVALID_RESULT, error_from(error, attempt, now))
                 change = lifecycle.settle(attempt.job_so_far(), outcome, now, noise=noise)
         except Exception:
-            self._log.exception("job %s: left to its lease", attempt.job.id)
+            self._log.exception("job %s: left to its lease", attempt.id)
             self._holdings.forget(attempt)
         else:
             self._settling.append(Settling(attempt, outcome, change))
@@ -264,7 +285,7 @@ class Turns:
 
     def _write_starts(self, attempts: Sequence[Attempt]) -> StartsWritten:
         started_at, sent = self._engine.now(), time.monotonic()
-        leases = [Lease(attempt.job.id, attempt.job.lease_token or "", started_at) for attempt in attempts]
+        leases = [Lease(attempt.id, attempt.claimed.token, started_at) for attempt in attempts]
         return StartsWritten(self._engine.extend(leases, lease=self._config.lease), started_at, sent)
 
     def _rest(self, seconds: float, for_jobs: bool) -> Rested:
@@ -284,9 +305,8 @@ class Turns:
     def _apply(self, effect: Effect) -> None:
         match effect:
             case Settled(settled):
-                for settling in settled:
-                    self._holdings.forget(settling.attempt)
-                    self._log_end(settling.change)
+                self._holdings.forget(*(settling.attempt for settling in settled))
+                log_ends(self._log, settled)
             case Begin():
                 self._begin(effect)
             case Launch(attempt, started_at, lease_ends):
@@ -307,25 +327,27 @@ class Turns:
             case _:
                 self._unsettle(effect)
 
-    def _begin(self, claimed: Begin) -> None:
+    def _begin(self, begin: Begin) -> None:
         """Hand claimed jobs to the slots; an orphan that somebody knows by now goes back."""
         now = time.monotonic()
-        attempts = [Attempt(job, lease_ends=claimed.lease_ends, queued_at=now) for job in claimed.jobs]
+        attempts = [Attempt(one, lease_ends=begin.lease_ends, queued_at=now) for one in begin.claimed]
         for old in self._holdings.add(attempts):
             self._host.request_stop(old, StopReason.LOST)
-        if claimed.orphans:
-            known = self._orphans.known_now(claimed.jobs)
+        if begin.orphans:
+            known = self._orphans.known_now(begin.claimed)
             for attempt in attempts:
-                if attempt.job.task in known:
+                if attempt.claimed.task in known:
                     self.report(attempt, Released())
-            attempts = [attempt for attempt in attempts if attempt.job.task not in known]
+            attempts = [attempt for attempt in attempts if attempt.claimed.task not in known]
         self._host.on_loop(self._host.slots.add, attempts)
 
     def _unsettle(self, effect: Effect) -> None:
-        """An outcome that was not written."""
+        """An outcome that was not written: a plain success goes the general way from here."""
+        if settling := getattr(effect, "settling", None):
+            settling.attempt.plain = False
         match effect:
             case OutcomeLost(settling):
-                self._log.warning("job %s: its lease was lost, its outcome was refused", settling.attempt.job.id)
+                self._log.warning("job %s: its lease was lost, its outcome was refused", settling.attempt.id)
                 self._holdings.forget(settling.attempt)
             case DecideAgain(settling, job):
                 settling.attempt.job = job or settling.attempt.job
@@ -339,9 +361,7 @@ class Turns:
                 error = error_from(ValueError(f"the store refused the outcome: {why}"), settling.attempt, at)
                 self._outcomes.append((settling.attempt, FailedForGood(Reason.INVALID_RESULT, error)))
             case LeaveToLease(settling, why):
-                self._log.error(
-                    "job %s: even its refusal is refused (%s): left to its lease", settling.attempt.job.id, why
-                )
+                self._log.error("job %s: even its refusal is refused (%s): left to its lease", settling.attempt.id, why)
                 self._holdings.forget(settling.attempt)
             case _:
                 raise TypeError(f"{effect!r} is not an effect of the loop")
@@ -352,21 +372,3 @@ class Turns:
         else:
             self._log.exception("a turn failed, next try in %.1f s", wait, exc_info=error)
         self._maintenance.note_latency(float("inf"))
-
-    def _log_end(self, change: Change) -> None:
-        """Log how an attempt ended: a warning if it failed."""
-        job, error = change.after, change.after.error
-        if not change.kind.noteworthy:
-            self._log.debug("job %s (%s) %s on attempt %d", job.id, job.task, change.kind, job.attempt)
-            return
-        why = f"{error.type}: {error.message}" if error is not None else change.note
-        if job.reason is Reason.PERMANENT:
-            self._log.warning("job %s (%s) gave up on attempt %d: %s", job.id, job.task, job.attempt, _message(job))
-            return
-        again = f"; due again at {job.due_at:%H:%M:%S} UTC" if job.state is State.PENDING else ""
-        spent = f"{job.failures} of {job.max_attempts} attempts spent"
-        self._log.warning("job %s (%s) %s, %s: %s%s", job.id, job.task, change.kind, spent, why, again)
-
-
-def _message(job: Job) -> str:
-    return job.error.message if job.error is not None else ""

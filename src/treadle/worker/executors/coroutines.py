@@ -5,51 +5,63 @@ import sys
 from collections.abc import Callable
 from contextvars import copy_context
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from treadle.model.lifecycle import Outcome
 from treadle.worker.attempt import Attempt
-from treadle.worker.executors import Call, Done
+from treadle.worker.executors import Call
 from treadle.worker.outcomes import arguments_of, ended_by, succeeded
 
 _EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
 class CoroutineExecutor:
-    """Runs coroutines on the loop it was made in; stopping one is cancelling its task."""
+    """Runs coroutines on the loop it was made in; stopping one is cancelling its task.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, done: Done, now: Callable[[], datetime]) -> None:
+    `done` is told once of each attempt: how it ended, or None when its end is nobody's business any more.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        done: Callable[[Attempt, Outcome | None], None],
+        now: Callable[[], datetime],
+    ) -> None:
         self._loop = loop
         self._done = done
         self._now = now
         self._context = copy_context()  # each handler starts from this one: what a job sets, the next does not see
-        self._running: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
+        self.fresh: list[Attempt] = []  # whose tasks have not taken their first step
 
     def start(self, call: Call) -> None:
-        """Start an attempt; call it from the loop."""
-        task: asyncio.Task[None] = asyncio.Task(
-            self._run(call), loop=self._loop, context=self._context.copy(), **_EAGER
-        )
-        if not task.done():
-            call.attempt.stop = task.cancel
-            self._running.add(task)
-            task.add_done_callback(partial(self._ended, call.attempt))
+        """Start an attempt; call it from the loop. If it stays fresh, `look_at_fresh` in the next round of the loop."""
+        attempt = call.attempt
+        # The attempt keeps its task: the loop itself has only weak references.
+        attempt.task = asyncio.Task(self._run(call), loop=self._loop, context=self._context.copy(), **_EAGER)
+        if not attempt.begun:
+            self.fresh.append(attempt)
 
-    def _ended(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        if task.cancelled():  # before its first step: _run has caught every other cancellation and told of it
-            self._done(attempt, ended_by(asyncio.CancelledError(), attempt, self._now()))
+    def look_at_fresh(self) -> None:
+        """Tell of tasks that were cancelled, by whomever, before their first step: `_run` tells of all others."""
+        fresh, self.fresh = self.fresh, []
+        for attempt in fresh:
+            if attempt.begun or attempt.task is None:
+                continue
+            if attempt.task.done():
+                self._done(attempt, ended_by(asyncio.CancelledError(), attempt, self._now()))
+            else:
+                self.fresh.append(attempt)
 
     async def _run(self, call: Call) -> None:
-        attempt = call.attempt
-        arguments = arguments_of(call, self._now())
+        attempt, task, context = call
+        attempt.begun = True
+        arguments = arguments_of(call, self._now)
         if not isinstance(arguments, dict):
             return self._done(attempt, arguments)
         attempt.started_at = attempt.started_at or self._now()
         outcome: Outcome | None
         try:
-            outcome = succeeded(await call.task.run(call.context, arguments), attempt, self._now())
+            outcome = succeeded(await task.run(context, arguments), attempt, self._now)
         except BaseException as error:  # whatever a handler raises ends its attempt and nothing else, SystemExit too
             if self._loop.is_closed():
                 raise  # nobody raised it: this abandoned coroutine is being thrown away

@@ -9,16 +9,23 @@ from datetime import datetime
 from queue import Empty, SimpleQueue
 
 from treadle.model.lifecycle import Outcome
-from treadle.worker.executors import Call, Done
+from treadle.worker.attempt import Attempt
+from treadle.worker.executors import Call
 from treadle.worker.outcomes import arguments_of, ended_by, succeeded
 
 IDLE = 30.0  # seconds a thread without work is kept
 
 
 class ThreadExecutor:
-    """Runs handlers in daemon threads: as many as there are attempts, so one that never ends blocks no other."""
+    """Runs handlers in daemon threads: as many as there are attempts, so one that never ends blocks no other.
 
-    def __init__(self, name: str, done: Done, now: Callable[[], datetime]) -> None:
+    `done` is told once of each attempt, in its thread: how it ended, or None when its end is nobody's business any
+    more. It may answer with the next call, and the thread goes on with that one: no other thread has to wake up.
+    """
+
+    def __init__(
+        self, name: str, done: Callable[[Attempt, Outcome | None], Call | None], now: Callable[[], datetime]
+    ) -> None:
         self._name = name
         self._done = done
         self._now = now
@@ -40,30 +47,30 @@ class ThreadExecutor:
     def _work(self) -> None:
         while True:
             try:
-                call = self._calls.get(timeout=IDLE)
+                call: Call | None = self._calls.get(timeout=IDLE)
             except Empty:
                 with self._lock:
                     if self._idle:  # nobody has counted on this thread since
                         self._idle -= 1
                         return
                 continue
-            self._context.copy().run(self._run, call)
-            del call
+            while call is not None:
+                call = self._context.copy().run(self._run, call)
             with self._lock:
                 self._idle += 1
 
-    def _run(self, call: Call) -> None:
-        attempt = call.attempt
-        arguments = arguments_of(call, self._now())
+    def _run(self, call: Call) -> Call | None:
+        attempt, task, context = call
+        arguments = arguments_of(call, self._now)
         if not isinstance(arguments, dict):
             return self._done(attempt, arguments)
         attempt.started_at = attempt.started_at or self._now()
         outcome: Outcome | None
         try:
-            value = call.task.run(call.context, arguments)
+            value = task.run(context, arguments)
             if inspect.iscoroutine(value):  # a plain function around an async one
                 value = asyncio.run(value)
-            outcome = succeeded(value, attempt, self._now())
+            outcome = succeeded(value, attempt, self._now)
         except BaseException as error:  # SystemExit in a handler must not cost the worker a thread
             outcome = ended_by(error, attempt, self._now())
         return self._done(attempt, outcome)
