@@ -1,36 +1,42 @@
-"""treadle: one job queue and scheduler for Python, in the database you already have."""
+"""treadle: one job queue and scheduler for Python, in the database you already have.
 
-from treadle.app.audit import AuditReport
-from treadle.app.operations import Cost
-from treadle.app.profile import Profile
-from treadle.app.treadle import Treadle
-from treadle.engines.values import Finding, Page, Receipt
-from treadle.errors import (
-    Cancelled,
-    ConfigError,
-    EngineError,
-    EngineUnavailable,
-    GiveUp,
-    InvalidJob,
-    InvalidPayload,
-    JobNotFound,
-    KeyTaken,
-    LeaseLost,
-    NotPossible,
-    RetryLater,
-    ScheduleNotFound,
-    SchemaError,
-    Snooze,
-    TreadleError,
-    UnknownTask,
-)  # fmt: skip
-from treadle.model import Event, EventKind, Job, JobError, Progress, Reason, Scope, State
-from treadle.model.records import Misfire, Overlap, Pause, Schedule, WorkerInfo
-from treadle.model.retry import Retry
-from treadle.model.why import Obstacle
-from treadle.tasks.context import Context
-from treadle.tasks.options import Unique
-from treadle.tasks.task import Task
+The names below are loaded when they are first asked for: whoever only enqueues does not wait for what others need.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treadle.app.audit import AuditReport
+    from treadle.app.operations import Cost
+    from treadle.app.profile import Profile
+    from treadle.app.treadle import Treadle
+    from treadle.engines.values import Finding, Page, Receipt
+    from treadle.errors import (
+        Cancelled,
+        ConfigError,
+        EngineError,
+        EngineUnavailable,
+        GiveUp,
+        InvalidJob,
+        InvalidPayload,
+        JobNotFound,
+        KeyTaken,
+        LeaseLost,
+        NotPossible,
+        RetryLater,
+        ScheduleNotFound,
+        SchemaError,
+        Snooze,
+        TreadleError,
+        UnknownTask,
+    )  # fmt: skip
+    from treadle.model import Event, EventKind, Job, JobError, Progress, Reason, Scope, State
+    from treadle.model.records import Misfire, Overlap, Pause, Schedule, WorkerInfo
+    from treadle.model.retry import Retry
+    from treadle.model.why import Obstacle
+    from treadle.tasks.context import Context
+    from treadle.tasks.options import Unique
+    from treadle.tasks.task import Task
 
 __version__ = "0.1.0"
 
@@ -78,3 +84,40 @@ __all__ = [
     "UnknownTask",
     "WorkerInfo",
 ]  # fmt: skip
+
+_MODULES = {
+    "app.audit": ["AuditReport"],
+    "app.operations": ["Cost"],
+    "app.profile": ["Profile"],
+    "app.treadle": ["Treadle"],
+    "engines.values": ["Finding", "Page", "Receipt"],
+    "errors": [
+        "Cancelled", "ConfigError", "EngineError", "EngineUnavailable", "GiveUp", "InvalidJob", "InvalidPayload",
+        "JobNotFound", "KeyTaken", "LeaseLost", "NotPossible", "RetryLater", "ScheduleNotFound", "SchemaError",
+        "Snooze", "TreadleError", "UnknownTask",
+    ],
+    "model": ["Event", "EventKind", "Job", "JobError", "Progress", "Reason", "Scope", "State"],
+    "model.records": ["Misfire", "Overlap", "Pause", "Schedule", "WorkerInfo"],
+    "model.retry": ["Retry"],
+    "model.why": ["Obstacle"],
+    "tasks.context": ["Context"],
+    "tasks.options": ["Unique"],
+    "tasks.task": ["Task"],
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """The public thing of this name, from the module that has it."""
+    from importlib import import_module  # noqa: PLC0415 - only for a name that is not loaded yet
+
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,16 +2,20 @@
 
 import asyncio
 import sqlite3
+import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from tests.support import provision
 from tests.support.marks import sql_stores
-from treadle import Context, Progress, Reason, Retry, Snooze, State, Task, Treadle
-from treadle.testing import FakeClock, assert_enqueued, run_until_idle
+from treadle import Context, Job, Progress, Reason, Retry, Snooze, State, Task, Treadle
+from treadle.testing import FakeClock, arun_until_idle, assert_enqueued, run_until_idle
 
 
 @pytest.fixture
@@ -132,6 +136,63 @@ def test_coroutines_run_from_inside_an_async_test_too(memory: Treadle) -> None:
         return [job.result for job in run_until_idle(memory)]
 
     assert asyncio.run(an_async_test()) == ["rested"]
+
+
+@pytest.mark.server
+def test_async_handlers_share_what_is_bound_to_a_loop_also_from_one_run_to_the_next(memory: Treadle) -> None:
+    """As a web developer has it: one async engine for the module, with a pool of connections."""
+    engine = create_async_engine(provision.shared_postgres().replace("postgresql://", "postgresql+asyncpg://"))
+
+    @memory.task
+    async def ask() -> int:
+        async with engine.connect() as connection:
+            return int((await connection.execute(text("select 1"))).scalar_one())
+
+    for _ in range(3):
+        ask.enqueue()
+    assert [job.result for job in run_until_idle(memory)] == [1, 1, 1]
+    ask.enqueue()
+    assert [job.result for job in run_until_idle(memory)] == [1]
+    memory.register("dispose", engine.dispose).enqueue()
+    assert [job.state for job in run_until_idle(memory)] == [State.SUCCEEDED]
+
+
+def test_in_async_code_handlers_run_on_the_loop_of_the_test_and_the_loop_goes_on_meanwhile(memory: Treadle) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    ticks = 0
+
+    @memory.task(retry=Retry(max_attempts=1))
+    async def note(fails: bool) -> None:
+        loops.append(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        if fails:
+            raise ValueError("on purpose")
+
+    @memory.task
+    def plain() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    async def test() -> list[Job]:
+        background = asyncio.create_task(tick())
+        for fails in (False, True):
+            await note.aenqueue(fails)
+        await plain.aenqueue()
+        before = ticks
+        jobs = await arun_until_idle(memory)
+        assert ticks > before + 10
+        background.cancel()
+        assert set(loops) == {asyncio.get_running_loop()}
+        return jobs
+
+    succeeded, failed, sync = asyncio.run(test())
+    assert (succeeded.state, failed.state, failed.error.message) == (State.SUCCEEDED, State.FAILED, "on purpose")
+    assert sync.result is False, "a plain function does not block the loop"
 
 
 def test_the_context_tells_and_costs(memory: Treadle, clock: FakeClock) -> None:

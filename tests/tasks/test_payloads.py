@@ -491,9 +491,10 @@ def test_parameters_that_json_cannot_fill_are_refused_by_name(app: Treadle, shap
     def only(things: int, /) -> None: ...
 
     handler = {"positional": positional, "keyword": keyword, "positional-only": only}[shape]
-    task = app.register("take", handler)
     with pytest.raises(ConfigError, match=r"'take'.*things"):
-        task.enqueue(1)
+        app.register("take", handler)
+    with pytest.raises(ConfigError, match=r"'take'.*things"):
+        app.register("take", functools.partial(handler)).enqueue(1)
 
 
 @pytest.mark.parametrize("annotation", ["NoSuchType", "datetime.missing", "list[", "int ||"])

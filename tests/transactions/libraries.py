@@ -53,6 +53,10 @@ class Shop(NamedTuple):
         """One of our tables."""
         return f"treadle_{table}" if self.kind == "sqlite" else f"{self.schema}.{table}"
 
+    def asked_for_jobs(self, sql: str) -> bool:
+        """Whether this statement of ours stores a job."""
+        return self.named("jobs") in sql or self.named("add_jobs") in sql
+
     @property
     def people(self) -> str:
         """The application's own table."""

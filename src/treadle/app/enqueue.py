@@ -4,24 +4,24 @@ A key that is taken is answered as the task's `unique` says: with the job that h
 that job in place.
 """
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from treadle.app.receipts import StoredReceipts
 from treadle.app.store import Store
 from treadle.engines.contract import JobStore
 from treadle.engines.values import Receipt, Ruling, Verdict
-from treadle.errors import EngineUnavailable, InvalidJob, KeyTaken
-from treadle.model import Change, Job, State, lifecycle, new_id
+from treadle.errors import EngineUnavailable, InvalidJob, KeyTaken, TreadleError
+from treadle.model import AlikeJobs, Change, Job, State, lifecycle, new_ids
 from treadle.model.backoff import lock_waits
 from treadle.model.checks import bound_tenant
 from treadle.tasks.definition import Definition, on_end
-from treadle.tasks.options import UNSTAMPED, OnConflict, times
+from treadle.tasks.options import OnConflict, times
 from treadle.tasks.task import Task
-from treadle.transactions import Steps, arun_in, run, run_in
 
-DUE_AT_ONCE: Mapping[str, Any] = {"created_at": UNSTAMPED, "due_at": UNSTAMPED}
+if TYPE_CHECKING:
+    from treadle.transactions import Steps
 
 
 class Enqueuer:
@@ -32,31 +32,50 @@ class Enqueuer:
         self._store = store
         self._known = known
 
-    def enqueue(self, task: Task[..., Any], payloads: Sequence[str]) -> list[Receipt]:
+    def enqueue(self, task: Task[..., Any], payloads: Sequence[str]) -> Sequence[Receipt]:
         """Store a job for each payload; a receipt each."""
-        jobs, conflict, tx = self._jobs(task, payloads), task.blueprint.conflict, task.options.tx
-        if tx is not None:
-            return self._receipts_or_raise(
-                jobs, run_in(tx, in_transaction(self._store.engine, jobs, conflict)), conflict
-            )
-        receipts = self._store.engine.enqueue(jobs)
-        if conflict is OnConflict.REPLACE:
-            receipts = run(_replaced(self._store.engine, jobs, receipts, own=True))
-        return self._receipts_or_raise(jobs, receipts, conflict)
+        jobs = self._jobs(task, payloads)
+        if task.options.tx is None:
+            receipts = self._stored(task, jobs)
+        else:
+            from treadle.transactions import run_in  # noqa: PLC0415 - only those with a transaction of their own need it
 
-    async def aenqueue(self, task: Task[..., Any], encode: Callable[[], Sequence[str]]) -> list[Receipt]:
+            receipts = run_in(task.options.tx, in_transaction(self._store.engine, jobs, task.blueprint.conflict))
+        return self._receipts_or_raise(task, jobs, receipts)
+
+    def enqueue_chunks(self, task: Task[..., Any], chunks: Iterable[Sequence[str]]) -> Sequence[Receipt]:
+        """The same, one chunk after the other. A conflict is raised when all of them are stored."""
+        every, blueprint = StoredReceipts(self._store), task.blueprint
+        conflict: TreadleError | None = None
+        for payloads in chunks:
+            jobs = self._jobs(task, payloads)
+            receipts = self._stored(task, jobs)
+            every.add(jobs, receipts)
+            if conflict is None and not blueprint.new:
+                conflict = self._conflict(jobs, receipts, blueprint.conflict)
+        if conflict is not None:
+            raise conflict
+        return every
+
+    async def aenqueue(self, task: Task[..., Any], encode: Callable[[], Sequence[str]]) -> Sequence[Receipt]:
         """`enqueue` in a thread, so that the event loop goes on; with `tx`, the statements run on the loop."""
+        from asyncio import to_thread  # noqa: PLC0415 - a process that only enqueues does not need it
+
         tx = task.options.tx
         if tx is None:
-            return await asyncio.to_thread(lambda: self.enqueue(task, encode()))
-        jobs, conflict = await asyncio.to_thread(lambda: self._jobs(task, encode())), task.blueprint.conflict
-        return self._receipts_or_raise(
-            jobs, await arun_in(tx, in_transaction(self._store.engine, jobs, conflict)), conflict
-        )
+            return await to_thread(lambda: self.enqueue(task, encode()))
+        from treadle.transactions import arun_in  # noqa: PLC0415
+
+        jobs = await to_thread(lambda: self._jobs(task, encode()))
+        receipts = await arun_in(tx, in_transaction(self._store.engine, jobs, task.blueprint.conflict))
+        return self._receipts_or_raise(task, jobs, receipts)
 
     def store(self, jobs: list[Job]) -> list[Receipt]:
         """Store jobs that are made already; the first one of an id or a key stays."""
-        return self._receipts_or_raise(jobs, self._store.engine.enqueue(jobs), OnConflict.FIRST)
+        receipts = self._store.engine.enqueue(jobs)
+        if conflict := self._conflict(jobs, receipts, OnConflict.FIRST):
+            raise conflict
+        return list(receipts)
 
     def now(self) -> datetime:
         """The store's time."""
@@ -72,38 +91,57 @@ class Enqueuer:
             )
         return "default" if named is None else named
 
-    def _jobs(self, task: Task[..., Any], payloads: Sequence[str]) -> list[Job]:
+    def _jobs(self, task: Task[..., Any], payloads: Sequence[str]) -> Sequence[Job]:
         """The jobs, not stored. The store's time is asked for only where it counts: the store stamps every job."""
         options, blueprint = task.options, task.blueprint
-        fields = {
-            **blueprint.fields,
-            **(times(options, self.now()) if blueprint.timed else DUE_AT_ONCE),
-            "tenant": self.tenant_of(options.tenant),
-            "on_end": None if options.on_end is None else on_end(options.on_end, self._known),
-        }
-        return [Job(id=options.id or new_id(), payload_json=payload, **fields) for payload in payloads]
+        like, tenant = blueprint.job, self.tenant_of(options.tenant)
+        if blueprint.timed:
+            like = like.evolve(**times(options, self.now()))
+        if options.on_end is not None:
+            like = like.evolve(on_end=on_end(options.on_end, self._known))
+        if tenant != like.tenant:
+            like = like.evolve(tenant=tenant)
+        ids = new_ids(len(payloads)) if options.id is None else [options.id] * len(payloads)
+        if len(payloads) == 1:
+            return [Job._make((ids[0], like.task, payloads[0], *like[3:]))]
+        return AlikeJobs(like, ids, payloads)
 
-    def _receipts_or_raise(self, jobs: list[Job], receipts: list[Receipt], conflict: OnConflict) -> list[Receipt]:
-        """The receipts; KeyTaken if the caller asked for it: in Python, so that no transaction fails of it.
+    def _stored(self, task: Task[..., Any], jobs: Sequence[Job]) -> Sequence[Receipt]:
+        """Store these jobs on the engine's own connections; a receipt each."""
+        receipts = self._store.engine.enqueue(jobs)
+        if task.blueprint.conflict is OnConflict.REPLACE:
+            from treadle.transactions import run  # noqa: PLC0415
 
-        An id that a job of another task has is refused: that is not a repeated enqueue.
-        """
+            return run(_replaced(self._store.engine, jobs, receipts, own=True))
+        return receipts
+
+    def _receipts_or_raise(
+        self, task: Task[..., Any], jobs: Sequence[Job], receipts: Sequence[Receipt]
+    ) -> Sequence[Receipt]:
+        """The receipts, if no conflict forbids it: in Python, so that no transaction fails of it."""
+        blueprint = task.blueprint
+        if not blueprint.new and (conflict := self._conflict(jobs, receipts, blueprint.conflict)):
+            raise conflict
+        return receipts
+
+    def _conflict(self, jobs: Sequence[Job], receipts: Sequence[Receipt], rule: OnConflict) -> TreadleError | None:
+        """KeyTaken if the rule asks for it. An id that a job of another task has is no repeated enqueue: InvalidJob."""
         own = self._store.tenant
         for job, receipt in zip(jobs, receipts, strict=True):
             if receipt.created or receipt.refused:
                 continue
             there = receipt.job
             if own is not None and there.tenant != own:
-                raise InvalidJob("id", "this id cannot be used; leave it out and treadle makes one")
+                return InvalidJob("id", "this id cannot be used; leave it out and treadle makes one")
             if there.id == job.id and there.tenant == job.tenant and there.task != job.task:
-                raise InvalidJob("id", f"{job.id} is taken by a job of task {there.task!r}; give this one another")
-        if conflict is OnConflict.RAISE:
+                return InvalidJob("id", f"{job.id} is taken by a job of task {there.task!r}; give this one another")
+        if rule is OnConflict.RAISE:
             for _, job, receipt in _conflicts(jobs, receipts):
-                raise KeyTaken(job.key or "", receipt.job.id)
-        return receipts
+                return KeyTaken(job.key or "", receipt.job.id)
+        return None
 
 
-def in_transaction(engine: JobStore, jobs: list[Job], conflict: OnConflict) -> Steps[list[Receipt]]:
+def in_transaction(engine: JobStore, jobs: Sequence[Job], conflict: OnConflict) -> "Steps[Sequence[Receipt]]":
     """The statements that store jobs on the caller's connection."""
     receipts = yield from engine.enqueue_script(jobs)
     if conflict is OnConflict.REPLACE:
@@ -111,14 +149,17 @@ def in_transaction(engine: JobStore, jobs: list[Job], conflict: OnConflict) -> S
     return receipts
 
 
-def _replaced(engine: JobStore, jobs: list[Job], receipts: list[Receipt], *, own: bool) -> Steps[list[Receipt]]:
+def _replaced(
+    engine: JobStore, jobs: Sequence[Job], receipts: Sequence[Receipt], *, own: bool
+) -> "Steps[list[Receipt]]":
     """Edit the jobs that hold the keys: on the engine's `own` connections, or by statements for the caller's."""
-    for place, job, receipt in _conflicts(jobs, receipts):
-        receipts[place] = yield from _replace(engine, job, receipt, own)
-    return receipts
+    answers = list(receipts)
+    for place, job, receipt in _conflicts(jobs, answers):
+        answers[place] = yield from _replace(engine, job, receipt, own)
+    return answers
 
 
-def _replace(engine: JobStore, job: Job, receipt: Receipt, own: bool) -> Steps[Receipt]:
+def _replace(engine: JobStore, job: Job, receipt: Receipt, own: bool) -> "Steps[Receipt]":
     """Edit the pending holder of the key in place; if it was taken meanwhile, look again."""
     for wait in lock_waits():
         if receipt.created or receipt.job.state is not State.PENDING:
@@ -133,13 +174,13 @@ def _replace(engine: JobStore, job: Job, receipt: Receipt, own: bool) -> Steps[R
     raise EngineUnavailable(f"job {receipt.job.id} is locked by somebody's open transaction; repeating is safe")
 
 
-def _change(engine: JobStore, change: Change, own: bool) -> Steps[Verdict]:
+def _change(engine: JobStore, change: Change, own: bool) -> "Steps[Verdict]":
     if own:
         return engine.turn([change]).verdicts[0]
     return (yield from engine.settle_script(change))
 
 
-def _conflicts(jobs: list[Job], receipts: list[Receipt]) -> Iterator[tuple[int, Job, Receipt]]:
+def _conflicts(jobs: Sequence[Job], receipts: Sequence[Receipt]) -> Iterator[tuple[int, Job, Receipt]]:
     """The jobs whose keys others hold, each with its place and its receipt."""
     for place, (job, receipt) in enumerate(zip(jobs, receipts, strict=True)):
         if receipt.created or receipt.refused or receipt.job.id == job.id:

@@ -8,7 +8,6 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.app import queries
-from treadle.app.audit import AuditReport, latest_events, verify_events
 from treadle.app.profile import LABELS, Profile
 from treadle.app.store import Store
 from treadle.edits import Act, edit_job, get_job, put, remove
@@ -19,10 +18,11 @@ from treadle.model import MESSAGE_CAP, Change, Event, EventKind, Job, State, che
 from treadle.model.checks import bound_tenant
 from treadle.model.clock import Duration, moment, seconds
 from treadle.model.records import ANY, Gate, Pause, PauseOwner, WorkerInfo
-from treadle.model.why import Obstacle, why
 
 if TYPE_CHECKING:
+    from treadle.app.audit import AuditReport
     from treadle.app.settings import Settings
+    from treadle.model.why import Obstacle
 
 PAUSE_TRIES = 20
 MOST_DAYS = 3660  # of costs in one look
@@ -77,8 +77,10 @@ class Operations:
         shorter than `limit`, and the jobs of that state are read until one fits; of a word that means several states,
         one state comes after the other.
         """
-        if not 1 <= limit <= queries.LARGEST_PAGE:
-            raise InvalidJob("limit", f"{limit} must be from 1 to {queries.LARGEST_PAGE}; go on with the cursor")
+        if not isinstance(limit, int) or not 1 <= limit <= queries.LARGEST_PAGE:
+            raise InvalidJob("limit", f"{limit!r} must be from 1 to {queries.LARGEST_PAGE}; go on with the cursor")
+        if not isinstance(cursor, str | None):
+            raise InvalidJob("cursor", f"{cursor!r} is not a valid cursor; take it from the page before")
         where = JobFilter(None, task, queue, self._of(tenant), key)
         meaning = None if state is None else self.profile.meaning(state)
         try:
@@ -115,8 +117,10 @@ class Operations:
         events = self.engine.events(self.get(job_id).id)
         return [event for event in events if self._store.tenant in (None, event.tenant)]
 
-    def why(self, job_id: str) -> list[Obstacle]:
+    def why(self, job_id: str) -> "list[Obstacle]":
         """Why the job is not running, the firmest reason first; of one that runs, who has it."""
+        from treadle.model.why import why  # noqa: PLC0415 - only operators ask
+
         job = self.get(job_id)
         holder = None
         if job.key is not None and job.state.final:
@@ -267,10 +271,14 @@ class Operations:
 
     def audit(self, *, limit: int = 100, tenant: str | None = None) -> list[Event]:
         """The latest audit events of all jobs, schedules and pauses, newest first."""
+        from treadle.app.audit import latest_events  # noqa: PLC0415 - hashes are loaded where they are used
+
         return latest_events(self.engine, self._of(tenant), limit=limit)
 
-    def verify_audit(self, *, tenant: str | None = None) -> AuditReport:
+    def verify_audit(self, *, tenant: str | None = None) -> "AuditReport":
         """Whether the sealed audit events are as they were; and how many events are not sealed yet."""
+        from treadle.app.audit import verify_events  # noqa: PLC0415
+
         return verify_events(self.engine, self._of(tenant), kept=self.settings.audit_retention)
 
     def _of(self, tenant: str | None) -> str | None:
@@ -281,6 +289,8 @@ class Operations:
 
 def note(reason: str) -> str:
     """An operator's reason, made storable."""
+    if not isinstance(reason, str):
+        raise InvalidJob("reason", f"{reason!r} must be text")
     return clean(reason, MESSAGE_CAP)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from treadle.errors import ConfigError, InvalidJob
@@ -111,6 +110,8 @@ def _sources(fields: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _meant(name: object, known: list[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only for a name that is wrong
+
     near = get_close_matches(str(name), known, 1)
     return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,6 +52,14 @@ def _message(value: str) -> str:
     return value
 
 
+def _store_url(value: object) -> object:
+    """A URL as SQLAlchemy has it, an object or text that names a driver, as we write it."""
+    if callable(render := getattr(value, "render_as_string", None)):
+        value = render(hide_password=False).replace(" ", "%20")  # the one character that it leaves
+    return re.sub(r"^(postgres|postgresql|sqlite)\+\w+://", r"\1://", value) if isinstance(value, str) else value
+
+
+StoreUrl = Annotated[str, BeforeValidator(_store_url)]
 Seconds = Annotated[float, BeforeValidator(_duration)]
 Age = Annotated[float | None, BeforeValidator(_age)]
 Message = Annotated[str, AfterValidator(_message)]
@@ -72,8 +81,8 @@ class Settings(BaseSettings):
         validate_default=True,
     )
 
-    url: str = "sqlite:///treadle.db"
-    listen_url: str | None = None
+    url: StoreUrl = "sqlite:///treadle.db"
+    listen_url: StoreUrl | None = None
     auto_migrate: bool = False
     app: str | None = None
     queues: list[str] = Field(default=["default"], min_length=1)

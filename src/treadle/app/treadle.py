@@ -22,7 +22,7 @@ from treadle.tasks.context import Context
 from treadle.tasks.definition import Definition
 from treadle.tasks.options import Unique
 from treadle.tasks.registry import OPTIONS, TaskRegistry
-from treadle.tasks.task import Task
+from treadle.tasks.task import Task, name_of
 
 if TYPE_CHECKING:
     from treadle.app.settings import Settings
@@ -48,6 +48,12 @@ class Decorator(Protocol):
     def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
 
 
+class UrlObject(Protocol):
+    """A URL of SQLAlchemy, such as `engine.url`; as text it would show no password."""
+
+    def render_as_string(self, hide_password: bool = ...) -> str: ...
+
+
 class Treadle(Operations):
     """A job queue in the database you already have.
 
@@ -61,14 +67,16 @@ class Treadle(Operations):
 
     def __init__(
         self,
-        url: str | None = None,
+        url: "str | UrlObject | None" = None,
         *,
         profile: Profile | None = None,
         logger: logging.Logger | None = None,
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        """`url` and `settings` win over TREADLE_* variables, treadle.toml and [tool.treadle], these over the `profile`.
+        """`url` is text, or a URL object of SQLAlchemy.
+
+        `url` and `settings` win over TREADLE_* variables, treadle.toml and [tool.treadle], these over the `profile`.
 
         Workers log to `logger` instead of to our own, `treadle.*`. Nothing is opened yet.
         """
@@ -158,7 +166,7 @@ class Treadle(Operations):
 
         With `checked=False` the task need not be known here: the payload is checked when the job runs.
         """
-        return self.tasks.named(name, checked=checked).using(**using).enqueue_payload(payload)
+        return self.tasks.named(name_of(name), checked=checked).using(**using).enqueue_payload(payload)
 
     # ------------------------------------------------------------------------------ tenants and schedules
 

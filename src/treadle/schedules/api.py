@@ -41,10 +41,9 @@ class Schedules:
     def get(self, name: str, *, tenant: str | None = None) -> Schedule:
         """The schedule of this name; ScheduleNotFound if there is none."""
         owner = self._of(tenant)
-        there = {schedule.name: schedule for schedule in self._engine.records(Schedule, tenant=owner)}
-        if name not in there:
-            raise ScheduleNotFound(name, list(there))
-        return there[name]
+        for schedule in self._engine.records(Schedule, tenant=owner, name=name):
+            return schedule
+        raise ScheduleNotFound(name, [schedule.name for schedule in self._engine.records(Schedule, tenant=owner)])
 
     def create(
         self,

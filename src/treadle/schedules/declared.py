@@ -130,8 +130,7 @@ def reconcile(engine: AuditedRecords, wanted: Schedule, *, actor: str) -> bool:
     """
     for _ in range(RECONCILE_TRIES):
         now = engine.now()
-        there = {one.name: one for one in engine.records(Schedule, tenant=wanted.tenant)}
-        found = there.get(wanted.name)
+        found = next(iter(engine.records(Schedule, tenant=wanted.tenant, name=wanted.name)), None)
         if found is not None and found.declared == wanted.declared:
             return False
         if found is None:

@@ -25,11 +25,13 @@ class StopReason(Enum):
 class RunningAttempt(Protocol):
     """What the context needs of the attempt behind it (worker.attempt.Attempt)."""
 
-    job: Job
     stop_reason: StopReason | None
     progress: Progress | None
     cost_micros: int
     abandoned: bool
+
+    @property
+    def job(self) -> Job: ...
 
 
 class Context:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
+from treadle.engines.values import Claimed
 from treadle.errors import ConfigError
 from treadle.model import FollowUp, OnEnd, check_name, check_retry
 from treadle.tasks.context import Context
@@ -38,12 +39,23 @@ class Definition:
         called = getattr(type(target), "__call__", None)  # noqa: B004 - of an object with `async def __call__`
         return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(called)
 
-    def run(self, context: Context, arguments: dict[str, Any]) -> Any:
-        """Call the handler with decoded arguments; a coroutine if it is async."""
-        if self.payload.context_parameter:
+    @property
+    def takes_context(self) -> bool:
+        """Whether the handler has a parameter for its Context."""
+        return self.payload.context_parameter is not None
+
+    def arguments(self, claimed: Claimed) -> dict[str, Any]:
+        """The handler's arguments in the payload of a claimed job. Only a handler that wants the job has it made."""
+        payload: Any = self.payload
+        arguments: dict[str, Any] = payload.decode(claimed.job() if payload.wants_job else claimed)
+        return arguments
+
+    def run(self, context: Context | None, arguments: dict[str, Any]) -> Any:
+        """Call the handler with decoded arguments; a coroutine if it is async. `context`: if it takes one."""
+        if self.payload.context_parameter is not None:
             arguments = {**arguments, self.payload.context_parameter: context}
         target: Any = self.handler
-        return target().handle(**arguments) if inspect.isclass(self.handler) else target(**arguments)
+        return target().handle(**arguments) if isinstance(target, type) else target(**arguments)
 
     @property
     def _class_method(self) -> Any:
@@ -58,6 +70,26 @@ class Definition:
         handler: Any = self.handler
         self._class_method  # noqa: B018 - says clearly if there is none
         return object.__new__(handler).handle
+
+
+def check_handler(name: str, handler: Callable[..., Any]) -> None:
+    """ConfigError for a function whose arguments no payload can fill; what it costs is paid at import."""
+    if not inspect.isfunction(handler) or hasattr(handler, "__wrapped__"):  # its parameters may be a decorator's
+        return
+    if name == "<lambda>":
+        raise ConfigError("a lambda has no name for its task; write app.register('name', lambda …), or a function")
+    code = handler.__code__
+    parameters = code.co_varnames[: code.co_argcount]
+    if parameters[:1] in (("self",), ("cls",)) and "." in handler.__qualname__.rpartition("<locals>.")[2]:
+        raise ConfigError(
+            f"task {name!r}: {handler.__qualname__} is a method, and no payload holds its object; write a function, "
+            "or decorate a class that has a method handle(self, payload)"
+        )
+    if code.co_posonlyargcount or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        raise ConfigError(
+            f"task {name!r}: {handler.__qualname__}{inspect.signature(handler)}: *args, **kwargs and positional-only "
+            "parameters cannot be filled from JSON; name each parameter"
+        )
 
 
 def on_end(wanted: OnEnd | None, known: Mapping[str, Definition]) -> OnEnd | None:

@@ -58,40 +58,38 @@ class Options(NamedTuple):
 class Blueprint(NamedTuple):
     """What all jobs of the same task and options have in common, checked once for all of them."""
 
-    fields: dict[str, Any]
+    job: Job  # a job that is due at once; its id and its payload stand for any
     conflict: OnConflict
     timed: bool  # whether some of its times are counted from the store's
+    new: bool  # whether each job has an id that treadle makes, and no key: then no other job is in its way
 
 
 def blueprint(task: str, options: Options) -> Blueprint:
     """What these options make of every job of a task; InvalidJob names the option that cannot be."""
     window = _window(options)
-    fields: dict[str, Any] = {
-        "task": task,
-        "queue": options.queue,
-        "lane": options.lane,
-        "task_version": options.version,
-        "priority": options.priority,
-        "retry": options.retry,
-        "timeout": options.timeout,
-        "key": options.key,
-        "key_scope": _scope(options),
-        "schedule": options.schedule,
-    }
     if options.schedule is not None:
         check_name("schedule", options.schedule)
-    sample = Job(
+    job = Job(
         id=_ANY_ID if options.id is None else options.id,
+        task=task,
         payload_json="null",
         created_at=UNSTAMPED,
         due_at=UNSTAMPED,
         tenant="default" if options.tenant is None else options.tenant,
+        queue=options.queue,
+        lane=options.lane,
+        task_version=options.version,
+        priority=options.priority,
+        retry=options.retry,
+        timeout=options.timeout,
+        key=options.key,
+        key_scope=_scope(options),
         key_until=None if window is None else UNSTAMPED,
-        **fields,
+        schedule=options.schedule,
     )
-    checked(sample)
+    checked(job)
     timed = window is not None or options.run_after is not None or options.expires_at is not None
-    return Blueprint(fields, _conflict(options.unique), timed)
+    return Blueprint(job, _conflict(options.unique), timed, options.id is None and options.key is None)
 
 
 def times(options: Options, now: datetime) -> dict[str, Any]:

@@ -9,18 +9,31 @@ The shape follows from the handler's signature (a parameter annotated `Context` 
 """
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.errors import ConfigError, InvalidJob, InvalidPayload
-from treadle.model import Job, check_finite, json_text
+from treadle.model import PAYLOAD_CAP, Job, check_finite, json_text
 from treadle.tasks.context import Context
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import TypeAdapter
 
 _MASK = "*" * 10  # what Pydantic writes in place of a secret
+_MASK_BYTES = _MASK.encode()
+_NUL = rb"\u0000"
+_UNLIKE = re.compile(rb"[0-9]{17}|[0-9]e[-+0-9]|0\.0000")
+"""Numbers that Pydantic may write in other digits than Python, or that Python may refuse to write."""
+_SHORT = 640  # no number in so few characters has too many digits for Python
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class Stored(Protocol):
+    """What has a stored payload: a Job, or what a claim gives."""
+
+    @property
+    def payload_json(self) -> str: ...
 
 
 class Payload:
@@ -35,9 +48,11 @@ class Payload:
             if parameter.kind in _VARIADIC or parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
                 raise ConfigError(f"task {name!r}: parameter {parameter} cannot be filled from JSON; name it")
         self._signature = signature.replace(parameters=taken)
+        self._by_place = [p.name for p in taken if p.kind is not inspect.Parameter.KEYWORD_ONLY]
         self._single = taken[0].name if len(taken) == 1 and _whole(taken[0], model) else None
-        self._wants_job = self._single == "job" and model is None
+        self.wants_job = self._single == "job" and model is None
         self._adapter = _adapter(name, taken, self._single, model)
+        self._bind()
 
     @property
     def names(self) -> list[str] | None:
@@ -46,21 +61,86 @@ class Payload:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The JSON of a call, or InvalidPayload naming the argument."""
+        if not isinstance(args, tuple):  # what a caller of enqueue_many gives instead
+            args = _as_tuple(args)
+        value: dict[str, Any] = dict(zip(self._by_place, args))  # noqa: B905 - those too many are missed below
+        value.update(kwargs)
+        if len(value) != len(args) + len(kwargs) or (self._single and value.keys() != {self._single}):
+            value = self._bound(args, kwargs)
+        try:
+            valid = self._validate(value[self._single] if self._single else value)
+        except Exception as error:
+            self._bound(args, kwargs)  # a call that Python would refuse is refused in Python's words
+            self._refuse(error)
+            raise
+        return self._text(valid)
+
+    def encode_named(self, arguments: Mapping[str, Any]) -> str:
+        """The JSON of a call whose arguments are all named."""
+        if self._single is not None or type(arguments) is not dict:
+            return self.encode((), arguments)
+        try:
+            valid = self._validate(arguments)
+        except Exception:
+            return self.encode((), arguments)  # which says what is wrong
+        return self._text(valid)
+
+    def encode_value(self, value: Any) -> str:
+        """The JSON of a whole payload given as data."""
+        try:
+            valid = self._validate(value)
+        except Exception as error:
+            self._refuse(error)
+            raise
+        return self._text(valid)
+
+    def decode(self, source: Stored) -> dict[str, Any]:
+        """The keyword arguments in a stored payload, validated again: rows outlive the code that wrote them.
+
+        A handler that `wants_job` can only be given a whole Job.
+        """
+        try:
+            value = self._validate_json(source.payload_json)
+        except Exception as error:
+            self._refuse(error)
+            raise
+        if self._single is None:
+            return value  # type: ignore[no-any-return] # a dict of its own
+        if not self.wants_job:
+            return {self._single: value}
+        if not isinstance(source, Job):
+            raise TypeError(f"the handler of task {self._name!r} is given the whole job: decode a Job")
+        return {"job": describe(source, value)}
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, as Python binds them; InvalidPayload in Python's words."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidPayload("payload", f"{self._name}{self._signature}: {error}") from None
-        return self.encode_value(bound.arguments[self._single] if self._single else bound.arguments)
+        if self._single:
+            bound.apply_defaults()
+        return bound.arguments
 
-    def encode_value(self, value: Any) -> str:
-        """The JSON of a whole payload given as data."""
-        from pydantic import ValidationError  # noqa: PLC0415 - heavy, loaded on first use
-        from pydantic_core import PydanticSerializationError  # noqa: PLC0415
-
+    def _text(self, valid: Any) -> str:
+        """The JSON of a valid payload: as Pydantic writes it, where that is the very text of `_careful_text`."""
+        shape = self._shape
+        if shape is None:
+            return self._careful_text(valid)
+        certain = shape.certain
+        for name, zero in shape.numbers.items():
+            certain = certain and type(valid.get(name, zero)) is type(zero)
         try:
-            valid = self._adapter.validate_python(value)
-        except ValidationError as error:
-            raise self._misfit(error) from None
+            # To ask for errors costs more than the text does.
+            text = self._to_json(valid, by_alias=True, round_trip=True, warnings=False if certain else "error")
+        except Exception:  # the careful way says why, in our words
+            return self._careful_text(valid)
+        if len(text) > PAYLOAD_CAP or _NUL in text or _MASK_BYTES in text or _odd_number(text, shape.kinds):
+            return self._careful_text(valid)
+        return text.decode()
+
+    def _careful_text(self, valid: Any) -> str:
+        """The JSON of a valid payload by way of plain data, or InvalidPayload saying why it has none."""
         try:
             # round_trip and by_alias: what is written must be what decode reads.
             data = self._adapter.dump_python(valid, mode="json", by_alias=True, round_trip=True, warnings="error")
@@ -73,31 +153,45 @@ class Payload:
                 )
         except InvalidJob as error:
             raise InvalidPayload(error.field, error.problem) from None
-        except (PydanticSerializationError, ValueError) as error:
+        except ValueError as error:  # Pydantic's own is one
             raise InvalidPayload("payload", f"cannot be JSON: {error}") from None
         return text
 
-    def decode(self, job: Job) -> dict[str, Any]:
-        """The keyword arguments in a stored payload, validated again: rows outlive the code that wrote them."""
-        from pydantic import ValidationError  # noqa: PLC0415
+    def _refuse(self, error: Exception) -> None:
+        """InvalidPayload for what Pydantic says of a payload; any other error is a validator's own."""
+        from pydantic import ValidationError  # noqa: PLC0415 - heavy, loaded on first use
 
-        try:
-            value = self._adapter.validate_json(job.payload_json)
-        except ValidationError as error:
-            raise self._misfit(error) from None
-        if self._wants_job:
-            return {"job": describe(job, value)}
-        if self._single:
-            return {self._single: value}
-        return dict(value)
-
-    def _misfit(self, error: "ValidationError") -> InvalidPayload:
+        if not isinstance(error, ValidationError):
+            return
         problems = [
             f"{'.'.join(str(part) for part in item['loc']) or 'payload'}: {item['msg']}"
             for item in error.errors(include_url=False, include_context=False, include_input=False)
         ]
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-        return InvalidPayload("payload", f"does not fit task {self._name}{self._signature}: {shown}")
+        raise InvalidPayload("payload", f"does not fit task {self._name}{self._signature}: {shown}") from None
+
+    def _bind(self) -> None:
+        """Look up once what each call needs of Pydantic."""
+        from pydantic_core import SchemaSerializer, SchemaValidator  # noqa: PLC0415 - heavy, loaded on first use
+
+        from treadle.tasks.plain_schema import plain_shape  # noqa: PLC0415
+
+        adapter = self._adapter
+        # A model may be built later, and a plugin may look on: then the adapter is asked each time.
+        validator = adapter.validator if type(adapter.validator) is SchemaValidator else adapter
+        self._validate, self._validate_json = validator.validate_python, validator.validate_json
+        straight = type(adapter.serializer) is SchemaSerializer
+        self._shape = plain_shape(adapter.core_schema) if straight else None
+        self._to_json: Callable[..., bytes] = adapter.serializer.to_json if straight else adapter.dump_json
+
+
+def _as_tuple(call: object) -> tuple[Any, ...]:
+    if isinstance(call, str | bytes) or not isinstance(call, Iterable):
+        raise InvalidPayload(
+            "payload",
+            f"{call!r:.100} is not a call; write a tuple such as ({call!r:.20},), or a dict of named arguments",
+        )
+    return tuple(call)
 
 
 def describe(job: Job, payload: Any) -> dict[str, Any]:
@@ -119,6 +213,13 @@ def describe(job: Job, payload: Any) -> dict[str, Any]:
         "created_at": job.created_at.isoformat(),
         "due_at": job.due_at.isoformat(),
     }
+
+
+def _odd_number(text: bytes, kinds: frozenset[str]) -> bool:
+    """Whether there may be a number that Python would write otherwise, or not at all."""
+    if "float" in kinds:
+        return b"null" in text or _UNLIKE.search(text) is not None  # null: maybe in place of NaN
+    return len(text) > _SHORT and "int" in kinds and _UNLIKE.search(text) is not None
 
 
 def _masked(data: Any, path: str = "payload") -> str:
@@ -146,7 +247,7 @@ def _whole(parameter: inspect.Parameter, model: type | None) -> bool:
 
 
 def _adapter(name: str, taken: list[inspect.Parameter], single: str | None, model: type | None) -> "TypeAdapter[Any]":
-    from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, with_config  # noqa: PLC0415
+    from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, with_config  # noqa: PLC0415
     from typing_extensions import NotRequired, TypedDict  # noqa: PLC0415, UP035 - Pydantic wants this one below 3.12
 
     def annotation(parameter: inspect.Parameter) -> Any:
@@ -162,3 +263,5 @@ def _adapter(name: str, taken: list[inspect.Parameter], single: str | None, mode
         return TypeAdapter(with_config(ConfigDict(extra="forbid"))(shape))
     except PydanticSchemaGenerationError as error:
         raise ConfigError(f"task {name!r}: an annotation has no JSON form: {str(error).splitlines()[0]}") from None
+    except PydanticUserError as error:  # such as: use typing_extensions.TypedDict on Python < 3.12
+        raise ConfigError(f"task {name!r}: {error.message.splitlines()[0]}") from None

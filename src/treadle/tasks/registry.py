@@ -6,7 +6,7 @@ from typing import Any
 from treadle.errors import ConfigError, UnknownTask
 from treadle.model import FollowUp, OnEnd, check_name
 from treadle.model.clock import seconds
-from treadle.tasks.definition import Definition
+from treadle.tasks.definition import Definition, check_handler
 from treadle.tasks.options import Options, Unique, unique_of
 from treadle.tasks.task import Task, TaskEnqueuer, name_of
 
@@ -43,6 +43,7 @@ class TaskRegistry(Mapping[str, Task[..., Any]]):
         """A task with OPTIONS that may be added; ConfigError if its name is another's."""
         if not callable(handler):
             raise ConfigError(f"task {name!r}: {handler!r} cannot be called")
+        check_handler(name, handler)
         if name in self and self[name].handler is not handler:
             raise ConfigError(f"task {name!r} is registered twice; give one of them another name")
         return Task(self._enqueuer, Definition(name, handler, self._options(name, options)))

@@ -1,12 +1,13 @@
 """A task: a handler under a name, and the ways to ask for it to be run."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 from treadle.engines.values import Receipt
-from treadle.errors import InvalidJob
+from treadle.errors import InvalidJob, InvalidPayload
 from treadle.model import Job
 from treadle.model.clock import Duration, seconds
 from treadle.model.retry import Retry
@@ -17,14 +18,36 @@ from treadle.tasks.payload import Payload
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Call = tuple[Any, ...] | Mapping[str, Any]
+"""A tuple of arguments, or a dict of named ones."""
+
+ELSEWHERE = {
+    "delay": "enqueue(…)",
+    "apply_async": "using(run_after='5m', …).enqueue(…)",
+    "send": "enqueue(…)",
+    "send_with_options": "using(…).enqueue(…)",
+    "defer": "enqueue(…)",
+    "defer_async": "aenqueue(…)",
+    "configure": "using(…)",
+    "schedule": "using(run_after='5m').enqueue(…)",
+    "enqueue_in": "using(run_after='5m').enqueue(…)",
+    "enqueue_at": "using(run_after=…).enqueue(…)",
+    "map": "enqueue_many([…])",
+    "s": "enqueue(…)",
+}
+"""What somebody who comes from another library writes, and what to write instead."""
+
+CHUNK = 1000  # calls of an iterator that are checked, then stored, before the next are asked for
 
 
 class TaskEnqueuer(Protocol):
     """What a task needs to enqueue itself (app.enqueue.Enqueuer): a job for each payload, a receipt for each job."""
 
-    def enqueue(self, task: "Task[..., Any]", payloads: Sequence[str]) -> list[Receipt]: ...
+    def enqueue(self, task: "Task[..., Any]", payloads: Sequence[str]) -> Sequence[Receipt]: ...
 
-    async def aenqueue(self, task: "Task[..., Any]", encode: Callable[[], Sequence[str]]) -> list[Receipt]: ...
+    def enqueue_chunks(self, task: "Task[..., Any]", chunks: Iterable[Sequence[str]]) -> Sequence[Receipt]: ...
+
+    async def aenqueue(self, task: "Task[..., Any]", encode: Callable[[], Sequence[str]]) -> Sequence[Receipt]: ...
 
 
 class Task(Generic[P, R]):
@@ -40,6 +63,13 @@ class Task(Generic[P, R]):
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
 
+    if not TYPE_CHECKING:  # a type checker finds what is missing by itself
+
+        def __getattr__(self, name: str) -> Any:
+            """What other libraries call it, with the word that we have for it."""
+            hint = f"; write {self.name}.{ELSEWHERE[name]}" if name in ELSEWHERE else ""
+            raise AttributeError(f"task {self.name!r} has no attribute {name!r}{hint}")
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the handler here and now, as the plain function it is."""
         return self.handler(*args, **kwargs)
@@ -52,17 +82,29 @@ class Task(Generic[P, R]):
         """`enqueue` for async code: the loop goes on while the store works."""
         return _stored(await self._enqueuer.aenqueue(self, lambda: [self.payload.encode(args, kwargs)]))
 
-    def enqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Receipt]:
+    def enqueue_many(self, calls: Iterable[Call]) -> Sequence[Receipt]:
         """Store many jobs in one go; each call is a tuple of arguments or a dict of named ones. A Receipt each.
 
         Arguments are checked before anything is stored; then each job stands for itself. With `on_conflict="raise"` the
         first taken key raises KeyTaken after the others have been stored.
-        """
-        return self._enqueuer.enqueue(self, self._encoded(calls))
 
-    async def aenqueue_many(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[Receipt]:
+        An iterator of any length is read, checked and stored in chunks of 1,000 calls, so that memory stays small. An
+        error ends it, and the chunks before it stay stored. Its receipts keep no jobs: each is read from the store when
+        you look at it. With `tx`, an iterator is checked as a whole.
+        """
+        _check_calls(calls)
+        if self._whole(calls):
+            return self._enqueuer.enqueue(self, self._encoded(calls))
+        return self._enqueuer.enqueue_chunks(self, self._chunks(iter(calls)))
+
+    async def aenqueue_many(self, calls: Iterable[Call]) -> Sequence[Receipt]:
         """`enqueue_many` for async code."""
-        return await self._enqueuer.aenqueue(self, lambda: self._encoded(calls))
+        _check_calls(calls)
+        if self._whole(calls):
+            return await self._enqueuer.aenqueue(self, lambda: self._encoded(calls))
+        from asyncio import to_thread  # noqa: PLC0415 - a process that only enqueues does not need it
+
+        return await to_thread(self.enqueue_many, calls)
 
     def enqueue_payload(self, payload: Any) -> Job:
         """`enqueue` with the whole payload as data, as the CLI and other services give it."""
@@ -128,14 +170,34 @@ class Task(Generic[P, R]):
         """Call the handler with decoded arguments; a coroutine if it is async."""
         return self.definition.run(context, arguments)
 
-    def _encoded(self, calls: Iterable[tuple[Any, ...] | Mapping[str, Any]]) -> list[str]:
-        payloads, encode = [], self.definition.payload.encode
-        for place, call in enumerate(calls):
+    def _whole(self, calls: Iterable[Call]) -> bool:
+        """Whether these calls are checked as a whole before the first is stored: they are there, or commit as one."""
+        return isinstance(calls, Sized) or self.options.tx is not None
+
+    def _chunks(self, calls: Iterator[Call]) -> Iterator[list[str]]:
+        first = 0
+        while payloads := self._encoded(islice(calls, CHUNK), first):
+            yield payloads
+            first += len(payloads)
+
+    def _encoded(self, calls: Iterable[Call], first: int = 0) -> list[str]:
+        """The payloads of these calls; a refusal names the place of the call, counted from `first`."""
+        payloads: list[str] = []
+        encode, encode_named = self.definition.payload.encode, self.definition.payload.encode_named
+        for call in calls:
+            named = type(call) is dict or (type(call) is not tuple and isinstance(call, Mapping))
             try:
-                payloads.append(encode((), call) if isinstance(call, Mapping) else encode(call, {}))
+                payloads.append(encode_named(call) if named else encode(call, {}))  # type: ignore[arg-type] # as just seen
             except InvalidJob as error:
-                raise type(error)(f"call {place}: {error.field}", error.problem) from None
+                raise type(error)(f"call {first + len(payloads)}: {error.field}", error.problem) from None
         return payloads
+
+
+def _check_calls(calls: object) -> None:
+    if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
+        raise InvalidPayload(
+            "calls", f"{calls!r:.100} must be a list of calls, each a tuple of arguments or a dict of named ones"
+        )
 
 
 def name_of(task: "str | Task[..., Any]", field: str = "task") -> str:
@@ -152,7 +214,7 @@ def versions_of(tasks: Mapping[str, Task[..., Any]]) -> dict[str, int]:
     return {task.name: task.options.version for task in tasks.values()}
 
 
-def _stored(receipts: list[Receipt]) -> Job:
+def _stored(receipts: Sequence[Receipt]) -> Job:
     """The job of a single enqueue."""
     [receipt] = receipts
     if receipt.refused:
