@@ -5,7 +5,7 @@ python3 dev.py check [--all]         an answer in 30 seconds; --all: every test 
 python3 dev.py test [pytest args]    every check and every test; with arguments, only pytest
     --engine NAME                    only the tests on this store and those without one: sqlite, postgres or dynamodb
     --changed                        only the tests of what differs from main
-    --python 3.13                    with another Python of this machine, in a venv of its own
+    --python 3.13                    with another Python of this machine, in a venv of its own; of bench, too
 python3 dev.py requirements [args]   which requirement is proved by which test
 python3 dev.py mutants [args]        break the code on purpose and see that the tests notice
 python3 dev.py chaos [args]          kill, stall and restart workers under load
@@ -13,6 +13,7 @@ python3 dev.py walk [args]           long random walks through the engine contra
 python3 dev.py faults [args]         thousands of operations on a DynamoDB that throttles, fails and loses answers
 python3 dev.py ticks [args]          when schedules fire, in every time zone, against a clock walked minute by minute
 python3 dev.py timekeepers [args]    eight processes fire the same schedules while they are killed
+python3 dev.py bench [args]          how fast it is, beside bare SQL; --quick ends in a minute, --help tells the rest
 python3 dev.py lock [uv args]        write requirements.lock anew; --upgrade takes newer versions
 
 The first run makes .venv and fills it from requirements.lock; later runs start at once.
@@ -48,6 +49,7 @@ SCRIPTS = {
     "faults": "tests.engines.dynamodb.faulty",
     "ticks": "tests.schedules.ticks",
     "timekeepers": "tests.race.timekeeping",
+    "bench": "benchmarks.run",
 }
 
 
@@ -63,8 +65,8 @@ def main(arguments: list[str]) -> int:
     if command == "demo":
         install()
         hand_over(BIN / "treadle", "demo", *rest)
-    if command == "test" and "--python" in rest:
-        become(rest)
+    if command in ("test", "bench") and "--python" in rest:
+        become(command, rest)
     if command in SCRIPTS:
         install()
         hand_over(PYTHON, "-m", SCRIPTS[command], *rest)
@@ -72,7 +74,7 @@ def main(arguments: list[str]) -> int:
     return 2
 
 
-def become(arguments: list[str]) -> NoReturn:
+def become(command: str, arguments: list[str]) -> NoReturn:
     """Start anew with the Python that `--python` names, and its own venv."""
     place = arguments.index("--python")
     version, rest = "".join(arguments[place + 1 : place + 2]), arguments[:place] + arguments[place + 2 :]
@@ -80,7 +82,7 @@ def become(arguments: list[str]) -> NoReturn:
     if python is None:
         sys.exit(f"--python {version!r}: not found on this machine. Give a version such as 3.13 that is on PATH.")
     os.environ["TREADLE_VENV"] = f".venv-{version}"
-    hand_over(python, __file__, "test", *rest)
+    hand_over(python, __file__, command, *rest)
 
 
 def found_python(version: str) -> str | None:

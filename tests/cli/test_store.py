@@ -16,6 +16,7 @@ GROUPS = {
     "jobs": ("list", "show", "retry", "cancel", "count"),
     "schedules": ("list", "create", "update", "enable", "disable", "delete", "run", "preview"),
     "audit": ("seal", "verify"),
+    "bench": ("drain", "enqueue", "latency"),
 }
 
 

@@ -1,8 +1,13 @@
 """The command line: `treadle --help`. It calls the app and nothing below it."""
 
+import sys
+
 
 def main() -> None:
     """The console script; everything is imported here, so that a worker process of the demo stays light."""
-    from treadle.cli.commands import main as run  # noqa: PLC0415
+    try:
+        from treadle.cli.commands import main as run  # noqa: PLC0415
 
-    run()
+        run()
+    except KeyboardInterrupt:  # also while we import
+        sys.exit(130)

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import treadle
-from treadle.cli import audit, enqueue, gate, jobs, look, options, schedules, store, ticks, work
+from treadle.cli import audit, bench, enqueue, gate, jobs, look, options, schedules, store, ticks, work
 from treadle.cli.terminal import console, document, masked, safe, say
 from treadle.demo import show
 from treadle.errors import ConfigError, InvalidJob, TreadleError, UnknownTask
@@ -143,6 +143,20 @@ cli.command("rls", rich_help_panel=STORE, epilog=_example("treadle rls --worker-
     store.rls
 )
 cli.command("prune", rich_help_panel=STORE, epilog=_example("treadle prune --app tasks:app"))(store.prune)
+
+bench_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
+bench_cli.command("drain", epilog=_example("treadle bench drain --url sqlite:///treadle.db --jobs 20000 --bare"))(
+    bench.drain
+)
+bench_cli.command("enqueue", epilog=_example("treadle bench enqueue --url sqlite:///treadle.db --bare"))(bench.enqueue)
+bench_cli.command("latency", epilog=_example("treadle bench latency --url sqlite:///treadle.db"))(bench.latency)
+cli.add_typer(
+    bench_cli,
+    name="bench",
+    help="Measure how fast treadle is on your database.",
+    rich_help_panel=STORE,
+    epilog=_example("treadle bench drain --url sqlite:///treadle.db --bare"),
+)
 
 
 @cli.command("version", rich_help_panel=STORE, epilog=_example("treadle version --json"))
