@@ -45,7 +45,7 @@ TESTS_OF = {
     "docs/": ("tests/docs",),
     "README.md": ("tests/docs",),
     "examples/": ("tests/examples", "tests/docs"),
-    "benchmarks/": (),
+    "benchmarks/": ("tests/tools/test_benchmarks.py",),
     "CHANGELOG.md": (),
     "CONTRIBUTING.md": (),
 }

@@ -19,7 +19,7 @@ DOORS = {
     "engine.py", "connection.py", "schema.py", "enqueue.py", "claim.py", "settle.py", "leases.py", "queries.py",
     "retention.py", "records.py", "audit.py", "rows.py",
 }  # fmt: skip
-ROOMS = {"app", "cli", "demo", "engines", "model", "schedules", "tasks", "transactions", "worker"}
+ROOMS = {"app", "bench", "cli", "demo", "engines", "model", "schedules", "tasks", "transactions", "worker"}
 RETIRED = {
     "What", "Member", "Membership", "Spent", "Trail", "House", "Where", "Hold", "Held", "Told", "Keeper", "Upkeep",
     "Housekeeping", "Timetable", "Crowded", "Whatever", "WHATEVER", "Hints", "said", "told", "heard", "_heard", "loud",

@@ -12,6 +12,7 @@ from treadle.engines.values import (
     LISTED,
     OVERWRITE,
     Claim,
+    Claimed,
     JobFilter,
     Lease,
     Overwrite,
@@ -67,7 +68,8 @@ class ReferenceEngine:
         ordered = sorted(changes, key=_takes_key)
         verdicts = {change.before.id: self._write(change, now) for change in ordered}
         jobs = self._claim(claim, now, prefer) if claim else []
-        return Turn([verdicts[change.before.id] for change in changes], jobs, now)
+        claimed = [Claimed.of(job) for job in jobs]
+        return Turn([verdicts[change.before.id] for change in changes], claimed, now)
 
     def _write(self, change: Change, now: datetime) -> Verdict:
         current = self.jobs.get(change.before.id)

@@ -192,6 +192,13 @@ def test_a_nul_is_kept_or_refused_but_never_cuts_what_stands_behind_it(engine, c
     assert verdict.ruling is Ruling.REFUSED or [event.note for event in engine.events(job.id)] == [note]
 
 
+@pytest.mark.parametrize("field", ["task", "queue", "lane", "tenant", "schedule"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_nul_in_a_name_is_kept_or_refused_too_of_one_job_and_of_many(engine, clock, field, number):
+    for receipt in engine.enqueue([a_job(clock.now(), **{field: "a\0b"}) for _ in range(number)]):
+        assert receipt.refused or getattr(current(engine, receipt.job), field) == "a\0b"
+
+
 def test_a_search_for_what_cannot_be_stored_finds_nothing(engine):
     enqueued(engine)
 

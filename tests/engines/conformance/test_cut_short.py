@@ -1,11 +1,14 @@
 """A claim that has not looked everywhere says so, and one that must look everywhere does: so "nothing" is a proof."""
 
+import pytest
+
 from tests.support.making import LEASE, enqueued
 from treadle.engines import connect
 from treadle.engines.dynamodb import claim as dynamodb_claim
 from treadle.engines.dynamodb import scan as dynamodb_scan
 from treadle.engines.postgres import claim as postgres_claim
 from treadle.engines.postgres import cursors as postgres_cursors
+from treadle.engines.postgres import turn as postgres_turn
 from treadle.engines.sqlite import claim as sqlite_claim
 from treadle.engines.values import Claim
 from treadle.model import new_id
@@ -14,7 +17,8 @@ BOUNDS = [
     (sqlite_claim, "MAX_SCANS", 1),
     (sqlite_claim, "MAX_PARKED", 5),
     (postgres_claim, "FILL_TIMEOUT", 0.0),
-    (postgres_claim, "MAX_PARKED", 5),
+    (postgres_turn, "PATIENCE", -1.0),
+    (postgres_turn, "MAX_PARKED", 5),
     (dynamodb_claim, "MAX_SCANS", 1),
     (dynamodb_claim, "MAX_UNPARKED", 1),
     (dynamodb_scan, "MAX_SKIPPED", 5),
@@ -55,17 +59,30 @@ def test_a_claim_that_is_repeated_answers_for_what_it_holds_and_not_for_the_rest
     assert ([one.id for one in again.jobs], again.more) == ([job.id], True)
 
 
-def test_a_thorough_claim_does_not_begin_where_the_last_one_ended(store_url, monkeypatch):
-    """An ordinary claim may, for a second after a slow one, continue there: it would not see the other priority."""
-    monkeypatch.setattr(postgres_cursors, "SLOW_CLAIM", 0.0)
+@pytest.fixture
+def hasty(store_url, monkeypatch):
+    """An engine to which every claim is a slow one: for a second, an ordinary claim may continue where it ended."""
+    monkeypatch.setattr(postgres_cursors, "SLOW_LOOK", -10.0)
+    monkeypatch.setattr(postgres_cursors, "SLOW_LOOKS", 1)
     monkeypatch.setattr(dynamodb_scan, "MAX_RUNNING_HEAD", 0)
     engine = connect(store_url)
-    try:
-        engine.open()
-        urgent, other = enqueued(engine, priority=9), enqueued(engine, priority=5)
-        [first] = engine.turn([], wish(1)).jobs
-        assert first.id == urgent.id
-        [second] = engine.turn([], wish(1, thorough=True)).jobs
-        assert second.id == other.id
-    finally:
-        engine.close()
+    engine.open()
+    yield engine
+    engine.close()
+
+
+def test_a_thorough_claim_does_not_begin_where_the_last_one_ended(hasty):
+    """An ordinary claim that continues there would not see the other priority."""
+    urgent, other = enqueued(hasty, priority=9), enqueued(hasty, priority=5)
+    [first] = hasty.turn([], wish(1)).jobs
+    assert first.id == urgent.id
+    [second] = hasty.turn([], wish(1, thorough=True)).jobs
+    assert second.id == other.id
+
+
+def test_a_thorough_claim_takes_the_most_urgent_job_and_not_the_next_one_of_the_last_claim(hasty):
+    first, _ = enqueued(hasty, priority=5), enqueued(hasty, priority=5)
+    assert [job.id for job in hasty.turn([], wish(1)).jobs] == [first.id]
+    urgent = enqueued(hasty, priority=9)
+
+    assert [job.id for job in hasty.turn([], wish(1, thorough=True)).jobs] == [urgent.id]

@@ -162,6 +162,17 @@ def test_a_token_is_good_for_its_own_job_only(engine, clock):
     assert traces(engine) == before
 
 
+def test_the_token_of_another_job_takes_no_key(engine, clock):
+    mine, other = running(engine), running(engine, key="k", key_scope=Scope.PENDING)
+    before = traces(engine)
+
+    assert settle(engine, other.evolve(lease_token=mine.lease_token), Snoozed(5)).ruling is Ruling.LOST
+
+    assert traces(engine) == before
+    [rival] = engine.enqueue([a_job(clock.now(), key="k", key_scope=Scope.PENDING)])
+    assert rival.created
+
+
 # ------------------------------------------------------------------------------------------- the holder
 
 

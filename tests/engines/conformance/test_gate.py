@@ -520,14 +520,15 @@ def test_versions_of_one_task_are_told_apart_behind_a_pause(engine):
     assert drained(engine) == [new.id]
 
 
-def test_tenants_of_one_task_are_told_apart_behind_a_pause(engine):
-    jobs = {tenant: enqueued(engine, tenant=tenant) for tenant in ("a", "b", "c")}
+@pytest.mark.parametrize("order", ["abc", "cba", "bac"])
+def test_tenants_of_one_task_are_told_apart_behind_a_pause(engine, order):
+    jobs = {tenant: enqueued(engine, tenant=tenant) for tenant in "abc"}
     pauses = {tenant: paused(engine, tenant=tenant) for tenant in jobs}
     assert drained(engine, queues=["default"]) == []
 
-    for tenant, job in jobs.items():
+    for tenant in order:
         resumed(engine, pauses[tenant])
-        assert drained(engine, queues=["default"]) == [job.id]
+        assert drained(engine, queues=["default"]) == [jobs[tenant].id]
 
 
 # ----------------------------------------------------------------------------------------------------- a race

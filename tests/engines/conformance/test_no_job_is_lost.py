@@ -58,16 +58,32 @@ def test_the_same_id_while_running_answers_with_the_running_job(engine, clock):
     assert claim(engine) == []
 
 
+def alone(now):
+    return []
+
+
+def beside_another(now):
+    """Not alike, so that a store cannot write the two by what they share."""
+    return [a_job(now, queue="beside", task="another", priority=3)]
+
+
+every_bulk = pytest.mark.parametrize("others", [alone, beside_another])
+
+
+@every_bulk
 @pytest.mark.parametrize("state", [state for state in State if state.final])
-def test_the_same_id_after_the_end_answers_with_the_finished_job_and_does_not_run_it_again(engine, clock, state):
+def test_the_same_id_after_the_end_answers_with_the_finished_job_and_does_not_run_it_again(
+    engine, clock, state, others
+):
     job = ended(engine, state)
 
-    [receipt] = engine.enqueue([a_job(clock.now(), id=job.id)])
+    receipt, *rest = engine.enqueue([a_job(clock.now(), id=job.id), *others(clock.now())])
 
     assert not receipt.created
     assert receipt.job == job
     assert current(engine, job) == job
     assert claim(engine) == []
+    assert all(other.created for other in rest)
 
 
 def test_bulk_answers_with_a_receipt_for_every_job_in_order(engine, clock):
@@ -126,9 +142,10 @@ def test_engines_that_open_a_new_store_at_the_same_moment_all_get_in(make_engine
     assert engines[0].count(JobFilter()) == {State.PENDING: 8}
 
 
-def test_a_job_is_created_at_the_time_of_the_store_not_of_the_caller(engine, clock):
+@every_bulk
+def test_a_job_is_created_at_the_time_of_the_store_not_of_the_caller(engine, clock, others):
     for offset in (timedelta(hours=-1), timedelta(0), timedelta(hours=1)):
-        [receipt] = engine.enqueue([a_job(clock.now() + offset)])
+        receipt, *_ = engine.enqueue([a_job(clock.now() + offset), *others(clock.now() + offset)])
 
         assert receipt.job.created_at == clock.now()
         assert receipt.job.due_at == clock.now()

@@ -96,6 +96,17 @@ def test_a_claim_takes_no_more_than_its_limit(engine):
     assert engine.count(JobFilter()) == {State.RUNNING: 3, State.PENDING: 1}
 
 
+def test_a_claim_that_goes_on_behind_jobs_it_may_not_take_takes_no_more_than_its_limit(engine):
+    first = enqueued(engine, priority=9)
+    enqueued(engine, priority=5, task="another")
+    rest = [enqueued(engine) for _ in range(4)]
+
+    got = claim(engine, 2, tasks=["greet"])
+
+    assert [job.id for job in got] == [first.id, rest[0].id]
+    assert engine.count(JobFilter(state=State.RUNNING)) == {State.RUNNING: 2}
+
+
 @pytest.mark.covers("004-T09", "000-AC-09.a")
 def test_a_job_is_not_claimed_before_its_time_and_is_claimed_at_it(engine, clock):
     job = enqueued(engine, due_at=clock.now() + timedelta(minutes=5))
@@ -159,6 +170,18 @@ def test_lanes_take_turns_when_jobs_are_claimed_one_by_one(engine):
     lanes = [claim(engine, 1)[0].lane for _ in range(12)]
 
     assert {lane: lanes.count(lane) for lane in "abc"} == {"a": 4, "b": 4, "c": 4}
+
+
+@pytest.mark.parametrize("number", [2, 9])
+def test_lanes_and_jobs_without_one_take_turns_when_jobs_are_claimed_one_by_one(engine, number):
+    lanes = ["", *(f"lane{n}" for n in range(number))]
+    engine.enqueue(
+        [a_job(engine.now(), lane=lane, priority=0 if lane else 5) for lane in lanes for _ in range(6 * number)]
+    )
+
+    served = Counter(claim(engine, 1)[0].lane for _ in range(6 * number))
+
+    assert min(served[lane] for lane in lanes) >= 2, f"each lane should have its turn: {served}"
 
 
 def test_order_holds_within_each_lane(engine):

@@ -244,6 +244,20 @@ def test_records_of_one_tenant_are_read_alone(engine, clock, make):
     assert engine.records(type(record), tenant="nobody") == []
 
 
+def test_a_schedule_is_read_alone_by_its_tenant_and_name(engine, clock):
+    large = a_schedule(clock.now(), tenant="acme", name="large", payload=f'"{"x" * 500_000}"')
+    wanted = [a_schedule(clock.now(), tenant="acme", name=name) for name in ("a", "b", "a#b", "a%", "long " * 30)]
+    for schedule in [*wanted, large, a_schedule(clock.now(), tenant="globex", name="a")]:
+        saved(engine, schedule)
+
+    for schedule in [*wanted, large]:
+        [found] = engine.records(Schedule, tenant="acme", name=schedule.name)
+        assert found in stored(engine, schedule)
+        assert found.name == schedule.name
+    for name in ("c", "", "a#", "x" * 5000, "half \ud800", "nul \0"):
+        assert engine.records(Schedule, tenant="acme", name=name) == []
+
+
 def test_hundreds_of_records_are_read_at_once(engine, clock):
     payload = {"text": "x" * 10_000}  # several pages of what a server sends at once
     made = [saved(engine, a_schedule(clock.now(), name=f"s{n:03}", payload=payload)) for n in range(300)]

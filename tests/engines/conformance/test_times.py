@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.making import LEASE, an_error, claimed, current, recover, running, settle, write
+from tests.support.making import LEASE, a_job, an_error, claimed, current, recover, running, settle, write
 from treadle.engines.values import Claim, Lease, Ruling
-from treadle.model import Reason, Retry, lifecycle, new_id
+from treadle.model import AlikeJobs, Reason, Retry, lifecycle, new_id, new_ids
 from treadle.model.lifecycle import Failed, FailedForGood, Released, Stopped, Succeeded, TimedOut
 
 AHEAD = timedelta(seconds=5)  # a worker's idea of the store's time may be off by so much
@@ -82,3 +82,18 @@ def test_the_next_attempt_has_its_own_start(engine, clock):
     settle(engine, job, Released())
 
     assert claimed(engine, job).started_at is None
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_new_jobs_are_made_and_due_by_the_clock_of_the_store(engine, clock, number):
+    before = clock.now() - timedelta(minutes=5)
+    later = clock.now() + timedelta(minutes=5)
+    like = a_job(before)
+    prompt = AlikeJobs(like, new_ids(number), ["{}"] * number)
+    put_off = AlikeJobs(like.evolve(due_at=later), new_ids(number), ["{}"] * number)
+
+    for jobs, due in ((prompt, clock.now()), ([a_job(before) for _ in range(number)], clock.now()), (put_off, later)):
+        for receipt in engine.enqueue(jobs):
+            stored = current(engine, receipt.job)
+            assert (stored.created_at, stored.due_at) == (clock.now(), due)
+            assert receipt.job == stored
