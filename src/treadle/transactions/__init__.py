@@ -5,14 +5,15 @@ threads, and no library is loaded that the caller has not loaded. One file a lib
 `joined` holds what they share.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from treadle.transactions.dynamodb import Collected
 from treadle.transactions.families import family_of, refuse_colour
 from treadle.transactions.joined import Joined, Rows, Step, Steps, inside, translated_errors
+
+if TYPE_CHECKING:
+    from treadle.transactions.dynamodb import Collected
 
 __all__ = ["Steps", "arun_in", "run", "run_in"]
 
@@ -43,6 +44,8 @@ def run_in(tx: Any, steps: Steps[T]) -> T:
 
 async def arun_in(tx: Any, steps: Steps[T]) -> T:
     """The same for the connections and sessions of async libraries."""
+    from asyncio import sleep  # noqa: PLC0415 - a process that only enqueues does not need it
+
     family = family_of(tx)
     refuse_colour(tx, family, wanted_async=True)
     with translated_errors():
@@ -50,7 +53,7 @@ async def arun_in(tx: Any, steps: Steps[T]) -> T:
 
     async def answer(step: Step) -> Rows:
         if isinstance(step, float):
-            await asyncio.sleep(step)
+            await sleep(step)
             return []
         with translated_errors(joined.advice):
             rows: Rows = await joined.execute(*step)
