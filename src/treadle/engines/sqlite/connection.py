@@ -44,14 +44,14 @@ class FileLocked(EngineUnavailable):
         )
 
 
-class Place(NamedTuple):
+class FileId(NamedTuple):
     """Which file lies at a path: another one has another number."""
 
     device: int
     number: int
 
     @classmethod
-    def of(cls, path: str) -> "Place | None":
+    def of(cls, path: str) -> "FileId | None":
         try:
             found = os.stat(path)
         except OSError:
@@ -80,7 +80,7 @@ class DatabaseFile:
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._peeker: sqlite3.Connection | None = None
-        self._places: dict[sqlite3.Connection, Place | None] = {}  # the file that each connection has open
+        self._places: dict[sqlite3.Connection, FileId | None] = {}  # the file that each connection has open
         self.migrated: list[str] = []  # the migrations that opening the file has applied
         _files.add(self)
         _watch_forks()
@@ -215,25 +215,29 @@ class DatabaseFile:
             except BaseException:
                 connection.close()
                 raise
-            self._places[connection] = Place.of(self.path)  # only now is there a file for sure
+            self._places[connection] = FileId.of(self.path)  # only now is there a file for sure
             self._writer = connection
         return self._writer
 
     def _open_reader(self) -> sqlite3.Connection:
         self._reader = self._in_place(self._reader)
         if self._reader is None:
-            with self._writing:
-                self._open()  # the file and its tables come first
+            if self._writer is None or not self._is_in_place(self._writer):
+                with self._writing:
+                    self._open()  # the file and its tables come first
             self._reader = self._connect()
         return self._reader
 
     def _in_place(self, connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
         """The connection, if its file is still where it was; else it is closed."""
-        if connection is None or self.path == MEMORY or self._places.get(connection) == Place.of(self.path):
+        if connection is None or self._is_in_place(connection):
             return connection
         self._places.pop(connection, None)
         connection.close()
         return None
+
+    def _is_in_place(self, connection: sqlite3.Connection) -> bool:
+        return self.path == MEMORY or self._places.get(connection) == FileId.of(self.path)
 
     def _connect(self) -> sqlite3.Connection:
         # isolation_level=None: we say begin and commit. timeout=0: retry_locked waits, more fairly than SQLite's own
@@ -246,7 +250,7 @@ class DatabaseFile:
         except BaseException:
             connection.close()
             raise
-        self._places[connection] = Place.of(self.path)
+        self._places[connection] = FileId.of(self.path)
         return connection
 
 
