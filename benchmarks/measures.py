@@ -281,7 +281,7 @@ def _paced(
     with ExitStack() as stack:
         workers = [stack.enter_context(run.start(run.order("worker"))) for _ in range(run.side.get("workers", 1))]
         wait_for(lambda: all(one.ready for one in workers), workers, measure.TIMEOUT, "the workers")
-        time.sleep(1.0)
+        time.sleep(1.0)  # they listen, and have looked once
         pace = run.order("pace", jobs=run.jobs // senders, rate=rate / senders, step=step)
         sending = [stack.enter_context(run.start(pace)) for _ in range(senders)]
         sent = run.jobs // senders * senders

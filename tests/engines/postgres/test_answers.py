@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from tests.support.making import LEASE, a_job, current, enqueued
+from treadle.engines.postgres import wire
 from treadle.engines.postgres.engine import PostgresEngine
 from treadle.engines.values import Claim
 from treadle.errors import EngineError
@@ -53,3 +54,13 @@ def test_a_value_that_nobody_can_read_is_named(near: PostgresEngine, store_url: 
 
     with pytest.raises(EngineError, match="a job cannot be read"):
         claimed.job()
+
+
+def test_an_answer_that_keeps_coming_is_read_to_its_end(near: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sent again, it would be just as long."""
+    monkeypatch.setattr(wire, "MAX_GAP", 5.0)
+    slowly = "select pg_sleep(0.02), repeat('x', 20000) from generate_series(1, 40)"
+
+    result = near.server.run(lambda connection: connection.call(slowly, []), answer_timeout=0.2)
+
+    assert result.ntuples == 40

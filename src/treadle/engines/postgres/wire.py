@@ -65,9 +65,8 @@ class Connection(psycopg.Connection[Row]):
     def _answer(self) -> "PGresult":
         answer, deadline = None, time.monotonic() + self.answer_timeout
         while True:
-            self._exchange(
-                deadline
-            )  # also before the None that ends it: libpq itself would wait for that without an end
+            # Also before the None that ends it: libpq itself would wait for that without an end.
+            self._exchange(deadline)
             result = self.pgconn.get_result()
             if result is None:
                 break

@@ -80,7 +80,7 @@ class DatabaseFile:
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._peeker: sqlite3.Connection | None = None
-        self._places: dict[sqlite3.Connection, FileId | None] = {}  # the file that each connection has open
+        self._file_ids: dict[sqlite3.Connection, FileId | None] = {}  # the file that each connection has open
         self.migrated: list[str] = []  # the migrations that opening the file has applied
         _files.add(self)
         _watch_forks()
@@ -187,7 +187,7 @@ class DatabaseFile:
             if connection is not None:
                 connection.close()
         self._peeker = self._reader = self._writer = None
-        self._places.clear()
+        self._file_ids.clear()
 
     def before_fork(self) -> None:
         """Let every call of this process end, and close; new ones wait until the fork is done."""
@@ -215,7 +215,7 @@ class DatabaseFile:
             except BaseException:
                 connection.close()
                 raise
-            self._places[connection] = FileId.of(self.path)  # only now is there a file for sure
+            self._file_ids[connection] = FileId.of(self.path)  # only now is there a file for sure
             self._writer = connection
         return self._writer
 
@@ -232,12 +232,12 @@ class DatabaseFile:
         """The connection, if its file is still where it was; else it is closed."""
         if connection is None or self._is_in_place(connection):
             return connection
-        self._places.pop(connection, None)
+        self._file_ids.pop(connection, None)
         connection.close()
         return None
 
     def _is_in_place(self, connection: sqlite3.Connection) -> bool:
-        return self.path == MEMORY or self._places.get(connection) == FileId.of(self.path)
+        return self.path == MEMORY or self._file_ids.get(connection) == FileId.of(self.path)
 
     def _connect(self) -> sqlite3.Connection:
         # isolation_level=None: we say begin and commit. timeout=0: retry_locked waits, more fairly than SQLite's own
@@ -250,7 +250,7 @@ class DatabaseFile:
         except BaseException:
             connection.close()
             raise
-        self._places[connection] = FileId.of(self.path)
+        self._file_ids[connection] = FileId.of(self.path)
         return connection
 
 
