@@ -5,13 +5,14 @@ the event says whether it was done.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol, TypeVar
+from uuid import UUID
 
 from treadle.engines.contract import AuditStore, JobStore, RecordStore
 from treadle.engines.values import Ruling
-from treadle.errors import JobNotFound, NotPossible
+from treadle.errors import InvalidJob, JobNotFound, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, EventKind, Job, check_name, clean
 from treadle.model.backoff import lock_waits
 from treadle.model.records import Pause, Schedule, subject
@@ -42,17 +43,33 @@ class Act(NamedTuple):
         return Event(subject(record), record.revision, self.at, self.kind, self.actor, note, record.tenant)
 
 
-def get_job(engine: JobStore, job_id: str, tenant: str | None = None) -> Job:
+class Edited(NamedTuple):
+    """What became of one edit: the job's id, and why nothing was written, if so."""
+
+    job_id: str
+    problem: NotPossible | JobNotFound | None = None
+
+
+def id_of(job: Job | str) -> str:
+    """The id of a job that is given itself, or by its id."""
+    if isinstance(job, Job):
+        return job.id
+    if not isinstance(job, str | UUID):
+        raise InvalidJob("job", f"{job!r:.100} must be a job or its id")
+    return str(job).lower()
+
+
+def get_job(engine: JobStore, job_id: Job | str, tenant: str | None = None) -> Job:
     """The job of this id, finished ones too; JobNotFound if there is none, or none of this tenant's."""
-    [job] = engine.get([str(job_id).lower()])
+    [job] = engine.get([id_of(job_id)])
     if job is None or tenant not in (None, job.tenant):
-        raise JobNotFound(str(job_id))
+        raise JobNotFound(job_id.id if isinstance(job_id, Job) else str(job_id))
     return job
 
 
 def edit_job(
     engine: AuditedJobs,
-    job_id: str,
+    job_id: Job | str,
     decide: Callable[[Job, datetime], Change],
     *,
     actor: str,
@@ -60,19 +77,51 @@ def edit_job(
 ) -> Job:
     """Write what `decide` makes of the job and the time; the job afterwards. With `tenant`, only that tenant's."""
     check_name("actor", actor)
+    job = get_job(engine, job_id, tenant)
+    [edited] = edit_jobs(engine, [job], decide)
+    if edited.problem is not None:
+        raise edited.problem
+    return engine.get([job.id])[0] or job  # one that was deleted, as it was
+
+
+def edit_jobs(
+    engine: AuditedJobs, jobs: Sequence[Job], decide: Callable[[Job, datetime], Change]
+) -> Iterator["Edited"]:
+    """Write what `decide` makes of each of these jobs, all in one turn; what became of each, as soon as it is known.
+
+    A job that has moved on since it was read is decided again, on its own.
+    """
     for wait in lock_waits():
-        change = decide(get_job(engine, job_id, tenant), engine.now())
-        [verdict] = engine.turn([change]).verdicts
-        if verdict.ruling is Ruling.APPLIED:
-            return get_job(engine, job_id, tenant)
-        if verdict.ruling is Ruling.REFUSED:
-            by = f" by job {verdict.holder}; wait for it, or cancel it first" if verdict.holder else ""
-            raise NotPossible(f"job {job_id}: {verdict.why}{by}")
-        if verdict.ruling is Ruling.LOST and _in_trail(engine, change.event):
-            return get_job(engine, job_id, tenant)  # by us: the answer was lost and the write repeated
-        if verdict.ruling is Ruling.BUSY:
+        now, changes = engine.now(), dict[str, Change]()
+        for job in jobs:
+            try:
+                changes[job.id] = decide(job, now)
+            except NotPossible as problem:
+                yield Edited(job.id, problem)
+        if not changes:
+            return
+        verdicts = engine.turn(list(changes.values())).verdicts
+        left = []
+        for change, verdict in zip(changes.values(), verdicts, strict=True):
+            if verdict.ruling is Ruling.APPLIED:
+                yield Edited(change.id)
+            elif verdict.ruling is Ruling.REFUSED:
+                by = f" by job {verdict.holder}; wait for it, or cancel it first" if verdict.holder else ""
+                yield Edited(change.id, NotPossible(f"job {change.id}: {verdict.why}{by}"))
+            elif verdict.ruling is Ruling.LOST and _in_trail(engine, change.event):  # by us, and the answer was lost
+                yield Edited(change.id)
+            else:
+                left.append(change.id)
+        if not left:
+            return
+        if any(verdict.ruling is Ruling.BUSY for verdict in verdicts):
             time.sleep(wait)
-    raise NotPossible(f"job {job_id} keeps changing, or an open transaction holds it; try again")
+        now_there = dict(zip(left, engine.get(left), strict=True))
+        gone = [id_ for id_, job in now_there.items() if job is None]
+        yield from (Edited(id_, JobNotFound(id_)) for id_ in gone)
+        jobs = [job for job in now_there.values() if job is not None]
+    for job in jobs:
+        yield Edited(job.id, NotPossible(f"job {job.id} keeps changing, or an open transaction holds it; try again"))
 
 
 def put(engine: AuditedRecords, record: Kept, before: Kept | None, act: Act) -> Kept | None:

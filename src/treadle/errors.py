@@ -1,13 +1,17 @@
 """Everything treadle raises, in one tree.
 
 TreadleError
-├── InvalidJob            a field of a job cannot be accepted: names the field, the limit and the way out
-│   └── InvalidPayload    the arguments do not fit the task
+├── InvalidInput          a value that the caller gave cannot be accepted: names the field, the limit and the way out
+│   ├── InvalidJob        a field of a job
+│   │   └── InvalidPayload    the arguments do not fit the task
+│   └── InvalidTiming     a cron expression, a time zone, a duration (a ConfigError too)
 ├── UnknownTask           no task of that name is registered
 ├── JobNotFound           no job of that id
 ├── ScheduleNotFound      no schedule of that name
 ├── KeyTaken              another job holds this key, and the caller asked to be told
 ├── NotPossible           the job's state does not allow what an operator asked for
+├── WaitTimeout           the job has not ended in the time that somebody would wait for it
+├── JobFailed             the job whose result was asked for has failed or was cancelled
 ├── LeaseLost             this worker no longer holds the job
 ├── ConfigError           a setting, a URL or an --app that cannot be used
 └── EngineError           the store said no: look at it before repeating
@@ -26,19 +30,24 @@ HandlerOutcome
 from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
+from typing import Any
 
 
 class TreadleError(Exception):
     """The base of every error treadle raises."""
 
 
-class InvalidJob(TreadleError, ValueError):
-    """A value that no engine would accept; nothing was written."""
+class InvalidInput(TreadleError, ValueError):
+    """A value that cannot be accepted, whoever gave it; nothing was written. A web app answers 422."""
 
     def __init__(self, field: str, problem: str) -> None:
         self.field = field
         self.problem = problem
         super().__init__(f"{field}: {problem}")
+
+
+class InvalidJob(InvalidInput):
+    """A value that no engine would accept; nothing was written."""
 
 
 class InvalidPayload(InvalidJob):
@@ -87,12 +96,37 @@ class NotPossible(TreadleError):
     """The job is in a state that does not allow this."""
 
 
+class WaitTimeout(TreadleError, TimeoutError):
+    """The job has not ended in the time that somebody would wait for it. It goes on."""
+
+    def __init__(self, job_id: str, waited: float) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} has not ended within {waited:g} s; it goes on, and can be waited for again")
+
+
+class JobFailed(TreadleError):
+    """The job whose result was asked for has failed or was cancelled; `job` says why."""
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+        why = f": {job.error.type}: {job.error.message}" if job.error is not None else ""
+        super().__init__(f"job {job.id} ({job.task}) has ended as {job.state} ({job.reason}){why}")
+
+
 class LeaseLost(TreadleError):
     """The lease has passed on, or the job was stopped: no write of this attempt is accepted any more."""
 
 
 class ConfigError(TreadleError):
     """A setting that cannot be used; the message names it and says what to write instead."""
+
+
+class InvalidTiming(InvalidInput, ConfigError):
+    """A cron expression, a time zone, an interval or a duration that cannot be used: `field: problem`."""
+
+    def __init__(self, message: str) -> None:
+        field, _, problem = message.partition(": ")
+        super().__init__(field, problem)
 
 
 class EngineError(TreadleError):

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from treadle.engines.contract import Engine
+from treadle.engines.scripts import Lend
 from treadle.errors import ConfigError
 
 N = TypeVar("N", int, float)
@@ -47,6 +48,33 @@ def connect(
             raise ConfigError(f"url: no engine for {other!r}; this version of treadle speaks {known}")
 
 
+def connect_on(
+    url: str,
+    lend: Lend,
+    *,
+    written: Callable[[], None] = lambda: None,
+    clock: Callable[[], datetime] | None = None,
+    audit_all: bool = False,
+) -> Engine:
+    """An engine on a connection that somebody else opens, commits and closes, one block of `lend` a call.
+
+    The `url` only says which store it is. The engine sees what that connection has not committed, and what it writes
+    commits with it. It wakes nobody: `written` is called when there is something to wake workers for, once that is
+    committed. It is for callers of the app, not for workers.
+    """
+    if url.startswith("sqlite:"):
+        from treadle.engines.sqlite.lent import LentEngine as LentSqliteEngine
+
+        return LentSqliteEngine(lend, written=written, clock=clock, audit_all=audit_all)
+    if url.startswith(("postgres:", "postgresql:")):
+        from treadle.engines.postgres.lent import lent_engine
+
+        _, ours = libpq_url(url, "url")
+        schema = ours.get("schema", "treadle")
+        return lent_engine(lend, written=written, schema_name=schema, clock=clock, audit_all=audit_all)
+    raise ConfigError(f"url: {url.partition(':')[0]} has no connection that can be lent; SQLite and PostgreSQL have")
+
+
 def _postgres(
     url: str,
     clock: Callable[[], datetime] | None,
@@ -62,8 +90,8 @@ def _postgres(
             raise
         raise ConfigError("url: PostgreSQL needs its driver; run: pip install 'treadle[postgres]'") from error
 
-    libpq, ours = _libpq(url, "url")
-    direct = None if listen_url is None else _libpq(listen_url, "listen_url")[0]
+    libpq, ours = libpq_url(url, "url")
+    direct = None if listen_url is None else libpq_url(listen_url, "listen_url")[0]
     prepare = ours.get("prepare", "auto").lower()
     if prepare not in ("auto", "on", "off"):
         raise ConfigError(f"url: prepare={prepare!r} must be auto, on or off")
@@ -131,7 +159,7 @@ def _number(options: dict[str, str], name: str, least: int, most: int, default: 
     return value
 
 
-def _libpq(url: str, setting: str) -> tuple[str, dict[str, str]]:
+def libpq_url(url: str, setting: str) -> tuple[str, dict[str, str]]:
     """The URL as libpq reads it, and our own options out of it. No message shows more of it than an option's name:
     a password that was not encoded may be anywhere."""
     from urllib.parse import unquote

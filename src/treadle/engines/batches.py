@@ -1,11 +1,11 @@
 """What every engine does with a batch: one bad value falls alone, one change a job, a receipt each in order."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
-from treadle.engines.values import Receipt
+from treadle.engines.values import Receipt, Tally
 from treadle.model import Change, Job
 from treadle.model.lifecycle import Success
 
@@ -14,6 +14,7 @@ Answer = TypeVar("Answer")
 Answers = TypeVar("Answers", bound=Sequence[Any])
 
 NO_OTHERS: Mapping[int, Receipt] = MappingProxyType({})
+MOST_QUEUES = 200  # that a tally looks at
 LOOK = 1000  # receipts made at a time for whoever looks at all of them
 
 
@@ -44,6 +45,16 @@ def check_one_each(changes: Sequence[Change | Success]) -> None:
     """Refuse a turn with two changes for one job: the second was decided on what the first replaces."""
     if len({change.id for change in changes}) != len(changes):
         raise ValueError("a turn takes at most one change a job")
+
+
+def merged_tallies(tallies: Iterable[Tally]) -> list[Tally]:
+    """One tally a group: jobs of one may lie in several places."""
+    found: dict[tuple[Any, ...], Tally] = {}
+    for tally in tallies:
+        other = found.get(tally[:4], tally._replace(number=0, due=0))
+        sums = (other.number + tally.number, other.due + tally.due)
+        found[tally[:4]] = tally._replace(number=sums[0], due=sums[1], oldest=min(other.oldest, tally.oldest))
+    return [found[group] for group in sorted(found)]
 
 
 def receipts_of(

@@ -41,6 +41,8 @@ from treadle.engines.values import (
     Retention,
     RowSecurity,
     Saved,
+    ScheduleFilter,
+    Tally,
     Turn,
     Verdict,
 )
@@ -64,6 +66,10 @@ class LeaseStore(StoreClock, Protocol):
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         """Renew these leases for `lease` seconds and write what the attempts report; an answer each, in order."""
+        ...
+
+    def cancel_requests(self, job_ids: Sequence[str]) -> set[str]:
+        """Which of these running jobs somebody has asked to stop; a read, as small as the store allows."""
         ...
 
 
@@ -112,6 +118,16 @@ class JobStore(LeaseStore, Protocol):
         """How many jobs match, by state."""
         ...
 
+    def tally(
+        self, *, since: datetime, limit: int, tenant: str | None = None, now: datetime | None = None
+    ) -> list[Tally]:
+        """How many jobs wait, run, and have ended since then, in groups; bounded, so that it is quick beside millions.
+
+        It reads up to `limit` waiting jobs of each of the first 200 queues, `limit` running ones, and the `limit`
+        latest ends of each state. Numbers that add up to `limit` mean that there may be more.
+        """
+        ...
+
     def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
         """What the jobs that ended in this time have cost, in millionths, by tenant and task; free ones left out."""
         ...
@@ -125,9 +141,12 @@ class JobStore(LeaseStore, Protocol):
         ...
 
     def enqueue_script(
-        self, jobs: Sequence[Job], *, now: datetime | None = None
+        self, jobs: Sequence[Job], *, now: datetime | None = None, notify: bool = False
     ) -> Script[Sequence[Receipt]] | ItemScript[Sequence[Receipt]]:
-        """The statements or items of `enqueue`, for the caller's own transaction."""
+        """The statements or items of `enqueue`, for the caller's own transaction.
+
+        With `notify` their commit tells waiting workers, where the store can.
+        """
         ...
 
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict] | ItemScript[Verdict]:
@@ -143,6 +162,12 @@ class RecordStore(StoreClock, Protocol):
 
         With a `name`, the one record of that tenant and name: it costs the same beside any number of others.
         """
+        ...
+
+    def find_schedules(
+        self, where: ScheduleFilter, *, limit: int, after: tuple[str, str] | None = None
+    ) -> list[Schedule]:
+        """The first schedules that match, in the order of their keys; those after this tenant and name."""
         ...
 
     def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
@@ -167,6 +192,18 @@ class RecordStore(StoreClock, Protocol):
 
     def drop(self, record: Record, *, event: model.Event | None = None) -> bool:
         """Delete a record, if it still has this revision; whether this call did it."""
+        ...
+
+    def schedule_script(
+        self, tenant: str, name: str
+    ) -> Script[tuple[Schedule | None, int]] | ItemScript[tuple[Schedule | None, int]]:
+        """The statements that read a schedule in the caller's own transaction, and the revision that a new one has."""
+        ...
+
+    def save_script(
+        self, after: Schedule | None, *, before: Schedule | None, event: model.Event
+    ) -> Script[bool] | ItemScript[bool]:
+        """The statements or items of `save`, or without an `after` of `drop`, for the caller's own transaction."""
         ...
 
 
@@ -234,6 +271,10 @@ class Schema(Protocol):
 
 class Engine(JobStore, RecordStore, AuditStore, Schema, Protocol):
     """A store. See the module docstring for what holds for all of them."""
+
+    def wake(self, *, others: bool = False) -> None:
+        """Wake the threads of this process that wait for jobs; with `others`, those of other processes, if it can."""
+        ...
 
 
 # ------------------------------------------------------------------------------- what only one store has

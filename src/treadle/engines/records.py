@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from treadle.engines.rows import Row, on_end_from, on_end_text
-from treadle.model.records import KEYS, Misfire, Overlap, Pause, PauseOwner, Record, Schedule, Seal, WorkerInfo
+from treadle.engines.values import ScheduleFilter
+from treadle.model.records import GONE, KEYS, Misfire, Overlap, Pause, PauseOwner, Record, Schedule, Seal, WorkerInfo
 
 TIMES = frozenset(
     ("created_at", "updated_at", "next_at", "last_at", "at", "until", "started_at", "seen_at", "first_at",
@@ -48,6 +49,24 @@ TABLES: Mapping[type[Any], Table] = {
 def chosen(tenant: str | None, name: str | None) -> dict[str, str]:
     """By column, what a record must have to be read."""
     return {column: value for column, value in (("tenant", tenant), ("name", name)) if value is not None}
+
+
+def conditions(where: ScheduleFilter) -> list[tuple[str, Any]]:
+    """What a row of schedules must fulfil to be listed: each with `?` for its value, if it has one."""
+    found: list[tuple[str, Any]] = [
+        (f"{column} = ?", value) for column, value in chosen(where.tenant, where.name).items()
+    ]
+    if where.prefix is not None:
+        found.append((f"substr(name, 1, {len(where.prefix)}) = ?", where.prefix))
+    if where.task is not None:
+        found.append(("task = ?", where.task))
+    if where.enabled is not None:
+        found.append(("enabled = ?", where.enabled))
+    if where.declared is not None:
+        found.append((f"(declared is not null) = {where.declared}", None))
+    if where.gone is not None:
+        found.append((f"(coalesce(declared, '') like ?) = {where.gone}", f"%{GONE}%"))
+    return found
 
 
 def table_of(record: Record) -> Table:

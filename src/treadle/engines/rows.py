@@ -45,7 +45,7 @@ def job_from(row: Row, moment: Callable[[Any], datetime | None]) -> Job:
         lane,
         task_version,
         priority,
-        Retry(max_attempts, base, cap, jitter),
+        Retry._make((max_attempts, base, cap, jitter)),
         timeout,
         moment(expires_at),
         key,
@@ -150,7 +150,15 @@ def on_end_text(on_end: OnEnd | None) -> str | None:
     """What follows a job's end, as stored."""
     if on_end is None:
         return None
-    return json.dumps({name: follow and follow._asdict() for name, follow in on_end._asdict().items()})
+    return json.dumps(_on_end_fields(on_end))
+
+
+def _on_end_fields(on_end: OnEnd) -> dict[str, Any]:
+    return {name: follow and _follow_up_fields(follow) for name, follow in on_end._asdict().items()}
+
+
+def _follow_up_fields(follow: FollowUp) -> dict[str, Any]:
+    return {**follow._asdict(), "on_end": follow.on_end and _on_end_fields(follow.on_end)}
 
 
 def on_end_from(text: str | None) -> OnEnd | None:
@@ -158,10 +166,13 @@ def on_end_from(text: str | None) -> OnEnd | None:
     if text is None:
         return None
     try:
-        fields = json.loads(text)
-        return OnEnd(**{name: _follow_up_from(fields.get(name)) for name in OnEnd._fields})
-    except (ValueError, TypeError, AttributeError):
+        return _on_end_from_fields(json.loads(text))
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _on_end_from_fields(fields: Any) -> OnEnd:
+    return OnEnd(**{name: _follow_up_from(fields.get(name)) for name in OnEnd._fields})
 
 
 def _follow_up_from(fields: Any) -> FollowUp | None:
@@ -169,7 +180,9 @@ def _follow_up_from(fields: Any) -> FollowUp | None:
         return None
     known = {name: value for name, value in fields.items() if name in FollowUp._fields}
     if "retry" in known:
-        known["retry"] = Retry(*known["retry"])
+        known["retry"] = Retry._make(known["retry"])
+    if known.get("on_end") is not None:
+        known["on_end"] = _on_end_from_fields(known["on_end"])
     follow = FollowUp(**known)
     texts = (follow.event, follow.exhausted, follow.task, follow.queue, follow.lane, *(follow.wants or ()))
     numbers = (follow.priority, follow.version, follow.timeout or 0.0, *(number or 0.0 for number in follow.retry))

@@ -1,6 +1,7 @@
 """Our steps in somebody else's transaction."""
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -8,6 +9,9 @@ T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 Script = Generator[tuple[str, str], Rows, T]
 """Statements for a transaction of SQL: yields (sql, its one text parameter), is sent the rows, returns T."""
+
+Lend = Callable[[], AbstractContextManager[Any]]
+"""A block in a transaction of somebody's connection, which it gives as its driver has it: sqlite3 or psycopg."""
 
 
 class Items(NamedTuple):

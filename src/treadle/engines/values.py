@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 from treadle.model import Job, Progress, State
+from treadle.model.records import Schedule
 
 Half = Literal["pre", "post"]
 
@@ -157,6 +158,45 @@ class Page(NamedTuple):
 
     jobs: list[Job]
     cursor: str | None
+
+
+class ScheduleFilter(NamedTuple):
+    """A filter of schedules; None means any."""
+
+    tenant: str | None = None
+    name: str | None = None
+    prefix: str | None = None  # of the name
+    task: str | None = None
+    enabled: bool | None = None
+    declared: bool | None = None  # by code, now or once
+    gone: bool | None = None  # by code once, and no more
+
+    def matches(self, schedule: Schedule) -> bool:
+        """Whether a schedule is one of those."""
+        wanted = (
+            (self.tenant, schedule.tenant),
+            (self.name, schedule.name),
+            (self.prefix, schedule.name[: len(self.prefix or "")]),
+            (self.task, schedule.task),
+            (self.enabled, schedule.enabled),
+            (self.declared, schedule.declared is not None),
+            (self.gone, schedule.gone),
+        )
+        return all(asked is None or asked == there for asked, there in wanted)
+
+
+class Tally(NamedTuple):
+    """How many jobs of a queue, task and state a bounded look has seen, by the type of their last error."""
+
+    queue: str
+    task: str
+    state: State
+    error: str  # "" if there was none
+    number: int
+    due: int  # of pending jobs: how many are due
+    oldest: (
+        datetime  # of pending jobs the earliest due time, of running ones the earliest claim, of others the first end
+    )
 
 
 class Retention(NamedTuple):

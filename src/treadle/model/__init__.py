@@ -6,7 +6,6 @@ Rules are given the time and the noise. Only new ids, `SystemClock` and `Backoff
 from treadle.model.alike import AlikeJobs
 from treadle.model.change import Change, Event, EventKind, Fence, Write
 from treadle.model.checks import (
-    ATTEMPTS,
     KEY_CAP,
     MESSAGE_CAP,
     NAME_CAP,
@@ -14,13 +13,14 @@ from treadle.model.checks import (
     PRIORITIES,
     TRACEBACK_CAP,
     check_name,
+    check_priority,
     check_retry,
     check_text,
 )
 from treadle.model.ids import UUID, new_id, new_ids
 from treadle.model.job import FollowUp, Job, JobError, OnEnd, Progress, checked
 from treadle.model.keys import Scope
-from treadle.model.retry import Retry
+from treadle.model.retry import ATTEMPTS, Retry
 from treadle.model.state import Reason, State
 from treadle.model.text import check_finite, check_json, clean, holds_nul, json_text
 
@@ -51,6 +51,7 @@ __all__ = [
     "check_finite",
     "check_json",
     "check_name",
+    "check_priority",
     "check_retry",
     "check_text",
     "checked",

@@ -25,11 +25,11 @@ class EventKind(StrEnum):
     SUPERSEDED = "superseded"
     CANCEL_REQUESTED = "cancel_requested"
     RETRIED = "retried"
+    CHANGED = "changed"  # of a waiting job, or of a schedule
+    DELETED = "deleted"  # a job, or a schedule
     CREATED = "created"  # from here on, of a schedule or a pause
-    CHANGED = "changed"
     ENABLED = "enabled"
     DISABLED = "disabled"
-    DELETED = "deleted"
     RUN_REQUESTED = "run_requested"
     PAUSED = "paused"
     RESUMED = "resumed"
@@ -76,6 +76,7 @@ class Write(Enum):
     REVIVE = "revive"  # it comes back from the finished ones
     REPLACE = "replace"  # a pending job is edited in place
     REQUEST_CANCEL = "request_cancel"  # a running job is asked to stop
+    DELETE = "delete"  # a job that waits or has ended goes, and its key with it; its events stay
 
 
 class Event(NamedTuple):
@@ -119,11 +120,13 @@ class Change(NamedTuple):
         """Which write it is."""
         if self.fence is Fence.RUNNING:
             return Write.REQUEST_CANCEL
+        if self.kind is EventKind.DELETED:
+            return Write.DELETE
         if self.after.state.final:
             return Write.FINISH
         if self.before.state.final:
             return Write.REVIVE
-        return Write.REPLACE if self.kind is EventKind.REPLACED else Write.REQUEUE
+        return Write.REPLACE if self.kind in (EventKind.REPLACED, EventKind.CHANGED) else Write.REQUEUE
 
     def audited(self, audit_all: bool) -> bool:
         """Whether its event is written; with `audit_all`, every event is."""
@@ -141,4 +144,6 @@ class Change(NamedTuple):
     def frees_key(self) -> bool:
         """Whether the job's key is free after the change."""
         scope = self.before.key_scope
+        if self.kind is EventKind.DELETED:
+            return scope is not None and scope.covers(self.before.state)
         return scope is not None and scope.covers(self.before.state) and not scope.covers(self.after.state)

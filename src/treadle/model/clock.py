@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from treadle.errors import ConfigError, InvalidJob
+from treadle.errors import InvalidJob, InvalidTiming
 
 Duration = float | int | str | timedelta
 
@@ -52,13 +52,13 @@ def seconds(value: Duration, what: str) -> float:
     if isinstance(value, timedelta):
         result = value.total_seconds()
     elif isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ConfigError(f"{what}: {value!r} is not a valid duration; write seconds, '5m', '1h30m' or a timedelta")
+        raise InvalidTiming(f"{what}: {value!r} is not a valid duration; write seconds, '5m', '1h30m' or a timedelta")
     elif isinstance(value, str):
         result = _parse(value, what)
     else:
         result = float(min(value, 2 * LONGEST_DURATION))
     if not math.isfinite(result) or not 0 <= result <= LONGEST_DURATION:
-        raise ConfigError(f"{what}: {value!r} is out of range; it must be between 0 and 100 years")
+        raise InvalidTiming(f"{what}: {value!r} is out of range; it must be between 0 and 100 years")
     return result
 
 
@@ -78,6 +78,16 @@ def moment(value: Duration | datetime | None, now: datetime, field: str) -> date
     return now + timedelta(seconds=seconds(value, field))
 
 
+def past_moment(value: Duration | datetime | None, now: datetime, field: str) -> datetime | None:
+    """A moment in UTC that may be given as a duration before `now`: `1h` is an hour ago."""
+    if value is None or isinstance(value, datetime):
+        return moment(value, now, field)
+    try:
+        return now - timedelta(seconds=seconds(value, field))
+    except OverflowError:  # before the year 1
+        return datetime.min.replace(tzinfo=UTC)
+
+
 def _parse(text: str, what: str) -> float:
     compact = text.strip().lower()
     try:
@@ -86,5 +96,5 @@ def _parse(text: str, what: str) -> float:
         pass
     parts = _PART.findall(compact)
     if not parts or "".join(_PART.sub("", compact).split()):
-        raise ConfigError(f"{what}: {text!r} is not a valid duration; write seconds, '90s', '5m', '1h30m' or '7d'")
+        raise InvalidTiming(f"{what}: {text!r} is not a valid duration; write seconds, '90s', '5m', '1h30m' or '7d'")
     return sum(float(number) * _UNIT[unit] for number, unit in parts)

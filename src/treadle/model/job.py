@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
 
 from treadle.errors import InvalidJob
-from treadle.model.checks import KEY_CAP, PRIORITIES, check_name, check_retry, check_text
+from treadle.model.checks import KEY_CAP, check_name, check_priority, check_retry, check_text
 from treadle.model.ids import UUID
 from treadle.model.keys import Scope
 from treadle.model.retry import Retry
@@ -45,8 +45,10 @@ class FollowUp(NamedTuple):
     version: int = 1
     retry: Retry = Retry()
     timeout: float | None = None
-    wants: Sequence[str] | None = None  # which of the facts its handler names; None: all
+    wants: Sequence[str] | None = None  # which of the facts its handler names; None: all, without the result
     exhausted: str = ""  # the name of the event instead, of a job that has spent its attempts
+    alone: bool = False  # whether the payload is the result itself
+    on_end: "OnEnd | None" = None  # what follows in turn
 
 
 class OnEnd(NamedTuple):
@@ -121,6 +123,19 @@ class Job(NamedTuple):
         return self.retry.max_attempts
 
     @property
+    def attempts_made(self) -> int:
+        """How many attempts of `max_attempts` it has made, the one that runs included; snoozes do not count."""
+        match self.state:
+            case State.PENDING:
+                return self.failures
+            case State.RUNNING | State.SUCCEEDED:
+                return self.failures + 1
+            case State.FAILED if self.reason is not None and self.reason.spent:
+                return self.failures
+            case State.FAILED | State.CANCELLED:  # in an attempt that was not a failure, unless it never started
+                return self.failures if self.started_at is None else min(self.attempt, self.failures + 1)
+
+    @property
     def tick(self) -> datetime | None:
         """The nominal time that a schedule made this job for, to the millisecond; None if no schedule made it.
 
@@ -163,8 +178,7 @@ def checked(job: Job) -> Job:
         check_name("lane", job.lane)
     if job.key is not None:
         _check_key(job)
-    if not isinstance(job.priority, int) or job.priority not in PRIORITIES:
-        raise InvalidJob("priority", f"{job.priority!r} must be a whole number that fits 32 bits")
+    check_priority(job.priority)
     check_retry(job.retry)
     if job.timeout is not None and not 0 < job.timeout < math.inf:
         raise InvalidJob("timeout", f"{job.timeout} must be more than 0 seconds, or None for no limit")

@@ -7,6 +7,8 @@
                  │  └── snooze, release, retry, crash ─┘                         │
                  └────────────────────── retry by an operator ───────────────────┘
 
+    An operator may also edit a pending job, and delete one that is not running.
+
 Nothing here reads a clock, draws a number or touches a store.
 """
 
@@ -16,8 +18,15 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from treadle.errors import NotPossible
-from treadle.model import MESSAGE_CAP, Change, EventKind, Fence, FollowUp, Job, JobError, Reason, State
+from treadle.model import MESSAGE_CAP, PAYLOAD_CAP, Change, EventKind, Fence, FollowUp, Job, JobError, Reason, State
+from treadle.model.job import checked
 from treadle.model.records import derived_id
+
+TOO_LATE = "it was asked to stop, and succeeded first"
+FACTS = ("job_id", "task", "state", "reason", "error")
+"""What a job that follows is told of the end of the one before, as its handler's parameters are called."""
+RESULT = "result"
+"""The parameter that is given the result, if there is one of this name."""
 
 
 class Succeeded(NamedTuple):
@@ -62,15 +71,24 @@ class Stopped(NamedTuple):
     why: str
 
 
+class Edit(NamedTuple):
+    """What an operator wants a pending job to be like; None: as it is."""
+
+    queue: str | None = None
+    lane: str | None = None
+    priority: int | None = None
+    due_at: datetime | None = None
+
+
 Outcome = Succeeded | Failed | TimedOut | FailedForGood | Snoozed | Released | Stopped
 
 
 class Success(NamedTuple):
     """The end of a plain job that has succeeded: a change whose two halves are made only for whoever asks.
 
-    Plain: it holds no key, nothing follows its end, and the attempt has told neither progress nor cost. Then an engine
-    can write the end from these values alone, behind the fence of the holder: running, token and revision. It writes
-    what `change` says, at the store's time, or nothing.
+    Plain: it holds no key, nothing follows its end, nobody has asked it to stop, and the attempt has told neither
+    progress nor cost. Then an engine can write the end from these values alone, behind the fence of the holder:
+    running, token and revision. It writes what `change` says, at the store's time, or nothing.
     """
 
     id: str
@@ -106,9 +124,11 @@ def settle(job: Job, outcome: Outcome, now: datetime, *, noise: float = 0.0) -> 
     actor = job.worker or "worker"
     match outcome:
         case Succeeded(result_json):
-            return _finish(
-                job, State.SUCCEEDED, None, EventKind.SUCCEEDED, now, actor, result_json=result_json, error=None
+            note = TOO_LATE if job.cancel_requested else ""
+            change = _finish(
+                job, State.SUCCEEDED, None, EventKind.SUCCEEDED, now, actor, note, result_json=result_json, error=None
             )
+            return change._replace(always_audited=True) if job.cancel_requested else change
         case Stopped(why):
             return _finish(job, State.CANCELLED, Reason.BY_REQUEST, EventKind.CANCELLED, now, actor, note=why)
         case _ if job.cancel_requested:
@@ -217,6 +237,35 @@ def replace(job: Job, new: Job, now: datetime, *, actor: str) -> Change:
     return Change(job, after, EventKind.REPLACED, Fence.REVISION, now, actor)
 
 
+def edit(job: Job, wanted: Edit, now: datetime, *, actor: str, note: str = "") -> Change:
+    """An operator gives a pending job another queue, lane, priority or due time; NotPossible for any other job."""
+    if job.state is not State.PENDING:
+        raise NotPossible(f"job {job.id} is {job.state}; only a pending job can be edited")
+    fields = {field: value for field, value in wanted._asdict().items() if value not in (None, getattr(job, field))}
+    if not fields:
+        raise NotPossible(f"job {job.id} is so already; there is nothing to change")
+    after = checked(job.evolve(**fields, revision=job.revision + 1))
+    what = ", ".join(f"{field} {_words(getattr(job, field))} to {_words(value)}" for field, value in fields.items())
+    text = ": ".join(filter(None, (what, note)))[:MESSAGE_CAP]
+    return Change(job, after, EventKind.CHANGED, Fence.REVISION, now, actor, text)
+
+
+def run_now(job: Job, now: datetime, *, actor: str, note: str = "") -> Change:
+    """An operator lets a pending job that is due later run now; one that waits for its next attempt, too."""
+    if job.state is State.PENDING and job.due_at <= now:
+        raise NotPossible(f"job {job.id} is due already; `treadle why {job.id}` says what it waits for")
+    return edit(job, Edit(due_at=now), now, actor=actor, note=note)
+
+
+def delete(job: Job, now: datetime, *, actor: str, note: str = "") -> Change:
+    """An operator removes a job that waits or has ended; its key is free then. The audit trail keeps its events."""
+    if job.state is State.RUNNING:
+        raise NotPossible(f"job {job.id} is running; cancel it, and delete it when it has ended")
+    after = job.evolve(payload_json="null", result_json=None, error=None, progress=None, revision=job.revision + 1)
+    text = ": ".join(filter(None, (f"task {job.task}", note)))[:MESSAGE_CAP]
+    return Change(job, after, EventKind.DELETED, Fence.REVISION, now, actor, text)
+
+
 def fallback(refused: Change, holder: str | None, why: str, now: datetime) -> Change | None:
     """What to write when the store has refused a change, for its key is another's or for `why`; None: nothing else."""
     if holder:
@@ -281,8 +330,13 @@ def _followed(change: Change) -> Change:
         return change
     event = (wanted.exhausted if job.reason is not None and job.reason.spent else "") or wanted.event
     note = ": ".join(filter(None, (event, change.note)))
-    follow = _follow_up(job, wanted, change.at) if wanted.task else None
-    return change._replace(note=note, always_audited=bool(event), follow=follow)
+    change = change._replace(note=note, always_audited=bool(event))
+    if not wanted.task:
+        return change
+    follow = _follow_up(job, wanted, change.at)
+    if job.result_json is not None and (size := len(follow.payload_json.encode())) > PAYLOAD_CAP:
+        return _unfollowed(change, f"with the result its payload is {size:,} bytes; the limit is {PAYLOAD_CAP:,}")
+    return change._replace(follow=follow)
 
 
 def _unfollowed(change: Change, why: str) -> Change:
@@ -301,10 +355,15 @@ def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
         "error": job.error and job.error.message,
     }
     wants = facts if wanted.wants is None else wanted.wants
+    payload = json.dumps({name: facts[name] for name in wants if name in facts}, ensure_ascii=False)
+    if wanted.alone:
+        payload = job.result_json or "null"
+    elif RESULT in wants:  # its text as it is
+        payload = f'{payload[:-1]}{", " if len(payload) > 2 else ""}"{RESULT}": {job.result_json or "null"}}}'
     return Job(
         derived_id(f"follow-up\x1f{job.id}\x1f{job.revision}", now),
         wanted.task,
-        json.dumps({name: facts[name] for name in wants if name in facts}, ensure_ascii=False),
+        payload,
         now,
         now,
         tenant=job.tenant,
@@ -314,4 +373,10 @@ def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
         task_version=wanted.version,
         retry=wanted.retry,
         timeout=wanted.timeout,
+        on_end=wanted.on_end,
     )
+
+
+def _words(value: object) -> str:
+    """A field's value in an audit event."""
+    return f"{value:%Y-%m-%d %H:%M:%S} UTC" if isinstance(value, datetime) else str(value) or "none"

@@ -33,6 +33,13 @@ class Overlap(StrEnum):
     QUEUE_ONE = "queue_one"
 
 
+GONE = " gone"
+"""At the end of `Schedule.declared`: code declared it once, and does no more."""
+
+RETIRED = f"{GONE} off"
+"""The same, and it was disabled for that: who declares it again, enables it."""
+
+
 class Schedule(NamedTuple):
     """A row that makes jobs: by a cron expression in a time zone, or every so many seconds from `created_at` on."""
 
@@ -64,7 +71,7 @@ class Schedule(NamedTuple):
     next_at: datetime | None = None  # None: not computed yet
     last_at: datetime | None = None  # the nominal time of the last job it made
     last_job: str | None = None
-    declared: str | None = None  # a digest of what the code says, if code declared it
+    declared: str | None = None  # if code declared it: a digest of what it says, its module, and GONE or RETIRED
     updated_at: datetime | None = None
     revision: int = 0
 
@@ -77,8 +84,18 @@ class Schedule(NamedTuple):
         return subject(self)
 
     @property
+    def gone(self) -> bool:
+        """Whether code declared it once, and does no more."""
+        return GONE in (self.declared or "")
+
+    @property
+    def declared_in(self) -> str:
+        """The module whose code declared it last; empty if none did, or it is not known."""
+        return (self.declared or "").removesuffix(RETIRED).removesuffix(GONE).partition(" ")[2]
+
+    @property
     def retry(self) -> Retry:
-        return Retry(self.max_attempts, self.retry_base, self.retry_cap, self.retry_jitter)
+        return Retry._make((self.max_attempts, self.retry_base, self.retry_cap, self.retry_jitter))
 
 
 class PauseOwner(StrEnum):
@@ -142,6 +159,11 @@ def missed_after(period: float) -> float:
     return 3 * period + 1
 
 
+def twin_name(name: str, pid: int) -> str:
+    """How the second of two live workers of one name is listed."""
+    return f"{name} #{pid}"
+
+
 class WorkerInfo(NamedTuple):
     """A worker that is alive, as it last said."""
 
@@ -157,6 +179,21 @@ class WorkerInfo(NamedTuple):
     started_at: datetime
     seen_at: datetime
     period: float  # seconds until it says so again
+
+    @property
+    def busy(self) -> int:
+        """How many of its slots run a job."""
+        return min(self.running, self.concurrency)
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs it has claimed for the next free slots."""
+        return self.running - self.busy
+
+    @property
+    def given_name(self) -> str:
+        """Its own name, also if it is listed as the twin of another."""
+        return self.name.removesuffix(twin_name("", self.pid))
 
     def alive(self, now: datetime) -> bool:
         """Whether it was heard of lately."""
@@ -195,6 +232,11 @@ def subject(record: Record) -> str:
     kind = type(record).__name__
     text = "\x1f".join([kind, *(str(getattr(record, field)) for field in KEYS[type(record)])])
     return derived_id(text)
+
+
+def subject_of_schedule(tenant: str, name: str) -> str:
+    """The `subject` of the schedule of this tenant and name, whether there is one or not."""
+    return derived_id("\x1f".join([Schedule.__name__, tenant, name]))
 
 
 KEYS: Mapping[type[Any], tuple[str, ...]] = {

@@ -1,9 +1,12 @@
 """When a failed job runs again: one function, and the policy that feeds it."""
 
+import math
 from typing import Any, NamedTuple, Self
 
+from treadle.errors import InvalidJob
 from treadle.model.clock import Duration, seconds
 
+ATTEMPTS = range(1, 10_001)
 LARGEST_EXPONENT = 62  # so that 2**k cannot overflow
 LONGEST_DELAY = 10 * 365 * 86400.0  # so that a backoff without a cap stays within the calendar
 
@@ -19,7 +22,8 @@ class Retry(_Fields):
     """A retry budget and its backoff, kept in the job's row so that any worker can settle it.
 
     `max_attempts` counts failures, not all runs: a snooze or a release spends none. `base`, `cap` and `jitter` are
-    durations ("100ms", 5, "1h"), kept as seconds; with `cap=None` the backoff grows without a cap.
+    durations ("100ms", 5, "1h"), kept as seconds; with `cap=None` the backoff grows without a cap. A policy that cannot
+    be meant is refused; rows, which another program may have written, are read with `_make`.
     """
 
     __slots__ = ()
@@ -27,10 +31,20 @@ class Retry(_Fields):
     def __new__(
         cls, max_attempts: int = 5, base: Duration = 5.0, cap: Duration | None = 300.0, jitter: Duration = 1.0
     ) -> Self:
-        if not base.__class__ is cap.__class__ is jitter.__class__ is float:  # as rows have them, in every job read
-            base, jitter = _seconds(base, "base"), _seconds(jitter, "jitter")
-            cap = None if cap is None else _seconds(cap, "cap")
-        return tuple.__new__(cls, (max_attempts, base, cap, jitter))
+        base, jitter = _seconds(base, "base"), _seconds(jitter, "jitter")
+        cap = None if cap is None else _seconds(cap, "cap")
+        return tuple.__new__(cls, (max_attempts, base, cap, jitter)).checked()
+
+    def checked(self) -> Self:
+        """The policy itself; InvalidJob for a budget or backoff that cannot be meant."""
+        attempts = self.max_attempts
+        if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts not in ATTEMPTS:
+            raise InvalidJob("max_attempts", f"{attempts!r} must be from 1 to {ATTEMPTS[-1]:,}")
+        for field in ("base", "cap", "jitter"):
+            value = getattr(self, field)
+            if not (value is None and field == "cap") and not 0 <= value < math.inf:
+                raise InvalidJob(field, f"{value} must be 0 seconds or more")
+        return self
 
     def _replace(self, **changes: Any) -> Self:
         return type(self)(**{**self._asdict(), **changes})
@@ -49,6 +63,6 @@ class Retry(_Fields):
 
 
 def _seconds(value: Duration, field: str) -> float:
-    """A duration in seconds. A number stays as it is, because a row may hold any: `check_retry` refuses bad ones."""
+    """A duration in seconds; a number stays as it is."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if number else seconds(value, field)  # type: ignore[return-value] # a number, as just seen

@@ -58,8 +58,9 @@ def _leased(job: Job, now: datetime) -> Obstacle:
     lease = job.lease_until or now
     state = f"its lease runs until {_clock(lease)}" if lease > now else f"its lease ran out at {_clock(lease)}"
     rest = "" if lease > now else "; a worker that is alive will take it up again"
+    waits = "" if job.started_at or lease <= now else "; it starts when a slot is free and its start is written"
     asked = "; it was asked to stop" if job.cancel_requested else ""
-    return Obstacle("leased", f"worker {job.worker} has it ({begun}), {state}{rest}{asked}")
+    return Obstacle("leased", f"worker {job.worker} has it ({begun}), {state}{rest}{waits}{asked}")
 
 
 def _paused(pause: Pause, *, outside: bool) -> Obstacle:

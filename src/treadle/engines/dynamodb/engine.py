@@ -24,6 +24,7 @@ from treadle.engines.dynamodb.queries import Reader
 from treadle.engines.dynamodb.ranges import Ranges
 from treadle.engines.dynamodb.records import Records
 from treadle.engines.dynamodb.retention import Pruner
+from treadle.engines.dynamodb.schedules import ScheduleItems
 from treadle.engines.dynamodb.settle import Settler
 from treadle.engines.dynamodb.writes import TableInfo
 from treadle.engines.scripts import ItemScript
@@ -39,6 +40,8 @@ from treadle.engines.values import (
     RenewalResult,
     Retention,
     Saved,
+    ScheduleFilter,
+    Tally,
     Turn,
     Verdict,
 )
@@ -113,6 +116,7 @@ class DynamoEngine:
         self._pruner = Pruner(client, reader, table, pools.each, real_time=real_time)
         self._records = Records(client, table, self._enqueuer, gate)
         self._audit = AuditTrail(client, table, pools.each)
+        self._schedules = ScheduleItems(client, self._records, self._audit.events)
 
     def migrate(self) -> list[str]:
         return [schema.MIGRATION_NAME] if schema.create(self.client, self._spread, gate=self._gate) else []
@@ -173,6 +177,10 @@ class DynamoEngine:
 
         return self._leases.extend(leases, until, forward=now is None)
 
+    def cancel_requests(self, job_ids: Sequence[str]) -> set[str]:
+        self._opened()
+        return self._leases.cancel_requests(job_ids)
+
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
         self._opened()
         return self._leases.expired(limit, now or self._clock())
@@ -181,7 +189,16 @@ class DynamoEngine:
         """A write of this process wakes at once; the writes of others are found by polling."""
         return self._waiters.wait(timeout, interrupt)
 
-    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> ItemScript[list[Receipt]]:
+    def wake(self, *, others: bool = False) -> None:  # noqa: ARG002 - they find it when they poll
+        self._waiters.wake()
+
+    def enqueue_script(
+        self,
+        jobs: Sequence[Job],
+        *,
+        now: datetime | None = None,
+        notify: bool = False,  # noqa: ARG002 - others find it when they poll
+    ) -> ItemScript[list[Receipt]]:
         self._opened()
         return (yield from self._enqueuer.script(jobs, now or self._clock()))
 
@@ -203,6 +220,12 @@ class DynamoEngine:
         self._opened()
         return self._reader.count(where)
 
+    def tally(
+        self, *, since: datetime, limit: int, tenant: str | None = None, now: datetime | None = None
+    ) -> list[Tally]:
+        self._opened()
+        return self._reader.tally(since, limit, tenant, now or self._clock())
+
     def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
         self._opened()
         return self._reader.costs(since, until, tenant)
@@ -217,6 +240,12 @@ class DynamoEngine:
     def records(self, kind: type[R], *, tenant: str | None = None, name: str | None = None) -> list[R]:
         self._opened()
         return self._records.read(kind, tenant, name)
+
+    def find_schedules(
+        self, where: ScheduleFilter, *, limit: int, after: tuple[str, str] | None = None
+    ) -> list[Schedule]:
+        self._opened()
+        return self._schedules.find(where, limit, after)
 
     def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
         self._opened()
@@ -241,6 +270,14 @@ class DynamoEngine:
         dropped = self._records.drop(record, event)
         self._waiters.wake()
         return dropped
+
+    def schedule_script(self, tenant: str, name: str) -> ItemScript[tuple[Schedule | None, int]]:
+        self._opened()
+        return (yield from self._schedules.schedule_script(tenant, name))
+
+    def save_script(self, after: Schedule | None, *, before: Schedule | None, event: Event) -> ItemScript[bool]:
+        self._opened()
+        return (yield from self._schedules.save_script(after, before, event))
 
     # ----------------------------------------------------------------------------- the audit trail
 

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from heapq import merge
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import Any
 
+from treadle.engines.batches import MOST_QUEUES, merged_tallies
 from treadle.engines.dynamodb.client import MAX_SORT_KEY, MAX_TRIES, Client
 from treadle.engines.dynamodb.cursors import FIRST_DUE
 from treadle.engines.dynamodb.items import (
@@ -29,9 +30,9 @@ from treadle.engines.dynamodb.items import (
 )
 from treadle.engines.dynamodb.pieces import joined, large_names, piece_keys
 from treadle.engines.dynamodb.pools import Each
-from treadle.engines.dynamodb.ranges import Ranges
+from treadle.engines.dynamodb.ranges import Range, Ranges
 from treadle.engines.dynamodb.rows import foreign_job, is_ours, job_from, tenant_range
-from treadle.engines.values import LISTED, JobFilter, Page
+from treadle.engines.values import LISTED, JobFilter, Page, Tally
 from treadle.errors import EngineError
 from treadle.model import UUID, Job, State
 
@@ -190,13 +191,8 @@ class Reader:
 
     def _active(self, where: JobFilter) -> Iterable[Item]:
         """Due items that match. This is not a snapshot: a job that moves meanwhile counts once, or not at all."""
-        found: dict[str, Item] = {}
-        for range_ in self._ranges.all():
-            if where.queue in (None, range_.slot.queue):
-                low = " " if range_.slot.shared else FIRST_DUE
-                for pk in map(range_.slot.partition, range(range_.shards)):
-                    for page in self._client.pages(pk, low=low, high=MAX_SORT_KEY, limit=1000):
-                        found.update({id_of(item): item for item in page if is_ours(item) and _matches(item, where)})
+        ranges = [range_ for range_ in self._ranges.all() if where.queue in (None, range_.slot.queue)]
+        found = {id_of(item): item for item in self._due_items(ranges) if _matches(item, where)}
         return found.values()
 
     # ------------------------------------------------------------------------------------- numbers
@@ -219,6 +215,46 @@ class Reader:
         records = (item for page in pages for item in page if pointed_key(item) is None)
         return [State(item["status"]["S"]) for item in records if _matches(item, where)]
 
+    def tally(self, since: datetime, limit: int, tenant: str | None, now: datetime) -> list[Tally]:
+        """How many jobs wait, run, and have ended since then, as far as a bounded look sees.
+
+        Succeeded jobs lie by the time they were made: of those made before `since` none is seen.
+        """
+        where = JobFilter(tenant=tenant)
+        items = [item for item in self._live(limit) if _matches(item, where)]
+        for state in LISTED:
+            items += [item for item in self._ended_since(state, since, limit) if _matches(item, where)]
+        items += [item for item in self._succeeded_since(since, limit) if _matches(item, where)]
+        jobs = self.jobs([_without_pieces(item) for item in items])
+        return merged_tallies(_tally(job, now) for job in jobs)
+
+    def _live(self, limit: int) -> Iterator[Item]:
+        """Due items, up to `limit` of each queue, those due first of each slot first."""
+        ranges = groupby(self._ranges.all(), key=lambda range_: range_.slot.queue)
+        for _, slots in islice(ranges, MOST_QUEUES):
+            yield from islice(self._due_items(slots), limit)
+
+    def _due_items(self, ranges: Iterable[Range]) -> Iterator[Item]:
+        for range_ in ranges:
+            low = " " if range_.slot.shared else FIRST_DUE
+            for pk in map(range_.slot.partition, range(range_.shards)):
+                for page in self._client.pages(pk, low=low, high=MAX_SORT_KEY, limit=1000):
+                    yield from (item for item in page if is_ours(item))
+
+    def _ended_since(self, state: State, since: datetime, limit: int) -> list[Item]:
+        """The latest of the jobs that failed, or were cancelled."""
+        partitions = [f"{state}#{number:02x}" for number in range(list_partitions(self._spread))]
+        latest = islice(self._merged(partitions, limit, "~", None), limit)
+        ids = [id_of(entry) for entry in latest if entry["SK"]["S"] >= text_of(since)]
+        return [item for item in self.items(ids) if item["status"]["S"] == state]
+
+    def _succeeded_since(self, since: datetime, limit: int) -> list[Item]:
+        """Of the latest jobs that were made, those that have succeeded."""
+        partitions = [f"id#{number:02x}" for number in range(self._spread)]
+        homes = islice(self._merged(partitions, limit, "~", None), limit)
+        ended = [home for home in homes if home.get("status", {}).get("S") == State.SUCCEEDED]
+        return [home for home in ended if home["completed_at"]["S"] >= text_of(since)]
+
     # --------------------------------------------------------------------------------------- costs
 
     def costs(self, since: datetime, until: datetime, tenant: str | None) -> dict[tuple[str, str], int]:
@@ -238,6 +274,19 @@ class Reader:
     def _costs_in(self, pk: str, tenant: str | None) -> list[Item]:
         low, high = (" ", MAX_SORT_KEY) if tenant is None else tenant_range(tenant)
         return [item for page in self._client.pages(pk, low=low, high=high, limit=1000) for item in page]
+
+
+def _without_pieces(item: Item) -> Item:
+    """An item as if its payload and its result were small: nobody reads them here."""
+    return {name: value for name, value in item.items() if name not in ("payload_size", "result_size")}
+
+
+def _tally(job: Job, now: datetime) -> Tally:
+    shows_error = job.state is State.FAILED or (job.state is State.PENDING and job.failures > 0)
+    error = job.error.type if shows_error and job.error is not None else ""
+    due = job.state is State.PENDING and job.due_at <= now
+    at = job.claimed_at if job.state is State.RUNNING else job.finished_at if job.state.final else job.due_at
+    return Tally(job.queue, job.task, job.state, error, 1, int(due), at or job.due_at)
 
 
 _DEFAULTS = {"tenant": "default", "queue": "default"}

@@ -50,10 +50,10 @@ class Records:
                 key.sk.encode()
             except UnicodeEncodeError:  # what cannot be stored is not there
                 return []
-            return self._from(kind, list(self._client.get([key]).values()))
+            return self.from_items(kind, list(self._client.get([key]).values()))
         low, high = (" ", MAX_SORT_KEY) if tenant is None else tenant_range(tenant)
         pages = self._client.pages(TABLES[kind].name, low=low, high=high, limit=1000)
-        records = self._from(kind, [item for page in pages for item in page])
+        records = self.from_items(kind, [item for page in pages for item in page])
         return sorted(records, key=lambda record: tuple(getattr(record, name) for name in TABLES[kind].key))
 
     def due(self, limit: int, until: datetime) -> list[Schedule]:
@@ -61,14 +61,14 @@ class Records:
         found: list[Schedule] = []
         for page in self._client.pages("ticks", high=f"{text_of(until)}#{MAX_SORT_KEY}", limit=min(limit, MAX_ITEMS)):
             items = self._client.get([ticked_key(tick) for tick in page])
-            by_tick = {tick_key(schedule): schedule for schedule in self._from(Schedule, list(items.values()))}
+            by_tick = {tick_key(schedule): schedule for schedule in self.from_items(Schedule, list(items.values()))}
             schedules = [by_tick[key_of(tick)] for tick in page if key_of(tick) in by_tick]
             found += [schedule for schedule in schedules if schedule.enabled]
             if len(found) >= limit:
                 break
         return sorted(found[:limit], key=lambda one: (text_of(one.next_at), one.tenant, one.name))
 
-    def _from(self, kind: type[R], items: Sequence[Item]) -> list[R]:
+    def from_items(self, kind: type[R], items: Sequence[Item]) -> list[R]:
         """The records in these items, with payloads that lie in pieces; records dropped meanwhile are left out."""
         for _ in range(MAX_TRIES):
             wanted = {key_of(item): _piece_keys(item) for item in items if "payload_size" in item}
@@ -86,7 +86,7 @@ class Records:
     def _stored(self, record: Record) -> Any:
         """The record as it is in the table; None if it is not there."""
         place = record_key(record)
-        return next(iter(self._from(type(record), list(self._client.get([place]).values()))), None)
+        return next(iter(self.from_items(type(record), list(self._client.get([place]).values()))), None)
 
     # ---------------------------------------------------------------------------------------- writing
 
@@ -147,6 +147,15 @@ class Records:
                 continue
             return True
         raise Throttled(f"{self._client.where}: {record_key(record)} keeps changing; repeating is safe")
+
+    def schedule_parts(self, after: Schedule | None, before: Schedule | None, event: Event) -> list[Part]:
+        """What writes a schedule and its event, or without an `after` deletes it, if it is still `before`."""
+        if after is not None:
+            return self._parts(after, before, event)[0]
+        if before is None:
+            return []
+        gone = delete(self._table, record_key(before), _unchanged(before))
+        return [gone, *self._schedule_parts(before, None), *event_parts(self._table, event)]
 
     def _parts(
         self, record: Record, before: Record | Overwrite | None, event: Event | None

@@ -179,7 +179,7 @@ def _retry(item: Mapping[str, Value]) -> Retry:
 
     attempts = int(item["max_attempts"]["N"]) if "max_attempts" in item else _RETRY.max_attempts
     base, jitter = number("base", _RETRY.base), number("jitter", _RETRY.jitter)
-    return Retry(attempts, base or 0.0, number("cap", _RETRY.cap), jitter or 0.0)
+    return Retry._make((attempts, base or 0.0, number("cap", _RETRY.cap), jitter or 0.0))
 
 
 # ------------------------------------------------------------------------------------------- records

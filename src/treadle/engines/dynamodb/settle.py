@@ -271,8 +271,9 @@ def change_parts(
         parts.append(free_key(table, before))
     if change.audited(table.audit_all):
         parts += event_parts(table, change.event)
-    parts += list_parts(table, before, after)
-    parts += _cost_parts(table, before, after)
+    left = None if change.write is Write.DELETE else after
+    parts += list_parts(table, before, left)
+    parts += _cost_parts(table, before, left)
     return [*parts, *_piece_parts(table, before, after)]
 
 
@@ -288,6 +289,9 @@ def _item_parts(table: TableInfo, change: Change, old: ItemKey, new: ItemKey) ->
         case Write.REQUEST_CANCEL:
             sets = {"cancel_requested": value_of(True), "revision": value_of(after.revision)}
             return [update(table, old, sets, (), tests)]
+        case Write.DELETE:
+            due = [] if old == home else [delete(table, home)]
+            return [delete(table, old, tests), *due]
         case Write.REQUEUE | Write.REPLACE if old == new:
             return [put(table, old, attributes_of(after), tests)]
         case Write.REQUEUE | Write.REPLACE:
@@ -304,11 +308,14 @@ def _piece_parts(table: TableInfo, before: Job, after: Job) -> Iterator[Part]:
     yield from (delete(table, key) for key in old if key not in new)
 
 
-def _cost_parts(table: TableInfo, before: Job, after: Job) -> Iterator[Part]:
-    """What an ended job has cost. A job that is retried has not ended: it counts when it ends again."""
+def _cost_parts(table: TableInfo, before: Job, after: Job | None) -> Iterator[Part]:
+    """What an ended job has cost. A job that is retried has not ended: it counts when it ends again.
+
+    None: the job is deleted, and what it has cost with it.
+    """
     if before.state.final and before.cost_micros > 0:
         yield delete(table, cost_key(before, table.spread))
-    if after.state.final and after.cost_micros > 0 and after.finished_at is not None:
+    if after is not None and after.state.final and after.cost_micros > 0 and after.finished_at is not None:
         fields = {
             "tenant": after.tenant,
             "task": after.task,

@@ -16,11 +16,12 @@ from treadle.engines.postgres.cursors import ClaimCursor, ClaimCursors
 from treadle.engines.postgres.records import await_claims
 from treadle.engines.postgres.rows import change_record
 from treadle.engines.postgres.session import PostgresStore
-from treadle.engines.postgres.settle import is_plain, settle, settle_alone, verdicts
+from treadle.engines.postgres.settle import is_plain, settle, settle_alone, settle_together, verdicts
 from treadle.engines.postgres.turn import HELD, TURN, ClaimedRows, TurnAnswer, answer_of, parameters, request, travels
 from treadle.engines.postgres.wire import Connection, Value
 from treadle.engines.values import APPLIED, Claim, Claimed, Turn, Verdict
 from treadle.model import Change
+from treadle.model.change import Write
 from treadle.model.lifecycle import Success, whole
 
 MAX_LOOKS = 10  # of a claim that must not overlook anything, beside other claims
@@ -101,9 +102,15 @@ class PostgresTurns:
         """Write the changes in the general way, plain ones together; note a verdict for each."""
         plain = [change for change in changes if is_plain(change)]
         ruled.update(zip((change.id for change in plain), settle(self._store, plain, now), strict=True))
+        groups: dict[Write, list[Change]] = {}
         for change in changes:
-            if not is_plain(change):
+            if not is_plain(change) and (change.takes_key or change.follow is not None):
                 ruled[change.id] = settle_alone(self._store, change, now)
+            elif not is_plain(change):
+                groups.setdefault(change.write, []).append(change)
+        for group in groups.values():
+            answers = settle_together(self._store, group, now)
+            ruled.update(zip((change.id for change in group), answers, strict=True))
 
     # -------------------------------------------------------------------------------------------- claiming
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from treadle.engines.postgres import audit, queries, records, retention, rls
+from treadle.engines.postgres import audit, queries, records, retention, rls, schedules
 from treadle.engines.postgres.claim import PostgresTurns
 from treadle.engines.postgres.clock import ServerClock
 from treadle.engines.postgres.connection import Connections, conninfo
 from treadle.engines.postgres.doctor import doctor
 from treadle.engines.postgres.enqueue import enqueue, enqueue_script
-from treadle.engines.postgres.leases import expired, extend
+from treadle.engines.postgres.leases import cancel_requests, expired, extend
 from treadle.engines.postgres.notify import Notifications
 from treadle.engines.postgres.schema import PostgresSchema
 from treadle.engines.postgres.session import PostgresStore, Session
@@ -31,6 +31,8 @@ from treadle.engines.values import (
     Retention,
     RowSecurity,
     Saved,
+    ScheduleFilter,
+    Tally,
     Turn,
     Verdict,
 )
@@ -134,12 +136,20 @@ class PostgresEngine:
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         return extend(self._store, leases, lease, now)
 
+    def cancel_requests(self, job_ids: Sequence[str]) -> set[str]:
+        return cancel_requests(self._store, job_ids)
+
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
         return expired(self._store, limit, now)
 
     def wait(self, queues: Sequence[str], timeout: float, interrupt: threading.Event | None = None) -> bool:  # noqa: ARG002
         """Wake at once for a write of this process, and, where LISTEN works, for an enqueue of another."""
         return self._store.notifications.wait(timeout, interrupt)
+
+    def wake(self, *, others: bool = False) -> None:
+        self._store.notifications.wake()
+        if others:
+            self.session.send("select pg_notify($1, '')", self._store.notifications.channel)
 
     def get(self, ids: Sequence[str]) -> list[Job | None]:
         return queries.get(self.session, ids)
@@ -150,14 +160,22 @@ class PostgresEngine:
     def count(self, where: JobFilter) -> dict[State, int]:
         return queries.count(self.session, where)
 
+    def tally(
+        self, *, since: datetime, limit: int, tenant: str | None = None, now: datetime | None = None
+    ) -> list[Tally]:
+        return queries.tally(self.session, since, limit, tenant, self._store.clock.written(now))
+
     def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
         return queries.costs(self.session, since, until, tenant)
 
     def prune(self, keep: Retention, *, limit: int, now: datetime | None = None, to_the_end: bool = False) -> int:
         return retention.prune(self._store, self._sweeper, keep, limit, now, to_the_end=to_the_end)
 
-    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[Sequence[Receipt]]:
-        return self.session.for_caller(enqueue_script(self._store, jobs, self._store.clock.written(now)))
+    def enqueue_script(
+        self, jobs: Sequence[Job], *, now: datetime | None = None, notify: bool = False
+    ) -> Script[Sequence[Receipt]]:
+        channel = self._store.notifications.channel if notify else None
+        return self.session.for_caller(enqueue_script(self._store, jobs, self._store.clock.written(now), channel))
 
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         script = settle_script(change, self._store.clock.written(now), audit_all=self._store.audit_all)
@@ -167,6 +185,11 @@ class PostgresEngine:
 
     def records(self, kind: type[R], *, tenant: str | None = None, name: str | None = None) -> list[R]:
         return records.read(self.session.read, kind, tenant, name)
+
+    def find_schedules(
+        self, where: ScheduleFilter, *, limit: int, after: tuple[str, str] | None = None
+    ) -> list[Schedule]:
+        return schedules.find(self.session.read, where, limit, after)
 
     def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
         return records.due(self.session.read, limit, ahead, self._store.clock.written(now))
@@ -184,6 +207,12 @@ class PostgresEngine:
 
     def drop(self, record: Record, *, event: Event | None = None) -> bool:
         return records.drop(self._store, record, event)
+
+    def schedule_script(self, tenant: str, name: str) -> Script[tuple[Schedule | None, int]]:
+        return self.session.for_caller(schedules.schedule_script(tenant, name))
+
+    def save_script(self, after: Schedule | None, *, before: Schedule | None, event: Event) -> Script[bool]:
+        return self.session.for_caller(schedules.save_script(after, before, event))
 
     # -------------------------------------------------------------------------------- the audit trail
 

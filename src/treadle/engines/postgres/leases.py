@@ -39,6 +39,13 @@ select j.id::text, j.lease_token from wanted w cross join lateral (
 ) j
 """
 
+CANCEL_REQUESTS = """
+with wanted as materialized (select value::uuid as id from json_array_elements_text($1::text::json))
+select j.id::text from wanted w cross join lateral (
+    select j.id from @.jobs j where j.id = w.id and j.state || '' = 'running' and j.cancel_requested limit 1
+) j
+"""
+
 EXPIRED = f"""
 with t as materialized (select coalesce(%(now)s::timestamptz, statement_timestamp()) as now)
 select t.now, past.* from t left join (
@@ -79,6 +86,11 @@ def _extend(
         else RenewalResult(held.job_id, Renewal.BUSY if (held.job_id, held.token) in ours else Renewal.LOST)
         for held in leases
     ]
+
+
+def cancel_requests(store: PostgresStore, job_ids: Sequence[str]) -> set[str]:
+    """Which of these running jobs somebody has asked to stop."""
+    return {id_ for (id_,) in store.session.send(CANCEL_REQUESTS, json.dumps(list(job_ids)))}
 
 
 def renewal_record(held: Lease) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from treadle.engines.batches import MOST_QUEUES, merged_tallies
 from treadle.engines.postgres.rows import JOB, job_from, storable
 from treadle.engines.postgres.session import Session
 from treadle.engines.rows import COLUMNS, Row
-from treadle.engines.values import LISTED, JobFilter, Page
+from treadle.engines.values import LISTED, JobFilter, Page, Tally
 from treadle.model import UUID, Job, State
 
 IDS = "(select value::uuid as id from json_array_elements_text($1::text::json))"
@@ -25,6 +26,43 @@ group by tenant, task
 """
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# A step from queue to queue in each of the three indexes of waiting jobs, so that one queue hides no other. Only the
+# rows below a limit are read, and grouped afterwards.
+_WAITING = """
+select w.* from (
+    with recursive q as (
+        (select queue from @.jobs where $parked order by queue limit 1)
+        union all
+        select (select j.queue from @.jobs j where $parked and j.queue > q.queue order by j.queue limit 1)
+        from q where q.queue is not null
+    )
+    select queue from q where queue is not null limit $queues
+) q cross join lateral (
+    select queue, task, state, case when failures > 0 then error ->> 'type' end as error,
+        due_at <= coalesce(%(now)s::timestamptz, statement_timestamp()) as due, due_at as at
+    from @.jobs j where $parked and j.queue = q.queue $of limit %(limit)s
+) w
+"""
+_LIVE = [
+    _WAITING.replace("$parked", f"state = 'pending' and {parked}").replace("$queues", str(MOST_QUEUES))
+    for parked in ("not parked", "parked and not parked_by_tenant", "parked and parked_by_tenant")
+]
+_RUNNING = """
+select queue, task, state, null as error, false as due, claimed_at as at
+from @.jobs where state = 'running' $of limit %(limit)s
+"""
+_ENDED = """
+select queue, task, state, case when state = 'failed' then error ->> 'type' end as error, false as due,
+    finished_at as at
+from @.finished where state = '$state' and finished_at >= %(since)s $of order by finished_at desc limit %(limit)s
+"""
+_TALLY = "select queue, task, state, coalesce(error, ''), count(*), count(*) filter (where due), min(at)"
+_LOOKS = " union all ".join(
+    f"({look})" for look in (*_LIVE, _RUNNING, *(_ENDED.replace("$state", state) for state in State if state.final))
+)
+TALLY = f"{_TALLY} from ({_LOOKS}) as seen group by 1, 2, 3, 4"
 
 
 def get(session: Session, ids: Sequence[str]) -> list[Job | None]:
@@ -46,6 +84,16 @@ def count(session: Session, where: JobFilter) -> dict[State, int]:
     """How many jobs match, by state."""
     rows = session.read(*_count_sql(where)) if _storable(where) else []
     return {State(state): number for state, number in rows}
+
+
+def tally(session: Session, since: datetime, limit: int, tenant: str | None, now: datetime | None) -> list[Tally]:
+    """How many jobs wait, run, and have ended since then, as far as a bounded look sees."""
+    sql = TALLY.replace("$of", "" if tenant is None else "and tenant = %(tenant)s")
+    rows = session.read(sql, {"since": since, "limit": limit, "tenant": tenant, "now": now})
+    return merged_tallies(
+        Tally(queue, task, State(state), error, number, due, at.astimezone(UTC))
+        for queue, task, state, error, number, due, at in rows
+    )
 
 
 def costs(session: Session, since: datetime, until: datetime, tenant: str | None) -> dict[tuple[str, str], int]:

@@ -43,6 +43,7 @@ then to trailing true union unique user using variadic verbose when where window
 # The trigger of row-level security, which a store may have or not (rls.py), and its name in older versions.
 RLS_GUARDS = ("rls_guard", "walls_guard")
 
+MOST_NAMED = 3  # missing migrations that an error names
 MIGRATION_TIMEOUT = 300.0  # seconds to wait for a step: it may wait for locks
 # Who waits for a lock on a table makes everybody behind him wait too: never for longer than this, but again and again.
 MIGRATION_LOCK_TIMEOUT = "1s"
@@ -68,6 +69,14 @@ class MigrationStep(NamedTuple):
     @property
     def checksum(self) -> str:
         return hashlib.sha256(self.sql.encode()).hexdigest()[:16]
+
+    @property
+    def statements(self) -> str:
+        """Its text in ASCII, which every database takes; the checksum is that of the file.
+
+        A comment of 0002 has another character, and a file that stores have recorded cannot change any more.
+        """
+        return self.sql.encode("ascii", "replace").decode("ascii")
 
     @property
     def record(self) -> str:
@@ -158,7 +167,9 @@ class PostgresSchema:
 
     def script(self, half: Half | None = None) -> str:
         """The migrations as SQL, for another tool to run."""
-        steps = [f"-- {step.name}, checksum {step.checksum}\n{step.sql}\n{step.record}\n" for step in _half(half)]
+        steps = [
+            f"-- {step.name}, checksum {step.checksum}\n{step.statements}\n{step.record}\n" for step in _half(half)
+        ]
         closing = [switch_sql(allowed=False)] if self._plain_sql is False and half != "post" else []
         return named("\n".join([SCHEMA, LEDGER, "", *steps, *closing]), self.name)
 
@@ -173,7 +184,12 @@ class PostgresSchema:
         done = self._server.run(lambda connection: ledger(connection, self.name), retry_for=retry_for)
         refuse_foreign(done)
         absent = missing(done)
-        return [f"schema {self.name} lacks {', '.join(absent)}"] if absent else []
+        if not absent:
+            return []
+        if not done:
+            return [f"schema {self.name} has no treadle tables yet"]
+        names = ", ".join(absent) if len(absent) <= MOST_NAMED else f"{len(absent)} migrations, from {absent[0]} on"
+        return [f"schema {self.name} lacks {names}"]
 
 
 @lru_cache(200)
@@ -196,7 +212,7 @@ def migrate(connection: Connection, schema: str, half: Half | None = None) -> li
             connection.execute(named(SCHEMA, schema))
         connection.execute(named(LEDGER, schema))
     for step in steps:
-        connection.execute(named(f"{step.sql}\n{step.record}", schema))
+        connection.execute(named(f"{step.statements}\n{step.record}", schema))
     return [step.name for step in steps]
 
 
@@ -238,7 +254,7 @@ def differences(connection: Connection, schema: str) -> list[str]:
     connection.execute(named(f"{SCHEMA}\n{LEDGER}", scratch))
     for step in migrations():
         if step.name in done:
-            connection.execute(named(step.sql, scratch))
+            connection.execute(named(step.statements, scratch))
     wanted, found = describe(connection, scratch, schema), describe(connection, schema)
     connection.execute("rollback to savepoint scratch")
     differing += [f"{name} is missing" for name in wanted if name not in found]

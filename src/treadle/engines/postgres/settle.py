@@ -1,4 +1,4 @@
-"""Writing changes behind their fence: ends of attempts many at a time, what operators do one at a time.
+"""Writing changes behind their fence: ends of attempts many at a time, what operators do by kind.
 
 No statement here waits for the row lock of a job: a job that another open transaction has locked is BUSY.
 """
@@ -96,6 +96,16 @@ written as (
     returning id
 ),{_NOTED}"""
 
+# A job is in one of the two tables. Its key goes with it, whatever its scope, because nobody would ever free it.
+DELETE = f"""
+{unpack(EDIT)},
+live as materialized (select j.id from c join @.jobs j on {FENCE} for update of j skip locked),
+ended as materialized (select j.id from c join @.finished j on {FENCE} for update of j skip locked),
+gone as (delete from @.jobs where id = any (array(select id from live)) returning id),
+gone_ended as (delete from @.finished where id = any (array(select id from ended)) returning id),
+written as (select id from gone union all select id from gone_ended),
+freed as (delete from @.keys k using written w where k.job = w.id),{_NOTED}"""
+
 # ----------------------------------------------------------------------------------- on our own connections
 
 
@@ -136,6 +146,25 @@ def _refused(_: Change, error: Exception) -> Verdict:
     return Verdict(Ruling.REFUSED, why=refusal(error))
 
 
+def settle_together(store: PostgresStore, changes: Sequence[Change], now: datetime | None) -> list[Verdict]:
+    """Write what operators do to many jobs: changes of one kind that take no key, a verdict each."""
+
+    def write(batch: Sequence[Change]) -> list[Verdict]:
+        records = [edit_record(change, audit_all=store.audit_all) for change in batch]
+        sql, text = _STATEMENTS[batch[0].write], packed(records, now)
+        rows = store.session.transact(
+            lambda connection: store.session.execute(connection, sql, text), lock_timeout=LOCK_TIMEOUT
+        )
+        return verdicts(store, batch, {row[0] for row in rows}, now)
+
+    return write_halved(changes, write, _refused_or_busy, WRITE_ERRORS)
+
+
+def _refused_or_busy(_: Change, error: Exception) -> Verdict:
+    """A lock that was waited for in vain: another open transaction takes the key, or frees it."""
+    return Verdict(Ruling.BUSY) if is_locked(error) else Verdict(Ruling.REFUSED, why=refusal(error))
+
+
 def settle_alone(store: PostgresStore, change: Change, now: datetime | None) -> Verdict:
     """Write one change that takes several statements, in its own transaction."""
     session = store.session
@@ -146,9 +175,7 @@ def settle_alone(store: PostgresStore, change: Change, now: datetime | None) -> 
     try:
         return session.transact(write, lock_timeout=LOCK_TIMEOUT)
     except WRITE_ERRORS as error:
-        if is_locked(error):
-            return Verdict(Ruling.BUSY)  # another open transaction takes the key, or frees it
-        return Verdict(Ruling.REFUSED, why=refusal(error))
+        return _refused_or_busy(change, error)
 
 
 def verdicts(store: PostgresStore, changes: Sequence[Change], settled: Set[str], now: datetime | None) -> list[Verdict]:
@@ -204,12 +231,14 @@ def _unwritten(change: Change, now: datetime | None) -> Script[Verdict]:
 
 
 def _statement(change: Change, audit_all: bool) -> tuple[str, dict[str, Any]]:
-    match change.write:
-        case Write.FINISH | Write.REQUEUE:
-            return SETTLE, change_record(change, audit_all=audit_all)
-        case Write.REQUEST_CANCEL:
-            return REQUEST_CANCEL, edit_record(change, audit_all=audit_all)
-        case Write.REPLACE:
-            return REPLACE, edit_record(change, audit_all=audit_all)
-        case Write.REVIVE:
-            return REVIVE, edit_record(change, audit_all=audit_all)
+    if change.write in (Write.FINISH, Write.REQUEUE):
+        return SETTLE, change_record(change, audit_all=audit_all)
+    return _STATEMENTS[change.write], edit_record(change, audit_all=audit_all)
+
+
+_STATEMENTS = {
+    Write.REQUEST_CANCEL: REQUEST_CANCEL,
+    Write.REPLACE: REPLACE,
+    Write.REVIVE: REVIVE,
+    Write.DELETE: DELETE,
+}

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from treadle.engines.batches import check_one_each
 from treadle.engines.scripts import Script
-from treadle.engines.sqlite import audit, queries, records, schema
+from treadle.engines.sqlite import audit, queries, records, schedules, schema
 from treadle.engines.sqlite.claim import LaneTurns, claim_jobs, promising
 from treadle.engines.sqlite.connection import MEMORY, SHORT_LOCK_TIMEOUT, DatabaseFile
 from treadle.engines.sqlite.enqueue import enqueue, enqueue_script, store_jobs
-from treadle.engines.sqlite.leases import read_expired, renew
+from treadle.engines.sqlite.leases import cancel_requests, read_expired, renew
 from treadle.engines.sqlite.retention import Pruner
 from treadle.engines.sqlite.settle import settle_all, settle_script
 from treadle.engines.sqlite.watching import FileWatch
@@ -29,6 +29,8 @@ from treadle.engines.values import (
     RenewalResult,
     Retention,
     Saved,
+    ScheduleFilter,
+    Tally,
     Turn,
     Verdict,
 )
@@ -126,6 +128,9 @@ class SqliteEngine:
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         return renew(self.file, leases, lease, lambda: now or self._clock()) if leases else []
 
+    def cancel_requests(self, job_ids: Sequence[str]) -> set[str]:
+        return cancel_requests(self.file, job_ids)
+
     def expired(self, *, limit: int, now: datetime | None = None) -> list[Job]:
         return read_expired(self.file, limit, now or self._clock())
 
@@ -139,6 +144,9 @@ class SqliteEngine:
             self._watch = FileWatch(f"{self.file.path}-wal", self.file.version, self._waiters.hint)
         return self._waiters.wait(timeout, interrupt, self.file.version, POLL_INTERVAL, self._watch)
 
+    def wake(self, *, others: bool = False) -> None:  # noqa: ARG002 - others watch the file
+        self._waiters.wake()
+
     # ------------------------------------------------------------------------------ queries, retention
 
     def get(self, ids: Sequence[str]) -> list[Job | None]:
@@ -150,6 +158,12 @@ class SqliteEngine:
     def count(self, where: JobFilter) -> dict[State, int]:
         return queries.count(self.file, where)
 
+    def tally(
+        self, *, since: datetime, limit: int, tenant: str | None = None, now: datetime | None = None
+    ) -> list[Tally]:
+        moment = now or self._clock()
+        return self.file.read(lambda reader: queries.tally(reader, since, limit, tenant, moment))
+
     def costs(self, *, since: datetime, until: datetime, tenant: str | None = None) -> dict[tuple[str, str], int]:
         return queries.costs(self.file, since, until, tenant)
 
@@ -160,6 +174,11 @@ class SqliteEngine:
 
     def records(self, kind: type[R], *, tenant: str | None = None, name: str | None = None) -> list[R]:
         return self.file.read(lambda reader: records.read(reader, kind, tenant, name))
+
+    def find_schedules(
+        self, where: ScheduleFilter, *, limit: int, after: tuple[str, str] | None = None
+    ) -> list[Schedule]:
+        return self.file.read(lambda reader: schedules.find(reader, where, limit, after))
 
     def due(self, *, limit: int, ahead: float = 0.0, now: datetime | None = None) -> list[Schedule]:
         until = (now or self._clock()) + timedelta(seconds=ahead)
@@ -219,10 +238,24 @@ class SqliteEngine:
 
     # ------------------------------------------------------------- for the caller's own transaction
 
-    def enqueue_script(self, jobs: Sequence[Job], *, now: datetime | None = None) -> Script[list[Receipt]]:
+    def enqueue_script(
+        self,
+        jobs: Sequence[Job],
+        *,
+        now: datetime | None = None,
+        notify: bool = False,  # noqa: ARG002 - whoever waits watches the file
+    ) -> Script[list[Receipt]]:
         yield from self.file.check_same()
         return (yield from enqueue_script(jobs, now or self._clock(), audit_all=self._audit_all))
 
     def settle_script(self, change: Change, *, now: datetime | None = None) -> Script[Verdict]:
         yield from self.file.check_same()
         return (yield from settle_script([change], now or self._clock(), audit_all=self._audit_all))[0]
+
+    def schedule_script(self, tenant: str, name: str) -> Script[tuple[Schedule | None, int]]:
+        yield from self.file.check_same()
+        return (yield from schedules.schedule_script(tenant, name))
+
+    def save_script(self, after: Schedule | None, *, before: Schedule | None, event: Event) -> Script[bool]:
+        yield from self.file.check_same()
+        return (yield from schedules.save_script(after, before, event))

@@ -59,6 +59,8 @@ select c.job, k.job from c cross join treadle_keys k on (k.tenant, k.task, k.key
 
 RELEASE_KEYS = f"delete from treadle_keys where job in {IDS} and scope in ('pending', 'active')"  # noqa: S608
 
+DELETE_KEYS = f"delete from treadle_keys where job in {IDS}"  # noqa: S608
+
 
 def key_row(job: Job, now: datetime) -> Row:
     """A job's key as these statements take it."""

@@ -20,6 +20,11 @@ from c where j.id = c.id and j.state = 'running' and j.lease_token = c.token
 returning id, lease_token, cancel_requested
 """  # noqa: S608
 
+CANCEL_REQUESTS = """
+select id from treadle_jobs
+where id in (select value from json_each(?)) and cancel_requested = 1 and state = 'running'
+"""
+
 
 def renew(
     file: DatabaseFile, leases: Sequence[Lease], lease: float, clock: Callable[[], datetime]
@@ -48,6 +53,11 @@ def read_expired(file: DatabaseFile, limit: int, now: datetime) -> list[Job]:
     # Read again while holding the write lock: while others hold it, the holders of these leases cannot renew them.
     with file.write(timeout=SHORT_LOCK_TIMEOUT) as connection:
         return _past(connection, limit, now)
+
+
+def cancel_requests(file: DatabaseFile, job_ids: Sequence[str]) -> set[str]:
+    """Which of these running jobs somebody has asked to stop."""
+    return {id_ for (id_,) in file.rows(CANCEL_REQUESTS, json.dumps(list(job_ids)))}
 
 
 def _write_renewals(

@@ -2,13 +2,15 @@
 
 import json
 import re
+import sqlite3
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from treadle.engines.batches import MOST_QUEUES, merged_tallies
 from treadle.engines.sqlite.connection import DatabaseFile
-from treadle.engines.sqlite.rows import IDS, JOB, job_from, micros
-from treadle.engines.values import LISTED, JobFilter, Page
+from treadle.engines.sqlite.rows import EPOCH, IDS, JOB, job_from, micros
+from treadle.engines.values import LISTED, JobFilter, Page, Tally
 from treadle.model import UUID, Job, State
 
 _END = re.compile(r"-?[0-9]{1,18}")  # microseconds
@@ -54,6 +56,49 @@ def count(file: DatabaseFile, where: JobFilter) -> dict[State, int]:
         sql = f"select state, count(*) from {table} {_where(conditions)} group by state"  # noqa: S608
         counts.update({State(state): number for state, number in file.rows(sql, *values)})
     return counts
+
+
+# A step from queue to queue in each of the three indexes of waiting jobs, so that one queue hides no other.
+_QUEUES = """
+with recursive q(queue) as (
+    select min(queue) from treadle_jobs where state = 'pending' and parked = {parked}
+    union all
+    select (select min(queue) from treadle_jobs where state = 'pending' and parked = {parked} and queue > q.queue)
+    from q where q.queue is not null limit ?
+)
+select queue from q where queue is not null
+"""
+_GROUPED = "select queue, task, state, error, count(*), sum(due), min(at) from ({rows}) group by 1, 2, 3, 4"
+_ERROR = "case when {failed} then coalesce(error ->> 'type', '') else '' end as error"
+
+
+def tally(
+    connection: sqlite3.Connection, since: datetime, limit: int, tenant: str | None, now: datetime
+) -> list[Tally]:
+    """How many jobs wait, run, and have ended since then, as far as a bounded look sees."""
+    of, whose = ("and tenant = ?", [tenant]) if tenant is not None else ("", [])
+    waiting = f"""
+        select queue, task, state, {_ERROR.format(failed="failures > 0")}, due_at <= ? as due, due_at as at
+        from treadle_jobs where state = 'pending' and parked = %d and queue = ? {of} limit ?
+        """  # noqa: S608 - no word of it is a caller's
+    running = f"""
+        select queue, task, state, '' as error, 0 as due, claimed_at as at
+        from treadle_jobs where state = 'running' {of} limit ?
+        """  # noqa: S608
+    ended = f"""
+        select queue, task, state, {_ERROR.format(failed="state = 'failed'")}, 0 as due, finished_at as at
+        from treadle_finished where state = ? and finished_at >= ? {of} order by finished_at desc limit ?
+        """  # noqa: S608
+    looks: list[tuple[str, list[Any]]] = [(running, [*whose, limit])]
+    looks += [(ended, [state, micros(since), *whose, limit]) for state in State if state.final]
+    for parked in (0, 1, 2):
+        for [queue] in connection.execute(_QUEUES.format(parked=parked), (MOST_QUEUES,)):
+            looks.append((waiting % parked, [micros(now), queue, *whose, limit]))
+    groups = [row for rows, values in looks for row in connection.execute(_GROUPED.format(rows=rows), values)]
+    return merged_tallies(
+        Tally(queue, task, State(state), error, number, due, EPOCH + timedelta(microseconds=at))
+        for queue, task, state, error, number, due, at in groups
+    )
 
 
 def costs(file: DatabaseFile, since: datetime, until: datetime, tenant: str | None) -> dict[tuple[str, str], int]:

@@ -34,7 +34,7 @@ def migrate(connection: sqlite3.Connection, deadline: float) -> list[str]:
         return []
     retry_locked(deadline, lambda: connection.execute("begin immediate"))
     try:
-        applied = _apply_missing(connection)
+        applied = apply_missing(connection)
         connection.execute("commit")
     except BaseException:
         if connection.in_transaction:
@@ -89,7 +89,8 @@ def differences(connection: sqlite3.Connection) -> list[str]:
     return drift or [f"migration {step.name} is not recorded" for step in migrations() if step.name not in applied]
 
 
-def _apply_missing(connection: sqlite3.Connection) -> list[str]:
+def apply_missing(connection: sqlite3.Connection) -> list[str]:
+    """Apply what is missing, in the transaction that is open; the names applied now."""
     connection.execute(LEDGER)
     applied = _ledger(connection)
     refuse_foreign(applied, migrations())

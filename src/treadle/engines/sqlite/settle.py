@@ -15,7 +15,7 @@ from treadle.engines.scripts import Script
 from treadle.engines.sqlite.audit import ADD_EVENTS
 from treadle.engines.sqlite.connection import DATA_ERRORS, run
 from treadle.engines.sqlite.enqueue import enqueue_script
-from treadle.engines.sqlite.keys import FREE_DEAD_KEYS, HOLDERS, RELEASE_KEYS, TAKE_KEYS, key_row
+from treadle.engines.sqlite.keys import DELETE_KEYS, FREE_DEAD_KEYS, HOLDERS, RELEASE_KEYS, TAKE_KEYS, key_row
 from treadle.engines.sqlite.queries import BY_IDS
 from treadle.engines.sqlite.retention import DELETE_FINISHED
 from treadle.engines.sqlite.rows import DELETE_JOBS, IDS, JOB, event_row, job_from, micros, packed, row_from, unpack
@@ -96,6 +96,19 @@ returning id, revision
 """  # noqa: S608
 
 
+# A job is in one of the two tables: each statement deletes what it finds there.
+def _delete_from(table: str) -> str:
+    return f"""
+{unpack(_CHANGE[:6])}
+delete from {table} as j
+where j.id in (select id from c) and exists (select 1 from c where j.id = c.id and {_FENCE})
+returning id, revision + 1
+"""  # noqa: S608 - its argument is ours
+
+
+DELETE, DELETE_ENDED = _delete_from("treadle_jobs"), _delete_from("treadle_finished")
+
+
 def settle_all(
     connection: sqlite3.Connection, changes: Sequence[Change | Success], now: datetime, *, audit_all: bool
 ) -> list[Verdict]:
@@ -164,8 +177,10 @@ def _write_rows(changes: Sequence[Change], now: datetime) -> Script[dict[str, in
         groups.setdefault(change.write, []).append(change)
     for kind, group in groups.items():
         statement = STATEMENTS[kind]
-        rows = yield statement.sql, packed([statement.parameter(change, now) for change in group])
-        done: dict[str, int] = dict(rows)
+        values = packed([statement.parameter(change, now) for change in group])
+        done: dict[str, int] = dict((yield statement.sql, values))
+        if statement.also and len(done) < len(group):
+            done.update((yield statement.also, values))
         written.update(done)
         if done and statement.then:
             yield statement.then, packed(list(done))
@@ -224,11 +239,15 @@ def _edit_row(change: Change, now: datetime) -> Row:
 
 
 class WriteStatement(NamedTuple):
-    """The statement for one kind of write: what it takes for a change, and what follows for the ids it wrote."""
+    """The statement for one kind of write: what it takes for a change, and what follows for the ids it wrote.
+
+    `also` is the same for the table of the ended jobs.
+    """
 
     sql: str
     parameter: Callable[[Change, datetime], object]
     then: str = ""
+    also: str = ""
 
 
 STATEMENTS = {
@@ -237,4 +256,5 @@ STATEMENTS = {
     Write.REVIVE: WriteStatement(REVIVE, _edit_row, then=DELETE_FINISHED),
     Write.REPLACE: WriteStatement(REPLACE, _edit_row),
     Write.REQUEST_CANCEL: WriteStatement(REQUEST_CANCEL, lambda change, _: change.before.id),
+    Write.DELETE: WriteStatement(DELETE, _fence_row, then=DELETE_KEYS, also=DELETE_ENDED),
 }
