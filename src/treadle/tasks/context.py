@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol
@@ -32,6 +32,13 @@ class RunningAttempt(Protocol):
 
     @property
     def job(self) -> Job: ...
+
+
+class JobLog(logging.LoggerAdapter[logging.Logger]):
+    """Says of each line which job it is about, beside the `extra` that the line has itself."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, {**kwargs, "extra": {**(kwargs.get("extra") or {}), **(self.extra or {})}}
 
 
 class Context:
@@ -76,11 +83,10 @@ class Context:
     @property
     def log(self) -> "logging.LoggerAdapter[logging.Logger]":
         """A logger that carries the job's id and task."""
-        extra = {"job_id": self.job.id, "task": self.job.task}
-        return logging.LoggerAdapter(self._logger, extra)
+        return JobLog(self._logger, {"job_id": self.job.id, "task": self.job.task})
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Tell how far the work is, from 0 to 1; written with the next lease renewal."""
+        """Tell how far the work is, from 0 to 1; readers see it within a second."""
         self._alive()
         if not isinstance(fraction, int | float) or not math.isfinite(fraction) or not 0 <= fraction <= 1:
             raise InvalidJob("progress", f"{fraction!r} must be from 0 to 1")

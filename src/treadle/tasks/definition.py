@@ -1,13 +1,13 @@
 """A handler under a name: what its payload is, how it is called, what its jobs take for granted."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 from treadle.engines.values import Claimed
 from treadle.errors import ConfigError
-from treadle.model import FollowUp, OnEnd, check_name, check_retry
+from treadle.model import check_name, check_priority, check_retry
 from treadle.tasks.context import Context
 from treadle.tasks.options import Options
 from treadle.tasks.payload import Payload
@@ -19,9 +19,11 @@ class Definition:
     def __init__(self, name: str, handler: Callable[..., Any], options: Options) -> None:
         check_name("task", name)
         check_retry(options.retry)
+        check_priority(options.priority)
         self.name = name
         self.handler = handler
         self.options = options
+        self.warned: set[str] = set()  # the options of which somebody has been warned
 
     @cached_property
     def payload(self) -> Payload:
@@ -90,26 +92,3 @@ def check_handler(name: str, handler: Callable[..., Any]) -> None:
             f"task {name!r}: {handler.__qualname__}{inspect.signature(handler)}: *args, **kwargs and positional-only "
             "parameters cannot be filled from JSON; name each parameter"
         )
-
-
-def on_end(wanted: OnEnd | None, known: Mapping[str, Definition]) -> OnEnd | None:
-    """What is to follow the end of a job, with the options of those tasks that follow and are known."""
-    if wanted is None:
-        return None
-    return OnEnd(_follow_up(wanted.succeeded, known), _follow_up(wanted.failed, known))
-
-
-def _follow_up(wanted: FollowUp | None, known: Mapping[str, Definition]) -> FollowUp | None:
-    task = known.get(wanted.task) if wanted is not None else None
-    if wanted is None or task is None:
-        return wanted
-    options = task.options
-    return wanted._replace(
-        queue=options.queue,
-        lane=options.lane,
-        priority=options.priority,
-        version=options.version,
-        retry=options.retry,
-        timeout=options.timeout,
-        wants=task.payload.names,
-    )

@@ -45,6 +45,7 @@ class Options(NamedTuple):
     retry: Retry = Retry()
     timeout: float | None = None
     version: int = 1
+    isolated: bool = False  # of a process, one job at a time of all isolated tasks
     unique: Unique = Unique()
     on_end: OnEnd | None = None
     key: str | None = None
@@ -53,6 +54,7 @@ class Options(NamedTuple):
     schedule: str | None = None
     id: str | None = None
     tx: Any = None
+    notify: bool = False  # with tx: its commit tells the workers of other processes
 
 
 class Blueprint(NamedTuple):

@@ -10,8 +10,8 @@ The shape follows from the handler's signature (a parameter annotated `Context` 
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 from treadle.errors import ConfigError, InvalidJob, InvalidPayload
 from treadle.model import PAYLOAD_CAP, Job, check_finite, json_text
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _MASK = "*" * 10  # what Pydantic writes in place of a secret
 _MASK_BYTES = _MASK.encode()
 _NUL = rb"\u0000"
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
+_REPLACED_BYTES = _REPLACED.encode()
 _UNLIKE = re.compile(rb"[0-9]{17}|[0-9]e[-+0-9]|0\.0000")
 """Numbers that Pydantic may write in other digits than Python, or that Python may refuse to write."""
 _SHORT = 640  # no number in so few characters has too many digits for Python
@@ -42,22 +44,26 @@ class Payload:
     def __init__(self, handler: Callable[..., Any], name: str, model: type | None = None) -> None:
         self._name = name
         signature = _signature(handler, name)
-        self.context_parameter = next((p.name for p in signature.parameters.values() if p.annotation is Context), None)
+        self.context_parameter = next((p.name for p in signature.parameters.values() if _is_context(p)), None)
         taken = [p for p in signature.parameters.values() if p.name != self.context_parameter]
         for parameter in taken:
             if parameter.kind in _VARIADIC or parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
                 raise ConfigError(f"task {name!r}: parameter {parameter} cannot be filled from JSON; name it")
         self._signature = signature.replace(parameters=taken)
         self._by_place = [p.name for p in taken if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-        self._single = taken[0].name if len(taken) == 1 and _whole(taken[0], model) else None
-        self.wants_job = self._single == "job" and model is None
-        self._adapter = _adapter(name, taken, self._single, model)
+        self.single = taken[0].name if len(taken) == 1 and _whole(taken[0], model) else None
+        self.wants_job = self.single == "job" and model is None
+        self._adapter = _adapter(name, taken, self.single, model)
         self._bind()
 
-    @property
-    def names(self) -> list[str] | None:
-        """The keys of the payload, where it is an object with one for each parameter."""
-        return None if self._single else list(self._signature.parameters)
+    def wanted(self, names: Sequence[str]) -> list[str]:
+        """Which of these keys the payload may hold."""
+        keys = self._keys
+        return [name for name in names if keys is None or any(name in key.read_as for key in keys)]
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Which keys the payload needs beside these."""
+        return [key.name for key in self._keys or () if key.required and key.read_as.isdisjoint(names)]
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The JSON of a call, or InvalidPayload naming the argument."""
@@ -65,10 +71,10 @@ class Payload:
             args = _as_tuple(args)
         value: dict[str, Any] = dict(zip(self._by_place, args))  # noqa: B905 - those too many are missed below
         value.update(kwargs)
-        if len(value) != len(args) + len(kwargs) or (self._single and value.keys() != {self._single}):
+        if len(value) != len(args) + len(kwargs) or (self.single and value.keys() != {self.single}):
             value = self._bound(args, kwargs)
         try:
-            valid = self._validate(value[self._single] if self._single else value)
+            valid = self._validate(value[self.single] if self.single else value)
         except Exception as error:
             self._bound(args, kwargs)  # a call that Python would refuse is refused in Python's words
             self._refuse(error)
@@ -77,7 +83,7 @@ class Payload:
 
     def encode_named(self, arguments: Mapping[str, Any]) -> str:
         """The JSON of a call whose arguments are all named."""
-        if self._single is not None or type(arguments) is not dict:
+        if self.single is not None or type(arguments) is not dict:
             return self.encode((), arguments)
         try:
             valid = self._validate(arguments)
@@ -104,10 +110,10 @@ class Payload:
         except Exception as error:
             self._refuse(error)
             raise
-        if self._single is None:
+        if self.single is None:
             return value  # type: ignore[no-any-return] # a dict of its own
         if not self.wants_job:
-            return {self._single: value}
+            return {self.single: value}
         if not isinstance(source, Job):
             raise TypeError(f"the handler of task {self._name!r} is given the whole job: decode a Job")
         return {"job": describe(source, value)}
@@ -118,11 +124,18 @@ class Payload:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidPayload("payload", f"{self._name}{self._signature}: {error}") from None
-        if self._single:
+        if self.single:
             bound.apply_defaults()
         return bound.arguments
 
-    def _text(self, valid: Any) -> str:
+    def _checked_text(self, valid: Any) -> str:
+        """The JSON of a valid payload whose types may not be read as they are written."""
+        text = self._text_of(valid)
+        if self._trip.in_doubt():
+            self._read_back(valid, text)
+        return text
+
+    def _text_of(self, valid: Any) -> str:
         """The JSON of a valid payload: as Pydantic writes it, where that is the very text of `_careful_text`."""
         shape = self._shape
         if shape is None:
@@ -132,18 +145,19 @@ class Payload:
             certain = certain and type(valid.get(name, zero)) is type(zero)
         try:
             # To ask for errors costs more than the text does.
-            text = self._to_json(valid, by_alias=True, round_trip=True, warnings=False if certain else "error")
+            text = self._to_json(
+                valid, by_alias=self._trip.by_alias, round_trip=True, warnings=False if certain else "error"
+            )
         except Exception:  # the careful way says why, in our words
             return self._careful_text(valid)
-        if len(text) > PAYLOAD_CAP or _NUL in text or _MASK_BYTES in text or _odd_number(text, shape.kinds):
+        if len(text) > PAYLOAD_CAP or _odd_text(text) or _odd_number(text, shape.kinds):
             return self._careful_text(valid)
         return text.decode()
 
     def _careful_text(self, valid: Any) -> str:
         """The JSON of a valid payload by way of plain data, or InvalidPayload saying why it has none."""
         try:
-            # round_trip and by_alias: what is written must be what decode reads.
-            data = self._adapter.dump_python(valid, mode="json", by_alias=True, round_trip=True, warnings="error")
+            data = self._plain_data(valid)
             text = json_text(data, "payload")
             if "null" in text:
                 check_finite(self._adapter.dump_python(valid, round_trip=True))
@@ -151,32 +165,75 @@ class Payload:
                 raise ValueError(
                     f"{_masked(data)} is a secret and would be stored as asterisks; pass a reference to it"
                 )
+            if _REPLACED in text:  # maybe in place of half a character in a key
+                self._read_back(valid, text)
+        except InvalidPayload:
+            raise
         except InvalidJob as error:
-            raise InvalidPayload(error.field, error.problem) from None
+            raise InvalidPayload(self._culprit(valid) or error.field, error.problem) from None
         except ValueError as error:  # Pydantic's own is one
-            raise InvalidPayload("payload", f"cannot be JSON: {error}") from None
+            raise InvalidPayload(self._culprit(valid) or "payload", f"cannot be JSON: {error}") from None
         return text
 
-    def _refuse(self, error: Exception) -> None:
+    def _plain_data(self, valid: Any, include: set[str] | None = None) -> Any:
+        """A valid payload as plain data. round_trip and by_alias: what is written must be what decode reads."""
+        by_alias = self._trip.by_alias
+        return self._adapter.dump_python(
+            valid, mode="json", by_alias=by_alias, round_trip=True, warnings="error", include=include
+        )
+
+    def _culprit(self, valid: Any) -> str:
+        """The argument that has no JSON form by itself; none if it is the payload as a whole that has none."""
+        if self.single or not isinstance(valid, dict):
+            return ""
+        for name in valid:
+            try:
+                json_text(self._plain_data(valid, {name}), "payload")
+                check_finite(self._adapter.dump_python(valid, round_trip=True, include={name}))
+            except ValueError:  # ours and Pydantic's are
+                return str(name)
+        return ""
+
+    def _read_back(self, valid: Any, text: str) -> None:
+        """InvalidPayload if this text would not be read as the payload that it was made of."""
+        from treadle.tasks.round_trip import difference  # noqa: PLC0415 - loaded with Pydantic
+
+        try:
+            read = self._validate_json(text)
+        except Exception as error:
+            self._refuse(error, "is not read as it is written by")
+            raise
+        if found := difference(valid, read, self._trip):
+            path, problem = found
+            hint = self._trip.hints.get(path.rpartition(".")[2], "")
+            raise InvalidPayload(path or "payload", f"{problem}{hint and f': {hint}'}")
+
+    def _refuse(self, error: Exception, what: str = "does not fit") -> None:
         """InvalidPayload for what Pydantic says of a payload; any other error is a validator's own."""
         from pydantic import ValidationError  # noqa: PLC0415 - heavy, loaded on first use
 
         if not isinstance(error, ValidationError):
             return
-        problems = [
-            f"{'.'.join(str(part) for part in item['loc']) or 'payload'}: {item['msg']}"
-            for item in error.errors(include_url=False, include_context=False, include_input=False)
-        ]
+        items = error.errors(include_url=False, include_context=False, include_input=False)
+        problems = [f"{'.'.join(str(part) for part in item['loc']) or 'payload'}: {item['msg']}" for item in items]
+        if what != "does not fit":
+            known = self._trip.hints
+            problems += dict.fromkeys(known[str(part)] for item in items for part in item["loc"] if part in known)
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-        raise InvalidPayload("payload", f"does not fit task {self._name}{self._signature}: {shown}") from None
+        raise InvalidPayload("payload", f"{what} task {self._name}{self._signature}: {shown}") from None
 
     def _bind(self) -> None:
         """Look up once what each call needs of Pydantic."""
         from pydantic_core import SchemaSerializer, SchemaValidator  # noqa: PLC0415 - heavy, loaded on first use
 
         from treadle.tasks.plain_schema import plain_shape  # noqa: PLC0415
+        from treadle.tasks.round_trip import payload_keys, round_trip  # noqa: PLC0415
 
         adapter = self._adapter
+        self._trip = round_trip(adapter.core_schema)
+        self._keys = payload_keys(adapter.core_schema)
+        certain = not self._trip.doubtful and not self._trip.classes
+        self._text = self._text_of if certain else self._checked_text
         # A model may be built later, and a plugin may look on: then the adapter is asked each time.
         validator = adapter.validator if type(adapter.validator) is SchemaValidator else adapter
         self._validate, self._validate_json = validator.validate_python, validator.validate_json
@@ -215,6 +272,11 @@ def describe(job: Job, payload: Any) -> dict[str, Any]:
     }
 
 
+def _odd_text(text: bytes) -> bool:
+    """Whether there may be a character that no store keeps, or a secret."""
+    return _NUL in text or _MASK_BYTES in text or _REPLACED_BYTES in text
+
+
 def _odd_number(text: bytes, kinds: frozenset[str]) -> bool:
     """Whether there may be a number that Python would write otherwise, or not at all."""
     if "float" in kinds:
@@ -238,6 +300,12 @@ def _signature(handler: Callable[..., Any], name: str) -> inspect.Signature:
         ) from error
 
 
+def _is_context(parameter: inspect.Parameter) -> bool:
+    """Whether this parameter is given the Context: annotated `Context`, or `Context | None` with a default."""
+    kind = parameter.annotation
+    return kind is Context or (Context in get_args(kind) and set(get_args(kind)) <= {Context, type(None)})
+
+
 def _whole(parameter: inspect.Parameter, model: type | None) -> bool:
     """Whether this only parameter is the whole payload rather than one key of it."""
     if model is not None or parameter.name in ("payload", "job"):
@@ -253,6 +321,15 @@ def _adapter(name: str, taken: list[inspect.Parameter], single: str | None, mode
     def annotation(parameter: inspect.Parameter) -> Any:
         return Any if parameter.annotation is parameter.empty else parameter.annotation
 
+    def culprit() -> str:
+        """The parameter whose annotation Pydantic refuses."""
+        for parameter in taken if model is None else ():
+            try:
+                TypeAdapter(annotation(parameter))
+            except PydanticUserError:
+                return f" parameter {parameter.name}:"
+        return ""
+
     try:
         if model is not None:
             return TypeAdapter(model)
@@ -262,6 +339,7 @@ def _adapter(name: str, taken: list[inspect.Parameter], single: str | None, mode
         shape = TypedDict("Payload", fields)  # type: ignore[misc]
         return TypeAdapter(with_config(ConfigDict(extra="forbid"))(shape))
     except PydanticSchemaGenerationError as error:
-        raise ConfigError(f"task {name!r}: an annotation has no JSON form: {str(error).splitlines()[0]}") from None
+        problem = f"an annotation has no JSON form: {str(error).splitlines()[0]}"
+        raise ConfigError(f"task {name!r}:{culprit()} {problem}") from None
     except PydanticUserError as error:  # such as: use typing_extensions.TypedDict on Python < 3.12
-        raise ConfigError(f"task {name!r}: {error.message.splitlines()[0]}") from None
+        raise ConfigError(f"task {name!r}:{culprit()} {error.message.splitlines()[0]}") from None

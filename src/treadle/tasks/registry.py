@@ -1,6 +1,8 @@
 """The tasks of an app by name, and what their jobs take for granted."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from linecache import checkcache, getlines
 from typing import Any
 
 from treadle.errors import ConfigError, UnknownTask
@@ -10,7 +12,10 @@ from treadle.tasks.definition import Definition, check_handler
 from treadle.tasks.options import Options, Unique, unique_of
 from treadle.tasks.task import Task, TaskEnqueuer, name_of
 
-OPTIONS = ("queue", "lane", "priority", "retry", "timeout", "unique", "version", "on_succeeded", "on_failed", "audit")
+OPTIONS = (
+    "queue", "lane", "priority", "retry", "timeout", "unique", "version", "isolated", "on_succeeded", "on_failed",
+    "audit",
+)  # fmt: skip
 
 
 class TaskRegistry(Mapping[str, Task[..., Any]]):
@@ -44,7 +49,7 @@ class TaskRegistry(Mapping[str, Task[..., Any]]):
         if not callable(handler):
             raise ConfigError(f"task {name!r}: {handler!r} cannot be called")
         check_handler(name, handler)
-        if name in self and self[name].handler is not handler:
+        if name in self and not is_redefinition(self[name].handler, handler):
             raise ConfigError(f"task {name!r} is registered twice; give one of them another name")
         return Task(self._enqueuer, Definition(name, handler, self._options(name, options)))
 
@@ -62,6 +67,13 @@ class TaskRegistry(Mapping[str, Task[..., Any]]):
             task = Task(self._enqueuer, Definition(name, _raw, self._options(name, {})))
         return task
 
+    def check_follow_ups(self) -> None:
+        """ConfigError for a task whose follow-up needs what it would not be told; a warning for one not known here."""
+        from treadle.tasks.follow_ups import on_end  # noqa: PLC0415 - few tasks have any
+
+        for task in self._tasks.values():
+            on_end(task.name, task.options.on_end, self._known)
+
     def _options(self, name: str, given: Mapping[str, Any]) -> Options:
         """What a task takes for granted of its jobs: what it was given, else what holds for all tasks."""
         options = {**self._defaults, **given}
@@ -74,6 +86,8 @@ class TaskRegistry(Mapping[str, Task[..., Any]]):
             options.pop(option, None)
         if any(follow.values()):
             options["on_end"] = OnEnd(**follow)
+        if not isinstance(options.get("isolated", False), bool):
+            raise ConfigError(f"task {name!r}: isolated: {options['isolated']!r} must be True or False")
         unique = options.get("unique", Unique())
         if not isinstance(unique, str | Unique):
             raise ConfigError(f"task {name!r}: unique: {unique!r} must be a scope, or Unique(scope=…)")
@@ -81,6 +95,26 @@ class TaskRegistry(Mapping[str, Task[..., Any]]):
         if options.get("timeout") is not None:
             options["timeout"] = seconds(options["timeout"], "timeout")
         return Options(**options)
+
+
+def is_redefinition(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Whether a handler is another one anew: its module was reloaded, or a notebook's cell has run again.
+
+    Two functions of one name in the same file are a slip: Python would keep only the second.
+    """
+    if old is new:
+        return True
+    module, name = _place(new)
+    if not name or name.endswith("<lambda>") or _place(old) != (module, name):
+        return False
+    file = getattr(getattr(new, "__code__", None), "co_filename", "")
+    checkcache(file)
+    definition = re.compile(rf"(async +)?(def|class) +{re.escape(name)}\b")
+    return sum(bool(definition.match(line)) for line in getlines(file)) < 2
+
+
+def _place(handler: Callable[..., Any]) -> tuple[str, str]:
+    return getattr(handler, "__module__", None) or "", getattr(handler, "__qualname__", None) or ""
 
 
 def _raw(payload: Any) -> None:

@@ -70,9 +70,18 @@ class Task(Generic[P, R]):
             hint = f"; write {self.name}.{ELSEWHERE[name]}" if name in ELSEWHERE else ""
             raise AttributeError(f"task {self.name!r} has no attribute {name!r}{hint}")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the handler here and now, as the plain function it is."""
-        return self.handler(*args, **kwargs)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the handler here and now, as the plain function it is; one that takes a Context is given it."""
+        try:
+            result: R = self.handler(*args, **kwargs)
+        except TypeError as error:
+            given = any(isinstance(value, Context) for value in (*args, *kwargs.values()))
+            if given or not self.definition.takes_context:
+                raise
+            raise TypeError(
+                f"task {self.name!r} takes a Context; in a test, pass treadle.testing.FakeContext() ({error})"
+            ) from error
+        return result
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store a job that will run this task with these arguments; the job, or the one that holds its key."""
@@ -110,6 +119,11 @@ class Task(Generic[P, R]):
         """`enqueue` with the whole payload as data, as the CLI and other services give it."""
         return _stored(self._enqueuer.enqueue(self, [self.payload.encode_value({} if payload is None else payload)]))
 
+    async def aenqueue_payload(self, payload: Any) -> Job:
+        """`enqueue_payload` for async code."""
+        given = {} if payload is None else payload
+        return _stored(await self._enqueuer.aenqueue(self, lambda: [self.payload.encode_value(given)]))
+
     def using(
         self,
         *,
@@ -126,12 +140,14 @@ class Task(Generic[P, R]):
         schedule: str | None = None,
         id: str | None = None,
         tx: Any = None,
+        notify: bool | None = None,
     ) -> "Task[P, R]":
         """The same task with other options for the jobs it enqueues.
 
         `run_after` and `expires_at` take a moment (a datetime with a zone) or a time from now ("5m"). With `tx`, a
-        connection or session that is in a transaction of yours, the jobs commit or roll back with it. `schedule` is the
-        name of the schedule that a job is made for, beside the runs that the schedule makes itself.
+        connection or session that is in a transaction of yours, the jobs commit or roll back with it; on PostgreSQL,
+        `notify` lets that commit wake the workers of other processes. `schedule` is the name of the schedule that a job
+        is made for, beside the runs that the schedule makes itself.
         """
         given = {
             "queue": queue,
@@ -147,6 +163,7 @@ class Task(Generic[P, R]):
             "schedule": schedule,
             "id": None if id is None else str(id).lower(),
             "tx": tx,
+            "notify": notify,
         }
         options = self.options._replace(**{name: value for name, value in given.items() if value is not None})
         return Task(self._enqueuer, self.definition, options)
@@ -154,6 +171,8 @@ class Task(Generic[P, R]):
     @cached_property
     def blueprint(self) -> Blueprint:
         """What all its jobs have in common; checked when the first one is enqueued."""
+        if self.options.key is None and self.options.unique != self.definition.options.unique:
+            raise InvalidJob("unique", f"{self.options.unique.scope!r} means nothing without a key; add key=… to using")
         return blueprint(self.name, self.options)
 
     @property
@@ -191,6 +210,17 @@ class Task(Generic[P, R]):
             except InvalidJob as error:
                 raise type(error)(f"call {first + len(payloads)}: {error.field}", error.problem) from None
         return payloads
+
+
+if TYPE_CHECKING:
+
+    class ContextTask(Task[P, R]):
+        """How type checkers see a task whose first parameter is its Context: a direct call gives it, an enqueue not."""
+
+        def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...  # type: ignore[override]
+
+else:
+    ContextTask = Task
 
 
 def _check_calls(calls: object) -> None:

@@ -20,8 +20,11 @@ __all__ = ["Steps", "arun_in", "run", "run_in"]
 T = TypeVar("T")
 
 
-def run_in(tx: Any, steps: Steps[T]) -> T:
-    """Run statements on the caller's connection, all of them or none; what they return."""
+def run_in(tx: Any, steps: Steps[T], committed: Callable[..., None] | None = None) -> T:
+    """Run statements on the caller's connection, all of them or none; what they return.
+
+    `committed` is called after the caller's commit, where the library tells of it: Django, and SQLAlchemy's sessions.
+    """
     family = family_of(tx)
     refuse_colour(tx, family, wanted_async=False)
     if family.name == "dynamodb":
@@ -39,10 +42,13 @@ def run_in(tx: Any, steps: Steps[T]) -> T:
             rows: Rows = joined.execute(*step)
             return rows
 
-    return _drive(inside(joined, steps), answer)
+    result = _drive(inside(joined, steps), answer)
+    if committed is not None and joined.on_commit is not None:
+        joined.on_commit(committed)
+    return result
 
 
-async def arun_in(tx: Any, steps: Steps[T]) -> T:
+async def arun_in(tx: Any, steps: Steps[T], committed: Callable[..., None] | None = None) -> T:
     """The same for the connections and sessions of async libraries."""
     from asyncio import sleep  # noqa: PLC0415 - a process that only enqueues does not need it
 
@@ -59,7 +65,10 @@ async def arun_in(tx: Any, steps: Steps[T]) -> T:
             rows: Rows = await joined.execute(*step)
             return rows
 
-    return await _adrive(inside(joined, steps), answer)
+    result = await _adrive(inside(joined, steps), answer)
+    if committed is not None and joined.on_commit is not None:
+        joined.on_commit(committed)
+    return result
 
 
 def run(steps: Steps[T]) -> T:

@@ -3,9 +3,9 @@
 from functools import partial
 from typing import Any
 
-from django.core.exceptions import SynchronousOnlyOperation  # type: ignore[import-untyped]
-from django.db import connections  # type: ignore[import-untyped]
-from django.db.utils import ConnectionDoesNotExist  # type: ignore[import-untyped]
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connections
+from django.db.utils import ConnectionDoesNotExist
 
 from treadle.errors import ConfigError
 from treadle.transactions.joined import POSTGRES, SQLITE, Joined, Rows, formatted
@@ -29,7 +29,13 @@ def join(tx: Any) -> Joined:
         f"use it inside `with transaction.atomic(using={connection.alias!r}):`",
         partial(_execute, connection, store),
         connection.connection if store == SQLITE else None,
+        partial(_on_commit, connection),
     )
+
+
+def _on_commit(connection: Any, call: Any) -> None:
+    if connection.in_atomic_block:  # a transaction that the caller manages by hand does not tell
+        connection.on_commit(call, robust=True)
 
 
 def _named(alias: str) -> Any:

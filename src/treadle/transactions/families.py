@@ -54,12 +54,13 @@ def refuse_colour(tx: Any, family: Family, *, wanted_async: bool) -> None:
     """ConfigError for an async object in a sync call, or the other way round, naming the method to use."""
     if family.asynchronous and not wanted_async:
         raise ConfigError(
-            f"tx: {name_of(tx)} is asynchronous: write `await` and aenqueue, aenqueue_many or ctx.asettle instead"
+            f"tx: {name_of(tx)} is asynchronous: write `await` and aenqueue, aenqueue_many, ctx.asettle or "
+            "schedules.acreate instead"
         )
     if wanted_async and not family.asynchronous:
         raise ConfigError(
             f"tx: {name_of(tx)} is not asynchronous, its statements would stop the event loop: "
-            "write enqueue, enqueue_many or ctx.settle instead, without `await`"
+            "write enqueue, enqueue_many, ctx.settle or schedules.create instead, without `await`"
         )
 
 

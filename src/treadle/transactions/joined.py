@@ -31,6 +31,7 @@ class Joined(NamedTuple):
     advice: str  # how to begin a transaction on it
     execute: Callable[[str, str | None], Any]  # the rows as tuples; a coroutine of them from an async library
     file: Any = None  # the sqlite3.Connection beneath, if it is SQLite
+    on_commit: Callable[[Callable[..., None]], None] | None = None  # calls it after the commit, if the library tells
 
 
 def inside(joined: Joined, steps: Steps[T]) -> Steps[T]:

@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from sqlalchemy import event
 from sqlalchemy.exc import InvalidRequestError, PendingRollbackError
+from sqlalchemy.orm import scoped_session
 
 from treadle.errors import ConfigError, EngineError
 from treadle.transactions.joined import POSTGRES, SQLITE, Joined, Rows, formatted
@@ -17,16 +19,18 @@ _NO_STREAM = {"stream_results": False, "yield_per": None}  # a server-side curso
 def join(tx: Any) -> Joined:
     with _asking():
         connection = tx if hasattr(tx, "exec_driver_sql") else tx.connection()
-    return _joined(connection, connection, partial(_execute, connection))
+    session = None if connection is tx else tx() if isinstance(tx, scoped_session) else tx
+    return _joined(connection, connection, partial(_execute, connection), session)
 
 
 async def ajoin(tx: Any) -> Joined:
     with _asking():
         connection = tx if hasattr(tx, "exec_driver_sql") else await tx.connection()
-    return _joined(connection, connection.sync_connection, partial(_aexecute, connection))
+    session = None if connection is tx else tx.sync_session if hasattr(tx, "sync_session") else tx().sync_session
+    return _joined(connection, connection.sync_connection, partial(_aexecute, connection), session)
 
 
-def _joined(connection: Any, beneath: Any, execute: Any) -> Joined:
+def _joined(connection: Any, beneath: Any, execute: Any, session: Any) -> Joined:
     store = _STORES.get(connection.dialect.name, connection.dialect.name)
     return Joined(
         "a SQLAlchemy connection",
@@ -34,7 +38,14 @@ def _joined(connection: Any, beneath: Any, execute: Any) -> Joined:
         "leave AUTOCOMMIT out of its isolation_level",
         execute,
         beneath.connection.driver_connection if store == SQLITE else None,
+        None if session is None else partial(_on_commit, session),
     )
+
+
+def _on_commit(session: Any, call: Any) -> None:
+    """Call it after each commit of the session, of savepoints too. A connection tells of its commit only before."""
+    if not event.contains(session, "after_commit", call):
+        event.listen(session, "after_commit", call)
 
 
 @contextmanager
