@@ -1,10 +1,11 @@
 """One try at a job: what the worker's threads and the handler's context share."""
 
 import asyncio
+from collections.abc import Container
 from datetime import datetime
 
 from treadle.engines.values import Claimed
-from treadle.model import Job, Progress
+from treadle.model import Change, Job, Progress
 from treadle.model.lifecycle import Outcome, Succeeded, Success
 from treadle.tasks.context import StopReason
 
@@ -19,17 +20,24 @@ class Attempt:
 
     started_at: datetime | None = None
     progress: Progress | None = None
+    progress_written: Progress | None = None  # what the store has of it
     stop_reason: StopReason | None = None
     task: "asyncio.Task[None] | None" = None  # where a coroutine runs: cancelling it stops the handler
     alarm: asyncio.TimerHandle | None = None  # the timer that will tell it about its timeout
+    run_time: float | None = None  # seconds that the handler took
+    exception: BaseException | None = None  # what it raised
     lock_wait = 0.0  # seconds waited lately for a row that somebody else has locked
     begun = False  # its coroutine has taken its first step
-    settled = False  # written by the handler itself, in its own transaction
+    settled: Change | None = None  # what the handler itself has written, in its own transaction
     ended = False  # its outcome is known, and on its way to the store
     abandoned = False  # its job was settled or lost while the handler still runs
 
-    def __init__(self, claimed: Claimed, *, lease_ends: float, queued_at: float) -> None:
+    def __init__(
+        self, claimed: Claimed, *, lease_ends: float, queued_at: float, isolated_tasks: Container[str] = ()
+    ) -> None:
         self.claimed = claimed
+        # Isolated jobs of a process run one at a time, so that the one that takes it down pays alone.
+        self.isolated = claimed.task in isolated_tasks or (claimed.suspect and _crashed_before(claimed))
         self.id = claimed.id
         self.plain = claimed.plain  # whether its success may be written as a `lifecycle.Success`
         self.cost_micros = claimed.cost_micros
@@ -74,3 +82,10 @@ class Attempt:
             progress=self.progress or self.job.progress,
             cost_micros=self.cost_micros,
         )
+
+
+def _crashed_before(claimed: Claimed) -> bool:
+    try:
+        return claimed.job().crashes > 0
+    except Exception:  # a row that is no job: whoever runs it will say so, and no other pays
+        return True

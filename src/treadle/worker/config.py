@@ -20,6 +20,7 @@ class WorkerConfig(NamedTuple):
     lease: float = 30.0
     grace: float = 30.0
     poll: float = 1.0
+    watch: float = 0.5  # between two looks for cancellations of what runs
     sweep: float = SWEEP
     fail_unknown: bool = False  # claim jobs of unknown tasks too, and fail them
     end_expired: bool = True
@@ -31,4 +32,6 @@ class WorkerConfig(NamedTuple):
     heartbeat: float = 10.0  # how often it says that it is alive
     schedules: bool = True
     schedule_interval: float = 1.0  # how often it looks for schedules that are due
+    log_jobs: bool = True  # a line in the log for every job that ends well
+    disable_gone: bool = True  # a schedule that code no longer declares
     budgets: Mapping[str, int] = {}  # of a tenant, in millionths a day

@@ -47,6 +47,10 @@ class Holdings:
         attempt = self._attempts.get(job.id)
         return attempt is not None and attempt.claimed.token == job.lease_token
 
-    def has_unwritten_suspect(self) -> bool:
-        """Whether a suspect has ended and the store does not know it yet."""
-        return any(one.claimed.suspect and one.ended and one.started_at for one in self.attempts())
+    def has_isolated(self) -> bool:
+        """Whether an isolated job waits or runs here: the next one would have to wait."""
+        return any(one.isolated and not one.ended for one in self.attempts())
+
+    def has_unwritten_isolated(self) -> bool:
+        """Whether an isolated job has ended and the store does not know it yet."""
+        return any(one.isolated and one.ended and one.started_at for one in self.attempts())

@@ -256,7 +256,7 @@ def after_verdicts(
             written.append(settling)
         else:
             effects.append(_after_verdict(settling, verdict, store_now, now))
-    return [Settled(written), *effects] if written else effects
+    return [Settled(written, store_now), *effects] if written else effects
 
 
 def _after_verdict(settling: Settling, verdict: Verdict, store_now: datetime, now: float) -> Effect:
@@ -308,13 +308,13 @@ class Starts(NamedTuple):
     waiting: list[Attempt]
 
 
-def sort_starts(starting: Sequence[Attempt], *, suspect_unwritten: bool) -> Starts:
-    """Sort them. Until the last suspect's end is written the next one waits: it could take that job along."""
+def sort_starts(starting: Sequence[Attempt], *, isolated_unwritten: bool) -> Starts:
+    """Sort them. Until the end of the last isolated one is written the next one waits: it could take that job along."""
     starts = Starts([], [], [])
     for attempt in starting:
         if attempt.stop_reason is StopReason.LOST:
             starts.given_up.append(attempt)
-        elif attempt.claimed.suspect and suspect_unwritten:
+        elif attempt.isolated and isolated_unwritten:
             starts.waiting.append(attempt)
         else:
             starts.ready.append(attempt)

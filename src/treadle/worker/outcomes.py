@@ -22,6 +22,7 @@ def arguments_of(call: Call, now: Callable[[], datetime]) -> dict[str, Any] | Ou
     try:
         return call.task.arguments(call.attempt.claimed)
     except Exception as error:  # InvalidPayload, or whatever a user's own validator raises
+        call.attempt.exception = error
         return FailedForGood(Reason.INVALID_PAYLOAD, error_from(error, call.attempt, now()))
 
 
@@ -37,6 +38,7 @@ def succeeded(value: Any, attempt: Attempt, now: Callable[[], datetime]) -> Outc
 
 def ended_by(error: BaseException, attempt: Attempt, now: datetime) -> Outcome | None:
     """The outcome of a handler that raised."""
+    attempt.exception = error
     match error:
         case Snooze():
             return _delayed(lambda: Snoozed(seconds(error.delay, "Snooze")), attempt, now)
@@ -61,7 +63,7 @@ def _unasked(error: BaseException, attempt: Attempt, now: datetime) -> Outcome |
         case StopReason.CANCEL:
             return Stopped("stopped on request")
         case StopReason.SHUTDOWN:
-            return Released()
+            return cut_off(attempt, now)
         case None:
             return Failed(error_from(error, attempt, now))
 
@@ -71,6 +73,14 @@ def timed_out(attempt: Attempt, now: datetime, error: BaseException | None = Non
     message = f"ran longer than its timeout of {attempt.claimed.timeout:g} s"
     trace = "" if error is None else error_from(error, attempt, now).traceback
     return TimedOut(JobError("TimeoutError", message, trace, attempt.claimed.attempt, now.isoformat()))
+
+
+def cut_off(attempt: Attempt, now: datetime) -> Outcome:
+    """The outcome of an attempt that a stop of the worker has cut off: given back, unless it must not run twice."""
+    if attempt.started_at is None or not attempt.claimed.suspect or attempt.job.max_attempts > 1:
+        return Released()
+    message = "the worker stopped before it had ended, and it is not retried"
+    return Failed(JobError("Stopped", message, "", attempt.claimed.attempt, now.isoformat()))
 
 
 def uncommitted(attempt: Attempt, outcome: Outcome, now: datetime) -> Outcome:
@@ -87,7 +97,7 @@ def error_from(error: BaseException, attempt: Attempt, now: datetime) -> JobErro
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     message = _words(error)
     try:
-        trace = "".join(traceback.format_exception(kind, error, _own_frames(error.__traceback__)))
+        trace = "".join(traceback.format_exception(kind, error, own_frames(error.__traceback__)))
     except Exception:
         trace = ""
     return JobError(
@@ -107,7 +117,7 @@ def _words(error: BaseException) -> str:
         return f"<{type(error).__qualname__} that cannot be printed>"
 
 
-def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+def own_frames(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the handler's first line on: how treadle called it helps nobody."""
     start = trace
     while start is not None and str(start.tb_frame.f_globals.get("__name__")).startswith("treadle."):

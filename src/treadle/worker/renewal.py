@@ -74,8 +74,11 @@ class LeaseRenewal:
             except Exception:
                 self._log.exception("leases not renewed")
 
-    def renew(self, attempts: Sequence[Attempt]) -> bool:
-        """Renew these leases once, and pass on what the store says of them; False if it was too busy for some."""
+    def renew(self, attempts: Sequence[Attempt], *, some: bool = False) -> bool:
+        """Renew these leases once, and pass on what the store says of them; False if it was too busy for some.
+
+        `some`: they are not all that is held, so that they say nothing of the store when it is too busy for them.
+        """
         if not attempts:
             return True
         asked = time.monotonic()
@@ -85,11 +88,12 @@ class LeaseRenewal:
         finally:
             self._note_latency(time.monotonic() - asked)
         busy = [answer.renewal in (Renewal.BUSY, Renewal.MISSED) for answer in answers]
-        if all(busy):
+        if all(busy) and not some:
             self._note_latency(float("inf"))  # nobody could renew: the other holders need time too
-        for attempt, answer in zip(attempts, answers, strict=True):
+        for attempt, lease, answer in zip(attempts, leases, answers, strict=True):
             match answer.renewal:
                 case Renewal.RENEWED:
+                    attempt.progress_written = lease.progress
                     attempt.lease_ends = asked + self._lease  # from before the call: never later than the store's
                     if answer.cancel_requested and attempt.stop_reason is None:
                         self._request_stop(attempt, StopReason.CANCEL)

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -21,13 +21,14 @@ from treadle.model import Reason
 from treadle.model.lifecycle import FailedForGood, Outcome, Released, Snoozed
 from treadle.tasks.context import Context, StopReason
 from treadle.tasks.definition import Definition
+from treadle.tasks.hooks import RunHook
 from treadle.tasks.task import Task
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
 from treadle.worker.executors import Call
 from treadle.worker.executors.coroutines import CoroutineExecutor
 from treadle.worker.executors.threads import ThreadExecutor
-from treadle.worker.outcomes import error_from, timed_out
+from treadle.worker.outcomes import cut_off, error_from, timed_out
 from treadle.worker.settle_in_transaction import asettle_in, settle_in
 
 log = logging.getLogger("treadle.worker")
@@ -44,6 +45,7 @@ class Slots:
         tasks: Mapping[str, Task[Any, Any]],
         *,
         config: WorkerConfig,
+        hooks: Sequence[RunHook] = (),
         loop: asyncio.AbstractEventLoop,
         report: Callable[[Attempt, Outcome | None], None],
         request_start: Callable[[Attempt], None],
@@ -53,8 +55,8 @@ class Slots:
         self.running: set[Attempt] = set()
         self.waiting: deque[Attempt] = deque()
         self.abandoned = 0  # slots whose handlers did not end in the grace time and still run
-        self._suspects: deque[Attempt] = deque()
-        self._suspect: Attempt | None = None
+        self._isolated: deque[Attempt] = deque()
+        self._isolated_one: Attempt | None = None
         self._closed = False
         self._freed = asyncio.Event()
         self._lock = threading.Lock()
@@ -65,21 +67,22 @@ class Slots:
         self._size, self._lease, self._grace = config.concurrency, config.lease, config.grace
         self._start = request_start if config.start_first else self._launch
         self._start_first = config.start_first
+        self._hooks = hooks
         self._logger, self._log = logger, logger or log
         self._report, self._request_start, self._stop_exhausted = report, request_start, stop_exhausted
         self._settles = partial(settle_in, engine), partial(asettle_in, engine)
         self._on_loop = CoroutineExecutor(loop, self._end, engine.now)
-        self._in_threads = ThreadExecutor("treadle", self._done_in_thread, engine.now)
+        self._in_threads = ThreadExecutor("treadle", loop, self._done_in_thread, engine.now)
 
     @property
     def has_backlog(self) -> bool:
         """Whether claimed jobs wait for a slot; read by the engine thread."""
-        return bool(self.waiting or self._suspects)
+        return bool(self.waiting or self._isolated)
 
     def add(self, attempts: list[Attempt]) -> None:
         """Take newly claimed jobs; start what there is room for."""
         for attempt in attempts:
-            (self._suspects if attempt.claimed.suspect else self.waiting).append(attempt)
+            (self._isolated if attempt.isolated else self.waiting).append(attempt)
         if self._closed:
             self.close()
         else:
@@ -119,7 +122,10 @@ class Slots:
         return FailedForGood(Reason.UNKNOWN_TASK, error._replace(message=message))
 
     def _call(self, attempt: Attempt, task: Definition) -> Call:
-        return Call(attempt, task, Context(attempt, *self._settles, self._logger) if task.takes_context else None)
+        context = None
+        if task.takes_context or self._hooks:
+            context = Context(attempt, *self._settles, self._logger)
+        return Call(attempt, task, context, self._hooks)
 
     def _set_alarm(self, attempt: Attempt) -> None:
         if attempt.claimed.timeout is not None:
@@ -139,26 +145,26 @@ class Slots:
                     attempt.alarm.cancel()
                 attempt.alarm = self._loop.call_later(self._grace, self._abandon, attempt, None)
 
-    def release_late(self, suspects: bool = True) -> None:
+    def release_late(self, isolated: bool = True) -> None:
         """Give back what has waited too long for a slot: another worker may be free.
 
-        `suspects` are put off for a while, or this worker would claim the same ones again before the jobs behind them.
+        `isolated` ones are put off for a while, or this worker would claim them again before the jobs behind them.
         A worker run with until_idle keeps them: put off, they would not be due when it looks whether anything is.
         """
         late = time.monotonic() - LONGEST_WAIT
         with self._lock:
             while self.waiting and self.waiting[0].queued_at < late:
                 self._report(self.waiting.popleft(), Released())
-        while suspects and self._suspects and self._suspects[0].queued_at < late:
-            self._report(self._suspects.popleft(), Snoozed(LONGEST_WAIT))
+        while isolated and self._isolated and self._isolated[0].queued_at < late:
+            self._report(self._isolated.popleft(), Snoozed(LONGEST_WAIT))
 
     def close(self) -> None:
         """Start nothing more, and give back what waits."""
         with self._lock:
             self._closed = True
-            left = [*self.waiting, *self._suspects]
+            left = [*self.waiting, *self._isolated]
             self.waiting.clear()
-            self._suspects.clear()
+            self._isolated.clear()
         for attempt in left:
             self._report(attempt, Released())
 
@@ -174,7 +180,7 @@ class Slots:
         """Release what still runs: the worker will not be there to see it end."""
         for attempt in tuple(self.running):
             attempt.request_stop(StopReason.SHUTDOWN)
-            self._abandon(attempt, Released())
+            self._abandon(attempt, cut_off(attempt, self._engine.now()))
 
     async def _quiet(self, timeout: float, hurry: asyncio.Event | None) -> None:
         deadline = time.monotonic() + timeout
@@ -187,9 +193,9 @@ class Slots:
 
     def _fill(self) -> None:
         while len(self.running) < self._size and not self._closed:
-            if self._suspects and self._suspect is None:
-                # One suspect at a time, its start written first: should it take the process down, it is the one to pay.
-                self._suspect = attempt = self._suspects.popleft()
+            if self._isolated and self._isolated_one is None:
+                # One at a time, its start written first: should it take the process down, it is the one to pay.
+                self._isolated_one = attempt = self._isolated.popleft()
                 self.running.add(attempt)
                 self._request_start(attempt)
                 continue
@@ -198,7 +204,10 @@ class Slots:
                     break
                 attempt = self.waiting.popleft()
                 self.running.add(attempt)
-            self._start(attempt)
+            if attempt.claimed.suspect:  # a crash after its start counts: the start is written first
+                self._request_start(attempt)
+            else:
+                self._start(attempt)
         self._look_later()
 
     def _look_later(self) -> None:
@@ -222,8 +231,8 @@ class Slots:
             return
         attempt.abandoned = True
         self.abandoned += 1
-        if self._suspect is attempt:  # it is over; what it does to the process now, nobody else pays for
-            self._suspect = None
+        if self._isolated_one is attempt:  # it is over; what it does to the process now, nobody else pays for
+            self._isolated_one = None
             self._loop.call_soon(self._fill)
         self._report(attempt, outcome)
         if self.abandoned * 2 > self._size and not self._closed:
@@ -258,14 +267,14 @@ class Slots:
 
     def _take_next(self) -> Call | None:
         """Give this thread's slot to the next job, if that is one for a thread and may start; else the loop decides."""
-        if self._start_first or (self._suspects and self._suspect is None):
+        if self._start_first or (self._isolated and self._isolated_one is None):
             return None
         with self._lock:
             if self._closed or not self.waiting:
                 return None
             attempt = self.waiting[0]
             task = self._definition(attempt)
-            if task is None or task.is_async or not self._may_start(attempt):
+            if task is None or task.is_async or attempt.claimed.suspect or not self._may_start(attempt):
                 return None
             call = self._call(attempt, task)
             self.running.add(attempt)  # first: whoever asks it to stop must find it here or there
@@ -289,7 +298,7 @@ class Slots:
             if attempt.abandoned:
                 self.abandoned -= 1
             self.running.discard(attempt)
-            if self._suspect is attempt:
-                self._suspect = None
+            if self._isolated_one is attempt:
+                self._isolated_one = None
         self._freed.set()
         self._fill()

@@ -110,9 +110,10 @@ Answer = TurnDone | StartsWritten | ChoresDone | Rested | StoreFailed | None
 
 
 class Settled(NamedTuple):
-    """These outcomes are written: hold their jobs no longer."""
+    """These outcomes are written: hold their jobs no longer. `at` is the store's time."""
 
     settled: Sequence[Settling]
+    at: datetime
 
 
 class OutcomeLost(NamedTuple):

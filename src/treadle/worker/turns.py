@@ -21,11 +21,11 @@ from treadle.tasks.context import StopReason
 from treadle.tasks.task import Task, versions_of
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
-from treadle.worker.end_log import log_ends
 from treadle.worker.holdings import Holdings
 from treadle.worker.host import Host
 from treadle.worker.loop import MAX_BATCH, LoopState, Seen, after, claiming, next_step, sort_starts
 from treadle.worker.maintenance import Maintenance
+from treadle.worker.observers import Observers
 from treadle.worker.orphans import Orphans
 from treadle.worker.outcomes import error_from, uncommitted
 from treadle.worker.settle_in_transaction import committed
@@ -81,10 +81,12 @@ class Turns:
         holdings: Holdings,
         maintenance: Maintenance,
         orphans: Orphans,
+        observers: Observers,
         logger: logging.Logger | None = None,
     ) -> None:
         self._engine, self._config, self._tasks, self._host = engine, config, tasks, host
         self._holdings, self._maintenance, self._orphans = holdings, maintenance, orphans
+        self._observers = observers
         self._log = logger or log
         self._outcomes: deque[tuple[Attempt, Outcome]] = deque()  # handed over by other threads
         self._requests: deque[Attempt] = deque()  # likewise: whose start must be written first
@@ -177,9 +179,9 @@ class Turns:
         )
 
     def _startable(self) -> list[Attempt]:
-        suspects = any(attempt.claimed.suspect for attempt in self._starting)
-        unwritten = suspects and self._holdings.has_unwritten_suspect()
-        starts = sort_starts(self._starting, suspect_unwritten=unwritten)
+        isolated = any(attempt.isolated for attempt in self._starting)
+        unwritten = isolated and self._holdings.has_unwritten_isolated()
+        starts = sort_starts(self._starting, isolated_unwritten=unwritten)
         self._starting = [*starts.ready, *starts.waiting]
         for attempt in starts.given_up:
             self._host.on_loop(self._host.slots.free_lost, attempt)
@@ -188,10 +190,17 @@ class Turns:
     def _new_claim(self, step: TakeTurn) -> Claim:
         config = self._config
         tasks, versions = tuple(self._tasks), versions_of(self._tasks)
+        isolated = self._isolated_tasks()
+        left_out = bool(isolated) and self._holdings.has_isolated()
+        if left_out:  # they would only wait here, and may start elsewhere
+            tasks = tuple(name for name in tasks if name not in isolated)
         claim = Claim(new_id(), config.name, step.room, config.lease, config.queues, config.lanes, tasks, versions)
         if step.orphans:
             return claim._replace(tasks=None, versions={}, unless=self._orphans.known())
-        return claim._replace(thorough=step.thorough)
+        return claim._replace(thorough=step.thorough and not left_out)  # only a look at all of them proves idleness
+
+    def _isolated_tasks(self) -> set[str]:
+        return {name for name, task in self._tasks.items() if task.options.isolated}
 
     # -------------------------------------------------------------------------------------- the steps
 
@@ -246,11 +255,15 @@ class Turns:
         while self._outcomes and len(self._settling) < MAX_BATCH:
             attempt, outcome = self._outcomes[0]  # taken away when it is decided: to verify one may fail
             ours = attempt in self._holdings and attempt not in decided
-            if ours and attempt.settled:
-                outcome = self._verified(attempt, outcome)
-                if attempt.settled:
+            if ours and attempt.settled is not None:
+                end = committed(self._engine, attempt, attempt.settled)
+                if end.over:
                     self._holdings.forget(attempt)
                     ours = False
+                    if end.by_us:
+                        self._observers.settled([Settling(attempt, outcome, attempt.settled)], now)
+                else:
+                    attempt.settled, outcome = None, uncommitted(attempt, outcome, now)
             self._outcomes.popleft()
             if ours:
                 decided.add(attempt)
@@ -276,13 +289,6 @@ class Turns:
         else:
             self._settling.append(Settling(attempt, outcome, change))
 
-    def _verified(self, attempt: Attempt, outcome: Outcome) -> Outcome:
-        """What the handler wrote with ctx.settle stands if its transaction was committed; else the attempt failed."""
-        if committed(self._engine, attempt):
-            return outcome
-        attempt.settled = False
-        return uncommitted(attempt, outcome, self._engine.now())
-
     def _write_starts(self, attempts: Sequence[Attempt]) -> StartsWritten:
         started_at, sent = self._engine.now(), time.monotonic()
         leases = [Lease(attempt.id, attempt.claimed.token, started_at) for attempt in attempts]
@@ -304,9 +310,9 @@ class Turns:
 
     def _apply(self, effect: Effect) -> None:
         match effect:
-            case Settled(settled):
+            case Settled(settled, at):
                 self._holdings.forget(*(settling.attempt for settling in settled))
-                log_ends(self._log, settled)
+                self._observers.settled(settled, at)
             case Begin():
                 self._begin(effect)
             case Launch(attempt, started_at, lease_ends):
@@ -330,7 +336,11 @@ class Turns:
     def _begin(self, begin: Begin) -> None:
         """Hand claimed jobs to the slots; an orphan that somebody knows by now goes back."""
         now = time.monotonic()
-        attempts = [Attempt(one, lease_ends=begin.lease_ends, queued_at=now) for one in begin.claimed]
+        isolated = self._isolated_tasks()
+        attempts = [
+            Attempt(one, lease_ends=begin.lease_ends, queued_at=now, isolated_tasks=isolated) for one in begin.claimed
+        ]
+        self._observers.claimed(begin.claimed)
         for old in self._holdings.add(attempts):
             self._host.request_stop(old, StopReason.LOST)
         if begin.orphans:

@@ -12,22 +12,28 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 from treadle.engines.contract import Engine
-from treadle.errors import EngineError, EngineUnavailable
+from treadle.errors import ConfigError, EngineError, EngineUnavailable
 from treadle.model.records import Schedule
+from treadle.schedules.modules import declaring
+from treadle.tasks.hooks import Hooks
 from treadle.tasks.task import Task, versions_of
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
 from treadle.worker.holdings import Holdings
+from treadle.worker.hook_thread import HookThread
 from treadle.worker.host import Host
 from treadle.worker.maintenance import Maintenance
 from treadle.worker.maintenance.presence import Presence
+from treadle.worker.observers import Observers
 from treadle.worker.orphans import Orphans
 from treadle.worker.renewal import LeaseRenewal
 from treadle.worker.slots import Slots
 from treadle.worker.turns import Turns
+from treadle.worker.watch import AttemptWatch
 
 log = logging.getLogger("treadle.worker")
 
@@ -42,22 +48,30 @@ class Worker:
         config: WorkerConfig,
         logger: logging.Logger | None = None,
         *,
-        declared: Sequence[Schedule] = (),
+        hooks: Hooks | None = None,
+        declared: Sequence[Schedule] | None = None,
     ) -> None:
         self.config = config
         self.exhausted = False  # whether it stopped by itself: too many handlers that never end
         self._engine = engine
         self._tasks = tasks
+        self._hooks = hooks or Hooks()
         self._logger, self._log = logger, logger or log
         self._holdings = Holdings()
         self._host = Host(self._holdings, self.stop)
-        self._presence = Presence(engine, config, lambda: versions_of(tasks), lambda: len(self._holdings))
+        marks = declaring(declared or ())
+        self._presence = Presence(
+            engine, config, lambda: versions_of(tasks) | marks, lambda: len(self._holdings), self._log
+        )
+        self._hook_thread = HookThread(lambda: self._host.event_loop, logger)
+        observers = Observers(hooks or Hooks(), self._hook_thread, self._log, log_jobs=config.log_jobs)
         self._maintenance = Maintenance(
             engine,
             config,
             tasks,
             presence=self._presence,
             holds=self._holdings.holds,
+            recovered=observers.recovered,
             declared=declared,
             logger=logger,
         )
@@ -69,6 +83,7 @@ class Worker:
             holdings=self._holdings,
             maintenance=self._maintenance,
             orphans=Orphans(engine, tasks),
+            observers=observers,
             logger=logger,
         )
         self._renewal = LeaseRenewal(
@@ -79,10 +94,24 @@ class Worker:
             note_latency=self._maintenance.note_latency,
             logger=logger,
         )
+        self._watch = AttemptWatch(
+            engine,
+            config.watch,
+            held=self._renewable,
+            renew=partial(self._renewal.renew, some=True),
+            request_stop=self._host.request_stop,
+            logger=logger,
+        )
         self._stop_requested = threading.Event()
         self._stop_event: asyncio.Event | None = None
 
     # ----------------------------------------------------------------------------------- start and stop
+
+    @property
+    def running(self) -> bool:
+        """Whether it has been started and has not stopped yet."""
+        thread: threading.Thread | None = getattr(self, "_thread", None)
+        return thread is not None and thread.is_alive()
 
     def run(self, *, until_idle: bool = False) -> None:
         """Work in this thread until `stop`, SIGTERM or SIGINT; a second signal releases at once what still runs.
@@ -111,11 +140,19 @@ class Worker:
     async def _run(self) -> None:
         self._stop_event = stop_event = asyncio.Event()
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+            self._listen_to_signals()
         async with self:
             while not self._stop_requested.is_set():
                 await stop_event.wait()
+
+    def _listen_to_signals(self) -> None:
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+        except NotImplementedError:
+            raise ConfigError(
+                "worker: event loops have no signal handlers on this system, as on Windows; use WSL or a container"
+            ) from None
 
     def _signalled(self) -> None:
         if self._stop_requested.is_set():
@@ -132,6 +169,7 @@ class Worker:
             self._engine,
             self._tasks,
             config=self.config,
+            hooks=self._hooks.run,
             loop=self._host.event_loop,
             report=self._turns.report,
             request_start=self._turns.request_start,
@@ -141,6 +179,7 @@ class Worker:
         await asyncio.to_thread(self._open)
         self._thread = threading.Thread(target=self._serve, name="treadle-engine", daemon=True)
         self._renewal.start()
+        self._watch.start()
         self._thread.start()
         self._log_start()
         return self
@@ -155,6 +194,7 @@ class Worker:
         """Log what this worker serves, and what it may have been meant to serve."""
         config = self.config
         self._log.info("worker %s: queues %s, %d slots", config.name, ", ".join(config.queues), config.concurrency)
+        self._log_care()
         for task in self._tasks.values():
             if task.options.queue not in config.queues:
                 self._log.info(
@@ -163,6 +203,15 @@ class Worker:
             for follow in task.options.on_end or ():
                 if follow is not None and follow.task and follow.task not in self._tasks:
                     self._log.warning("task %s is followed by task %s, which is not known here", task.name, follow.task)
+
+    def _log_care(self) -> None:
+        """Log what a crash of this process costs jobs that are not retried, and which ones are kept apart."""
+        tasks = self._tasks.values()
+        once = [task.name for task in tasks if task.options.retry.max_attempts == 1 and not task.options.isolated]
+        if once:
+            self._log.info("not retried: %s; if this process dies, their jobs that have started fail", ", ".join(once))
+        if apart := [task.name for task in tasks if task.options.isolated]:
+            self._log.info("isolated: %s; one job of them runs here at a time", ", ".join(apart))
 
     async def __aexit__(self, *_: object) -> None:
         """Stop claiming, let handlers finish for the grace time, release the rest, which spends no attempt."""
@@ -177,7 +226,11 @@ class Worker:
             host.slots.abandon_all()
             host.drained_at = time.monotonic()
             host.wake.set()
-        await asyncio.to_thread(self._thread.join)
+        try:
+            await asyncio.to_thread(self._thread.join)
+        finally:
+            self._hook_thread.finish()
+        await asyncio.to_thread(self._hook_thread.close)
         self._log.info("worker %s stopped", self.config.name)
 
     def _stop_exhausted(self) -> None:
@@ -197,6 +250,7 @@ class Worker:
             self._log.critical("the worker stops: %s", error)
             self._host.stop(error)
         finally:
+            self._watch.stop()
             self._renewal.stop()
             with suppress(EngineError):
                 self._presence.leave()

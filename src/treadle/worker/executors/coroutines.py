@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from contextvars import copy_context
 from datetime import datetime
+from time import monotonic
 from typing import Any
 
 from treadle.model.lifecycle import Outcome
@@ -53,17 +54,19 @@ class CoroutineExecutor:
                 self.fresh.append(attempt)
 
     async def _run(self, call: Call) -> None:
-        attempt, task, context = call
+        attempt, task, context, hooks = call
         attempt.begun = True
         arguments = arguments_of(call, self._now)
         if not isinstance(arguments, dict):
             return self._done(attempt, arguments)
-        attempt.started_at = attempt.started_at or self._now()
+        attempt.started_at, began = attempt.started_at or self._now(), monotonic()
         outcome: Outcome | None
         try:
-            outcome = succeeded(await task.run(context, arguments), attempt, self._now)
+            running = call.arun(arguments) if hooks else task.run(context, arguments)
+            outcome = succeeded(await running, attempt, self._now)
         except BaseException as error:  # whatever a handler raises ends its attempt and nothing else, SystemExit too
             if self._loop.is_closed():
                 raise  # nobody raised it: this abandoned coroutine is being thrown away
             outcome = ended_by(error, attempt, self._now())
+        attempt.run_time = monotonic() - began
         return self._done(attempt, outcome)

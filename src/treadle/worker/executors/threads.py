@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from datetime import datetime
 from queue import Empty, SimpleQueue
+from time import monotonic
 
 from treadle.model.lifecycle import Outcome
 from treadle.worker.attempt import Attempt
@@ -24,9 +25,14 @@ class ThreadExecutor:
     """
 
     def __init__(
-        self, name: str, done: Callable[[Attempt, Outcome | None], Call | None], now: Callable[[], datetime]
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        done: Callable[[Attempt, Outcome | None], Call | None],
+        now: Callable[[], datetime],
     ) -> None:
         self._name = name
+        self._loop = loop
         self._done = done
         self._now = now
         self._context = copy_context()
@@ -60,17 +66,18 @@ class ThreadExecutor:
                 self._idle += 1
 
     def _run(self, call: Call) -> Call | None:
-        attempt, task, context = call
+        attempt = call.attempt
         arguments = arguments_of(call, self._now)
         if not isinstance(arguments, dict):
             return self._done(attempt, arguments)
-        attempt.started_at = attempt.started_at or self._now()
+        attempt.started_at, began = attempt.started_at or self._now(), monotonic()
         outcome: Outcome | None
         try:
-            value = task.run(context, arguments)
+            value = call.run(arguments, self._loop)
             if inspect.iscoroutine(value):  # a plain function around an async one
                 value = asyncio.run(value)
             outcome = succeeded(value, attempt, self._now)
         except BaseException as error:  # SystemExit in a handler must not cost the worker a thread
             outcome = ended_by(error, attempt, self._now())
+        attempt.run_time = monotonic() - began
         return self._done(attempt, outcome)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from treadle.engines.contract import Engine
 from treadle.errors import EngineError
-from treadle.model import Job
+from treadle.model import Change, Job
 from treadle.model.records import Schedule
 from treadle.schedules.firing import Scheduler
 from treadle.worker.config import WorkerConfig
@@ -36,16 +36,23 @@ class Maintenance:
         *,
         presence: Presence,
         holds: Callable[[Job], bool],
-        declared: Sequence[Schedule] = (),
+        recovered: Callable[[Change], None],
+        declared: Sequence[Schedule] | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
-        """`holds` says whether the worker itself holds a job's lease."""
+        """`holds` says whether the worker itself holds a job's lease; `recovered` hears of jobs that were recovered."""
         self.presence = presence
         self._config = config
         self._log = logger or log
-        self._recovery = Recovery(engine, config, holds=holds, logger=logger)
+        self._recovery = Recovery(engine, config, holds=holds, recovered=recovered, logger=logger)
         self._scheduler = Scheduler(
-            engine, config.name, declared, interval=config.schedule_interval, enabled=config.schedules, logger=logger
+            engine,
+            config.name,
+            declared,
+            interval=config.schedule_interval,
+            enabled=config.schedules,
+            disable_gone=config.disable_gone,
+            logger=logger,
         )
         pruning, sealing = Pruning(engine, config, tasks, self._log), Sealing(engine)
         chores = [

@@ -1,5 +1,6 @@
 """A worker's row in the list of live workers: what it serves, which tasks it knows, and that it is still there."""
 
+import logging
 import os
 import socket
 import time
@@ -8,8 +9,10 @@ from datetime import datetime
 
 from treadle.engines.contract import RecordStore
 from treadle.engines.values import OVERWRITE
-from treadle.model.records import WorkerInfo, missed_after
+from treadle.model.records import WorkerInfo, missed_after, twin_name
 from treadle.worker.config import WorkerConfig
+
+log = logging.getLogger("treadle.worker")
 
 
 class Presence:
@@ -21,11 +24,14 @@ class Presence:
         config: WorkerConfig,
         tasks: Callable[[], Mapping[str, int]],
         running: Callable[[], int],
+        logger: logging.Logger | None = None,
     ) -> None:
         self._engine = engine
         self._config = config
         self._tasks = tasks
         self._running = running
+        self._log = logger or log
+        self._name = config.name  # another one, while a live worker of another process has this name
         self._started_at: datetime | None = None
         self._stopping = False
         self._beaten_at = self._steady_since = float("-inf")
@@ -34,6 +40,8 @@ class Presence:
     def beat(self) -> float:
         """Say that this worker is alive; in how many seconds it is to say so again."""
         now = self._engine.now()
+        if self._started_at is None or self._name != self._config.name:
+            self._avoid_twin(now)
         self._started_at = self._started_at or now
         info = self._info(now)
         self._engine.save(info, before=OVERWRITE)
@@ -65,10 +73,29 @@ class Presence:
         """Take this worker off the list."""
         self._engine.drop(self._info(self._started_at or self._engine.now()))
 
+    def _avoid_twin(self, now: datetime) -> None:
+        """Be listed under another name while a live worker of another process has ours, or each would hide the other.
+
+        A worker that was killed and started again meets its own old row, which is soon taken for dead.
+        """
+        wanted, mine = self._config.name, (socket.gethostname(), os.getpid())
+        there = self._engine.records(WorkerInfo, name=wanted)
+        twin = next((one for one in there if (one.host, one.pid) != mine and one.alive(now)), None)
+        if twin is not None and self._started_at is None:
+            self._name = twin_name(wanted, os.getpid())
+            self._log.warning(
+                "another worker is called %s (%s, process %s, seen %.0f s ago): unless it was just killed, give one of "
+                "them another --name; until then this one is listed as %s",
+                wanted, twin.host, twin.pid, (now - twin.seen_at).total_seconds(), self._name,
+            )  # fmt: skip
+        elif twin is None and self._name != wanted:
+            self._engine.drop(self._info(now))
+            self._name = wanted
+
     def _info(self, now: datetime) -> WorkerInfo:
         config = self._config
         return WorkerInfo(
-            name=config.name,
+            name=self._name,
             host=socket.gethostname(),
             pid=os.getpid(),
             queues=list(config.queues),

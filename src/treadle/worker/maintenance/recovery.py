@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 from treadle.engines.contract import JobStore
@@ -36,15 +37,17 @@ class Recovery:
         config: WorkerConfig,
         *,
         holds: Callable[[Job], bool],
+        recovered: Callable[[Change], None] | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
-        """`holds` says whether the worker itself holds a job's lease."""
+        """`holds` says whether the worker itself holds a job's lease; `recovered` hears of jobs that were recovered."""
         self.due_at = 0.0
         self._engine = engine
         self._config = config
         self._lease = config.lease
         self._logger = logger
         self._holds = holds
+        self._recovered = recovered
         self._looked: tuple[datetime, float] | None = None  # when we last looked, by both clocks
         self._silent = False  # the store did not answer lately
         self._slow = False  # or took its time
@@ -81,6 +84,7 @@ class Recovery:
             actor=self._config.name,
             message=self._config.crash_message,
             count_claims=self._config.count_claims,
+            recovered=self._recovered,
             logger=self._logger,
         )
         for job in busy:  # its holder could not renew either, and needs time when it can
@@ -150,6 +154,7 @@ def recover(
     actor: str,
     message: str = "",
     count_claims: bool = False,
+    recovered: Callable[[Change], None] | None = None,
     logger: logging.Logger | None = None,
 ) -> tuple[int, list[Job]]:
     """Requeue or end these jobs, whose lease or time to live has run out; how many it was, and which ones are locked.
@@ -159,13 +164,14 @@ def recover(
     if not found:
         return 0, []
     logger, now = logger or log, engine.now()
+    recovered = recovered or partial(_log_recovered, logger)
     changes = []
     for job in found:
         try:
             changes.append(_change_of(job, now, actor, message, count_claims))
         except Exception:  # it was written by somebody else: the others must not wait for it
             logger.exception("job %s (%s) cannot be recovered", job.id, job.task)
-    first = _write(engine, changes, logger)
+    first = _write(engine, changes, recovered)
     fallbacks, refused = [], []
     for change, verdict in first.refused:
         fallback = lifecycle.fallback(change, verdict.holder, verdict.why, now)
@@ -173,7 +179,7 @@ def recover(
             refused.append((change, verdict))
         else:
             fallbacks.append(fallback)
-    second = _write(engine, fallbacks, logger)
+    second = _write(engine, fallbacks, recovered)
     for change, verdict in (*refused, *second.refused):
         logger.error("job %s (%s) cannot be recovered: %s", change.before.id, change.before.task, verdict.why)
     return first.done + second.done, [*first.busy, *second.busy]
@@ -187,13 +193,13 @@ class _Written(NamedTuple):
     refused: list[tuple[Change, Verdict]]
 
 
-def _write(engine: JobStore, changes: Sequence[Change], logger: logging.Logger) -> _Written:
+def _write(engine: JobStore, changes: Sequence[Change], recovered: Callable[[Change], None]) -> _Written:
     done, busy, refused = 0, [], []
     for change, verdict in zip(changes, engine.turn(changes).verdicts if changes else (), strict=True):
         match verdict.ruling:
             case Ruling.APPLIED:
                 done += 1
-                logger.warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.kind)
+                recovered(change)
             case Ruling.BUSY:
                 busy.append(change.before)
             case Ruling.REFUSED:
@@ -201,6 +207,10 @@ def _write(engine: JobStore, changes: Sequence[Change], logger: logging.Logger) 
             case Ruling.ALREADY | Ruling.STALE | Ruling.LOST:  # it was renewed, settled or recovered by another
                 pass
     return _Written(done, busy, refused)
+
+
+def _log_recovered(logger: logging.Logger, change: Change) -> None:
+    logger.warning("job %s (%s): %s", change.before.id, change.before.task, change.note or change.kind)
 
 
 def _change_of(job: Job, now: datetime, actor: str, message: str, count_claims: bool) -> Change:
