@@ -1,25 +1,30 @@
 """What an application and its operators do with schedules: make, change, enable, look ahead, run one now.
 
 Every act is a compare-and-set on the schedule's revision, with an audit event in the same transaction. An act that
-comes too late decides again on what is there now.
+comes too late decides again on what is there now. With `tx` it is part of the caller's own transaction.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol, Unpack
 
-from treadle.edits import Act, AuditedRecords, put, remove
+from treadle.edits import Act, AuditedRecords
 from treadle.engines.contract import JobStore
+from treadle.engines.values import ScheduleFilter
 from treadle.errors import ConfigError, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
 from treadle.model import Event, EventKind, Job, check_name, new_id
 from treadle.model.checks import bound_tenant
-from treadle.model.records import Schedule, subject
+from treadle.model.records import Schedule, subject_of_schedule
+from treadle.schedules.acts import EDIT_TRIES, Decision, Later, ScheduleAct, brought_to, edited, made, tx_face
 from treadle.schedules.cron import MOST_TICKS, Tick
-from treadle.schedules.declared import Declarations
-from treadle.schedules.rules import EDITABLE, TIMING, check, fields_of, job_of, next_tick, preview, restarted
+from treadle.schedules.declared import NOT_YET, Declarations
+from treadle.schedules.options import ScheduleChanges, ScheduleOptions
+from treadle.schedules.pages import SchedulePage, cursor_of, every, place_of
+from treadle.schedules.rules import EDITABLE, check, fields_of, job_of, preview
+from treadle.tasks.faces import async_face
 from treadle.tasks.task import Task, name_of
 
-EDIT_TRIES = 20
+SUGGESTED = 200  # names that are compared with one that is not there
 
 
 class ScheduleStore(AuditedRecords, JobStore, Protocol):
@@ -34,16 +39,68 @@ class Schedules:
         self._declarations = declarations
         self._tenant = tenant
 
-    def list(self, *, tenant: str | None = None) -> Sequence[Schedule]:
-        """All schedules, or those of one tenant, by tenant and name."""
-        return self._engine.records(Schedule, tenant=self._of(tenant, None))
+    # --------------------------------------------------------------------------------------- looking
+
+    def list(
+        self,
+        *,
+        tenant: str | None = None,
+        task: str | Task[..., Any] | None = None,
+        enabled: bool | None = None,
+        prefix: str | None = None,
+        declared: bool | None = None,
+        gone: bool | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> SchedulePage:
+        """The schedules, by tenant and name: all, or those of a tenant, a task, a beginning of the name …
+
+        `declared`: by code or not; `gone`: code declared it once and does no more. With a `limit` it is a page: a list
+        whose `cursor` leads to the next one, and is None at the end.
+        """
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+            raise ConfigError(f"limit: {limit!r} must be a number from 1 on, or left out for all of them")
+        where = ScheduleFilter(
+            tenant=self._of(tenant, None),
+            prefix=prefix,
+            task=None if task is None else name_of(task),
+            enabled=enabled,
+            declared=declared,
+            gone=gone,
+        )
+        after = None if cursor is None else place_of(cursor)
+        if limit is None:
+            return SchedulePage(every(self._engine, where, after))
+        found = self._engine.find_schedules(where, limit=limit + 1, after=after)
+        return SchedulePage(found[:limit], cursor_of(found[limit - 1]) if len(found) > limit else None)
 
     def get(self, name: str, *, tenant: str | None = None) -> Schedule:
         """The schedule of this name; ScheduleNotFound if there is none."""
         owner = self._of(tenant)
         for schedule in self._engine.records(Schedule, tenant=owner, name=name):
             return schedule
-        raise ScheduleNotFound(name, [schedule.name for schedule in self._engine.records(Schedule, tenant=owner)])
+        raise self._not_found(name, owner)
+
+    alist = async_face(list)
+    aget = async_face(get)
+
+    def preview(
+        self, name: str, n: int = 5, *, after: datetime | None = None, tenant: str | None = None
+    ) -> Sequence[Tick]:
+        """Its next runs, with offsets, and a note where clocks are changed."""
+        if not 1 <= n <= MOST_TICKS:
+            raise ConfigError(f"n: {n} runs cannot be shown; it must be from 1 to {MOST_TICKS:,}")
+        return preview(self.get(name, tenant=tenant), after or self._engine.now(), n)
+
+    def events(self, name: str, *, tenant: str | None = None) -> Sequence[Event]:
+        """What was done to a schedule, oldest first; also to one that is gone."""
+        owner = self._of(tenant) or "default"
+        return [event for event in self._engine.events(subject_of_schedule(owner, name)) if event.tenant == owner]
+
+    apreview = async_face(preview)
+    aevents = async_face(events)
+
+    # -------------------------------------------------------------------------------------- changing
 
     def create(
         self,
@@ -55,21 +112,52 @@ class Schedules:
         checked: bool = True,
         actor: str = "api",
         reason: str = "",
-        **options: Any,
+        tx: Any = None,
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule:
-        """Make a schedule: `cron="30 2 * * *"` with a `tz`, or `every="15m"`; the rest as in EDITABLE.
+        """Make a schedule: `cron="30 2 * * *"` with a `tz`, or `every="15m"`; the rest as in ScheduleOptions.
 
-        What is left out comes from the task. With `checked=False` the task need not be known here.
+        What is left out comes from the task. With `checked=False` the task need not be known here. `tx` is your own
+        connection or session: the schedule is there when you commit.
         """
-        check_name("actor", actor)
-        now, owner = self._engine.now(), self._declarations.tenant_of(self._of(tenant, None))
-        options, task_name = self._registered(options), name_of(task)
-        fields = self._declarations.task_fields(task_name, payload, rows=options.get("for_each"), checked=checked)
-        schedule = check(Schedule(name, task_name, now, owner, **{**fields, **fields_of(options)}))
-        schedule = schedule.evolve(next_at=next_tick(schedule, now), updated_at=now)
-        if put(self._engine, schedule, None, Act(EventKind.CREATED, now, actor, reason)) is None:
-            raise NotPossible(f"there is a schedule {name!r} already; update it, or choose another name")
-        return self.get(name, tenant=schedule.tenant)
+        wanted = self._wanted(name, task, payload, tenant, checked, options)
+
+        def decide(found: Schedule | None, now: datetime) -> Decision:
+            if found is not None:
+                raise NotPossible(
+                    f"there is a schedule {name!r} already; update it, choose another name, or write upsert"
+                )
+            return Decision(EventKind.CREATED, made(wanted, now))
+
+        return self._do(ScheduleAct(wanted.tenant, name, decide, actor, reason), tx)  # type: ignore[no-any-return]
+
+    def upsert(
+        self,
+        name: str,
+        task: str | Task[..., Any],
+        payload: Any = None,
+        *,
+        tenant: str | None = None,
+        checked: bool = True,
+        actor: str = "api",
+        reason: str = "",
+        tx: Any = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Make a schedule, or bring the one of this name to these values; one that has them is not written.
+
+        It takes what `create` takes. Without `enabled`, what somebody disabled stays disabled. A new time counts from
+        now on.
+        """
+        wanted = self._wanted(name, task, payload, tenant, checked, options)
+        switch = {"enabled": wanted.enabled} if options.get("enabled") is not None else {}
+
+        def decide(found: Schedule | None, now: datetime) -> Decision:
+            if found is None:
+                return Decision(EventKind.CREATED, made(wanted, now))
+            return Decision(EventKind.CHANGED, edited(brought_to(found, wanted, now), switch, now))
+
+        return self._do(ScheduleAct(wanted.tenant, name, decide, actor, reason), tx)  # type: ignore[no-any-return]
 
     def update(
         self,
@@ -79,58 +167,64 @@ class Schedules:
         checked: bool = True,
         actor: str = "api",
         reason: str = "",
-        **options: Any,
+        tx: Any = None,
+        **options: Unpack[ScheduleChanges],
     ) -> Schedule:
         """Change what is given; a new cron, interval, zone or `enabled=True` counts its next run from now."""
-        options = self._registered(options)
-        if not fields_of(options):
+        given = self._registered(options)
+        fields, owner = fields_of(given), self._of(tenant) or "default"
+        if not fields:
             raise ConfigError(f"schedule {name!r}: nothing to change; give one of {', '.join(EDITABLE)}")
-
-        def edit(schedule: Schedule, now: datetime) -> Schedule:
-            if options.get("cron") is not None and "every" not in options:
-                schedule = schedule.evolve(every=None)
-            if options.get("every") is not None and "cron" not in options:
-                schedule = schedule.evolve(cron=None)
-            edited = schedule.evolve(**fields_of(options))
-            if {"payload", "task", "for_each"} & options.keys():
-                fields = self._declarations.task_fields(
-                    edited.task, edited.payload, rows=edited.for_each, checked=checked
-                )
-                version = fields["task_version"] if "task" in options else edited.task_version
-                edited = edited.evolve(payload=fields["payload"], on_end=fields["on_end"], task_version=version)
-            check(edited)
-            moved = any(getattr(edited, field) != getattr(schedule, field) for field in TIMING)
-            return restarted(edited, now) if moved or (edited.enabled and not schedule.enabled) else edited
-
+        if fields.get("cron") is not None:
+            fields = {"every": None, **fields}
+        if fields.get("every") is not None:
+            fields = {"cron": None, **fields}
         kind = EventKind.CHANGED
-        if set(options) == {"enabled"}:
-            kind = EventKind.ENABLED if options["enabled"] else EventKind.DISABLED
-        return self._change(name, tenant, kind, edit, actor, reason)
+        if set(given) == {"enabled"}:
+            kind = EventKind.ENABLED if given["enabled"] else EventKind.DISABLED
 
-    def enable(self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "") -> Schedule:
+        def decide(found: Schedule | None, now: datetime) -> Decision:
+            if found is None:
+                raise ScheduleNotFound(name, ())
+            after = found.evolve(**fields)
+            if {"payload", "task", "for_each"} & given.keys():
+                task = self._declarations.task_fields(after.task, after.payload, rows=after.for_each, checked=checked)
+                version = task["task_version"] if "task" in given else after.task_version
+                after = after.evolve(payload=task["payload"], on_end=task["on_end"], task_version=version)
+            check(after)
+            changed = {field: value for field, value in zip(Schedule._fields, after, strict=True) if field in fields}
+            more = {field: getattr(after, field) for field in ("payload", "on_end", "task_version")}
+            return Decision(kind, edited(found, {**changed, **more}, now).evolve(updated_at=now))
+
+        return self._do(ScheduleAct(owner, name, decide, actor, reason), tx)  # type: ignore[no-any-return]
+
+    def enable(
+        self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "", tx: Any = None
+    ) -> Schedule:
         """Let it run again, from now on: what was missed meanwhile stays missed."""
-        return self.update(name, tenant=tenant, actor=actor, reason=reason, enabled=True)
+        return self.update(name, tenant=tenant, actor=actor, reason=reason, tx=tx, enabled=True)
 
-    def disable(self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "") -> Schedule:
+    def disable(
+        self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "", tx: Any = None
+    ) -> Schedule:
         """Let it make no more jobs; a restart of the code that declares it does not enable it."""
-        return self.update(name, tenant=tenant, actor=actor, reason=reason, enabled=False)
+        return self.update(name, tenant=tenant, actor=actor, reason=reason, tx=tx, enabled=False)
 
-    def delete(self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "") -> None:
+    def delete(
+        self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "", tx: Any = None
+    ) -> None:
         """Remove it; the jobs it has made stay. One that code declares comes back: disable it instead."""
-        check_name("actor", actor)
-        for _ in range(EDIT_TRIES):
-            schedule, now = self.get(name, tenant=tenant), self._engine.now()
-            if remove(self._engine, schedule, Act(EventKind.DELETED, now, actor, reason)):
-                return
-        raise NotPossible(f"schedule {name!r} keeps changing; try again")
+        owner = self._of(tenant) or "default"
 
-    def preview(
-        self, name: str, n: int = 5, *, after: datetime | None = None, tenant: str | None = None
-    ) -> Sequence[Tick]:
-        """Its next runs, with offsets, and a note where clocks are changed."""
-        if not 1 <= n <= MOST_TICKS:
-            raise ConfigError(f"n: {n} runs cannot be shown; it must be from 1 to {MOST_TICKS:,}")
-        return preview(self.get(name, tenant=tenant), after or self._engine.now(), n)
+        def decide(found: Schedule | None, now: datetime) -> Decision:  # noqa: ARG001
+            if found is None:
+                raise ScheduleNotFound(name, ())
+            return Decision(EventKind.DELETED, None)
+
+        self._do(ScheduleAct(owner, name, decide, actor, reason), tx)
+
+    acreate, aupsert, aupdate = tx_face(create), tx_face(upsert), tx_face(update)
+    aenable, adisable, adelete = tx_face(enable), tx_face(disable), tx_face(delete)
 
     def run(self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "") -> Job:
         """Make a job of it now, beside its ticks; KeyTaken if `overlap` does not allow one."""
@@ -148,15 +242,49 @@ class Schedules:
                 if not saved.receipt.created:
                     raise KeyTaken(job.key or "", saved.receipt.job.id)
                 return saved.receipt.job
-            [made] = self._engine.get([id_])
-            if made is not None:  # the answer was lost
-                return made
+            [made_] = self._engine.get([id_])
+            if made_ is not None:  # the answer was lost
+                return made_
         raise NotPossible(f"schedule {name!r} keeps changing; try again")
 
-    def events(self, name: str, *, tenant: str | None = None) -> Sequence[Event]:
-        """What was done to a schedule, oldest first; also to one that is gone."""
-        named = Schedule(name, "", datetime.min.replace(tzinfo=UTC), tenant=self._of(tenant) or "default")
-        return [event for event in self._engine.events(subject(named)) if event.tenant == named.tenant]
+    arun = async_face(run)
+
+    # --------------------------------------------------------------------------------------- helpers
+
+    def _do(self, act: ScheduleAct, tx: Any) -> Any:
+        """Do it now, or in the caller's transaction; the schedule afterwards."""
+        if tx is None:
+            try:
+                return act.run(self._engine)
+            except ScheduleNotFound:
+                raise self._not_found(act.name, act.tenant) from None
+        steps = act.steps(self._engine, self._engine.now())
+        if isinstance(tx, Later):
+            tx.steps = steps
+            return None
+        from treadle.transactions import run_in  # noqa: PLC0415 - only those with a transaction of their own need it
+
+        return run_in(tx, steps)
+
+    def _wanted(
+        self,
+        name: str,
+        task: str | Task[..., Any],
+        payload: Any,
+        tenant: str | None,
+        checked: bool,
+        options: Mapping[str, Any],
+    ) -> Schedule:
+        """The schedule as it is to be, but for its times; checked before the store is asked."""
+        given, task_name = self._registered(options), name_of(task)
+        owner = self._declarations.tenant_of(self._of(tenant, None))
+        fields = self._declarations.task_fields(task_name, payload, rows=given.get("for_each"), checked=checked)
+        return check(Schedule(name, task_name, NOT_YET, owner, **{**fields, **fields_of(given)}))
+
+    def _not_found(self, name: str, owner: str | None) -> ScheduleNotFound:
+        """The error, with a name that is there and almost the same; only so many are compared."""
+        alike = ScheduleFilter(tenant=owner, prefix=name[:1])
+        return ScheduleNotFound(name, [one.name for one in self._engine.find_schedules(alike, limit=SUGGESTED)])
 
     def _of(self, tenant: str | None, default: str | None = "default") -> str | None:
         if self._tenant is not None:
@@ -167,21 +295,3 @@ class Schedules:
         """The options, with rows by their name."""
         rows = options.get("for_each")
         return {**options, "for_each": self._declarations.for_each(rows)} if callable(rows) else dict(options)
-
-    def _change(
-        self,
-        name: str,
-        tenant: str | None,
-        kind: EventKind,
-        edit: Callable[[Schedule, datetime], Schedule],
-        actor: str,
-        reason: str,
-    ) -> Schedule:
-        check_name("actor", actor)
-        for _ in range(EDIT_TRIES):
-            schedule, now = self.get(name, tenant=tenant), self._engine.now()
-            after = edit(schedule, now).evolve(updated_at=now)
-            changed = put(self._engine, after, schedule, Act(kind, now, actor, reason))
-            if changed is not None:
-                return changed
-        raise NotPossible(f"schedule {name!r} keeps changing; try again")

@@ -7,7 +7,6 @@ Where clocks are changed, the law is Debian cron's, and the syntax decides:
 - any other follows **real time**: it runs at every real instant whose local time matches.
 """
 
-import re
 from bisect import bisect_left
 from calendar import monthrange
 from collections.abc import Iterator
@@ -15,13 +14,25 @@ from datetime import UTC, date, datetime, time, timedelta
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib.resources import files
-from itertools import islice
+from itertools import islice, product
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from treadle.errors import ConfigError
+from treadle.errors import InvalidTiming
 from treadle.model.clock import Duration
 from treadle.model.clock import seconds as in_seconds
+from treadle.schedules.fields import (
+    DAY_OF_MONTH,
+    DAY_OF_WEEK,
+    HOUR,
+    LAST,
+    LAST_OF_MONTH,
+    MINUTE,
+    MONTH,
+    Numbered,
+    cut,
+    last_workday,
+)
 
 YEARS = range(1970, 3000)  # of the time asked about; the rarest date, a weekday's 29 February, comes within 40 years
 LONGEST_EXPRESSION = 500  # characters
@@ -57,25 +68,30 @@ class Tick(NamedTuple):
 
 
 class Cron(NamedTuple):
-    """A cron expression, read. `weekdays` count from Sunday = 0; `either_day`: a day of the month *or* of the week."""
+    """A cron expression, read. `weekdays` count from Sunday = 0; `either_day`: a day of the month *or* of the week.
+
+    `from_end` are the days counted from the end of the month, `numbered` the weekdays numbered within it.
+    """
 
     text: str
     times: tuple[time, ...]
     days: frozenset[int]
     months: frozenset[int]
+    from_end: frozenset[str]
     weekdays: frozenset[int]
+    numbered: frozenset[Numbered]
     either_day: bool
     wall_clock: bool
 
     @classmethod
     def parse(cls, text: str) -> "Cron":
-        """Read `minute hour day-of-month month day-of-week`, or a nickname such as `@daily`; else a ConfigError.
+        """Read `minute hour day-of-month month day-of-week`, or a nickname such as `@daily`; else a InvalidTiming.
 
         >>> Cron.parse("30 2 * * MON-FRI").wall_clock
         True
         """
         if not isinstance(text, str):
-            raise ConfigError(f"cron: {text!r} is not text; write an expression such as '30 2 * * *'")
+            raise InvalidTiming(f"cron: {text!r} is not text; write an expression such as '30 2 * * *'")
         return _parse(text)
 
     def next_after(self, zone: ZoneInfo, after: datetime) -> datetime:
@@ -129,8 +145,19 @@ class Cron(NamedTuple):
         return datetime.combine(day, self.times[place])
 
     def _runs_on(self, day: date) -> bool:
-        by_month, by_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        return day.month in self.months and (by_month or by_week if self.either_day else by_month and by_week)
+        if day.month not in self.months:
+            return False
+        length = monthrange(day.year, day.month)[1] if self.from_end or self.numbered else 0
+        return self.matches(day.day, day.isoweekday() % 7, length)
+
+    def matches(self, day: int, weekday: int, length: int) -> bool:
+        """Whether it runs on this day of a month of its own that has `length` days; weekdays count from Sunday = 0."""
+        by_month = day in self.days or any(day == _from_end(word, day, weekday, length) for word in self.from_end)
+        by_week = weekday in self.weekdays or any(
+            weekday == wanted and (day > length - 7 if number == LAST_OF_MONTH else (day - 1) // 7 + 1 == number)
+            for wanted, number in self.numbered
+        )
+        return by_month or by_week if self.either_day else by_month and by_week
 
     def _day_after(self, day: date) -> date:
         day += _DAY
@@ -149,7 +176,7 @@ class Every(NamedTuple):
         """Read a duration such as `90s`, `5m` or a timedelta; at least a second."""
         found = in_seconds(value, "every")
         if found < SHORTEST_INTERVAL:
-            raise ConfigError(f"every: {value!r} is too short; the shortest interval is a second, such as '1s'")
+            raise InvalidTiming(f"every: {value!r} is too short; the shortest interval is a second, such as '1s'")
         return cls(found)
 
     def next_after(self, anchor: datetime, after: datetime) -> datetime:
@@ -173,13 +200,13 @@ def next_after(expression: str, zone: str, after: datetime) -> datetime:
 def preview(expression: str, zone: str, after: datetime, n: int = 5) -> list[Tick]:
     """The next `n` runs later than `after`, with notes where clocks are changed."""
     if not 1 <= n <= MOST_TICKS:
-        raise ConfigError(f"n: {n} runs cannot be shown; it must be from 1 to {MOST_TICKS:,}")
+        raise InvalidTiming(f"n: {n} runs cannot be shown; it must be from 1 to {MOST_TICKS:,}")
     ticks = Cron.parse(expression).ticks(time_zone(zone), after)
     return list(islice(ticks, n))
 
 
 def time_zone(name: str) -> ZoneInfo:
-    """The IANA time zone of that name; ConfigError if there is none.
+    """The IANA time zone of that name; InvalidTiming if there is none.
 
     Names are those of the tzdata package, so that a schedule stored on one machine can be read on every other.
     """
@@ -187,7 +214,7 @@ def time_zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     near = get_close_matches(str(name)[:100], _zone_names(), 1)
     hint = f"did you mean {near[0]!r}?" if near else "write an IANA name such as 'Europe/Berlin' or 'UTC'"
-    raise ConfigError(f"timezone: {_cut(name)} is not a known time zone; {hint}")
+    raise InvalidTiming(f"timezone: {cut(name)} is not a known time zone; {hint}")
 
 
 # ------------------------------------------------------------------------------------------ clocks
@@ -195,9 +222,9 @@ def time_zone(name: str) -> ZoneInfo:
 
 def _in_utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
-        raise ConfigError(f"after: {moment!r} has no time zone; write datetime(..., tzinfo=UTC)")
+        raise InvalidTiming(f"after: {moment!r} has no time zone; write datetime(..., tzinfo=UTC)")
     if moment.year not in YEARS:
-        raise ConfigError(f"after: the year {moment.year} is out of range; it must be from {YEARS[0]} to {YEARS[-1]}")
+        raise InvalidTiming(f"after: the year {moment.year} is out of range; it must be from {YEARS[0]} to {YEARS[-1]}")
     return moment.astimezone(UTC)
 
 
@@ -236,108 +263,66 @@ def _zone_names() -> frozenset[str]:
 # ----------------------------------------------------------------------------------------- reading
 
 
-class _Field(NamedTuple):
-    name: str
-    low: int
-    high: int
-    longest_step: int
-    example: str
-    names: tuple[str, ...] = ()
-
-    def read(self, text: str) -> frozenset[int]:
-        """The values that a field such as `1-5,*/10` stands for."""
-        return frozenset(value for part in text.split(",") for value in self._part(part))
-
-    def _part(self, part: str) -> range:
-        found = _PART.fullmatch(part)
-        if found is None:
-            raise self._refused(part, "is empty" if not part else "cannot be read")
-        first, last, step = found.groups()
-        low = self.low if first == "*" else self._number(first, part)
-        if first == "*" or (last is None and step is not None):
-            high = self.high
-        else:
-            high = low if last is None else self._number(last, part)
-        if low > high == 0 and self.high == 7:
-            high = 7  # FRI-SUN: Sunday ends a week as well as it begins one
-        if low > high:
-            raise self._refused(part, f"runs backwards (as two: {low}-{self.high},{self.low}-{high})")
-        return range(low, high + 1, 1 if step is None else self._step(step, part))
-
-    def _number(self, word: str, part: str) -> int:
-        if word.upper() in self.names:
-            return self.names.index(word.upper()) + self.low
-        if not word.isdecimal():
-            raise self._refused(part, "is not a number or a name" if self.names else "is not a number")
-        if len(word) > 4 or not self.low <= int(word) <= self.high:
-            raise self._refused(part, "is out of range")
-        return int(word)
-
-    def _step(self, word: str, part: str) -> int:
-        if not word.isdecimal() or len(word) > 4 or not 1 <= int(word) <= self.longest_step:
-            instead = "" if self.longest_step > self.high else ", and an interval is the way to a longer one"
-            raise self._refused(part, f"has no step from 1 to {self.longest_step}{instead}")
-        return int(word)
-
-    def _refused(self, part: str, problem: str) -> ConfigError:
-        names = f" or {self.names[0]} to {self.names[-1]}" if self.names else ""
-        return ConfigError(
-            f"cron: {self.name}: {_cut(part)} {problem}; "
-            f"it takes {self.low} to {self.high}{names}, such as {self.example!r}"
-        )
-
-
-_PART = re.compile(r"(\*(?!-)|\w+)(?:-(\w+))?(?:/(\w+))?", re.ASCII)
-_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-_WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
-# `*/90` minutes would be once an hour, hardly what was meant; but `*/100,1-7 * MON` is a known way to say first Monday.
-_MINUTE = _Field("minute", 0, 59, 59, "*/15")
-_HOUR = _Field("hour", 0, 23, 23, "9-17")
-_DAY_OF_MONTH = _Field("day of month", 1, 31, 999, "1,15")
-_MONTH = _Field("month", 1, 12, 999, "JAN,JUL", _MONTHS)
-_DAY_OF_WEEK = _Field("day of week", 0, 7, 999, "MON-FRI", _WEEKDAYS)
-
-
 @lru_cache(maxsize=256)
 def _parse(text: str) -> Cron:
     words = _expression(text).split()
     if len(words) != 5:
-        raise ConfigError(
-            f"cron: {_cut(text)} has {len(words)} field{'s' * (len(words) != 1)} and must have 5: "
+        raise InvalidTiming(
+            f"cron: {cut(text)} has {len(words)} field{'s' * (len(words) != 1)} and must have 5: "
             "minute hour day-of-month month day-of-week, such as '30 2 * * MON-FRI'; none is for seconds or years"
         )
     minute, hour, day, month, weekday = words
+    days, from_end = DAY_OF_MONTH.read_days(day)
+    weekdays, numbered = DAY_OF_WEEK.read_weekdays(weekday)
     cron = Cron(
         text=text,
-        times=tuple(time(h, m) for h in sorted(_HOUR.read(hour)) for m in sorted(_MINUTE.read(minute))),
-        days=_DAY_OF_MONTH.read(day),
-        months=_MONTH.read(month),
-        weekdays=frozenset(value % 7 for value in _DAY_OF_WEEK.read(weekday)),
+        times=tuple(time(h, m) for h in sorted(HOUR.read(hour)) for m in sorted(MINUTE.read(minute))),
+        days=days,
+        months=MONTH.read(month),
+        from_end=from_end,
+        weekdays=weekdays,
+        numbered=numbered,
         either_day="*" not in day and "*" not in weekday,
         wall_clock="*" not in minute and "*" not in hour,
     )
     longest = max(monthrange(_LEAP_YEAR, month)[1] for month in cron.months)
-    if not cron.either_day and min(cron.days) > longest:
-        raise ConfigError(
-            f"cron: day of month: {_cut(day)} never comes in month {_cut(month)}, which has {longest} days at most; "
+    if not cron.either_day and not from_end and min(days) > longest:
+        raise InvalidTiming(
+            f"cron: day of month: {cut(day)} never comes in month {cut(month)}, which has {longest} days at most; "
             f"write a day that exists, such as '0 0 28 2 *'"
         )
+    if not _comes(cron):
+        raise InvalidTiming(
+            f"cron: {cut(text)} never comes: no month has a day that is {cut(day)} and {cut(weekday)}; "
+            "write only one of the two, such as '0 9 * * MON#2'"
+        )
     return cron
+
+
+def _comes(cron: Cron) -> bool:
+    """Whether there is a day on which it runs, in a month that begins with any weekday."""
+    if not cron.from_end and not cron.numbered:
+        return True
+    lengths = {monthrange(year, month)[1] for year in (_LEAP_YEAR, _LEAP_YEAR + 1) for month in cron.months}
+    months = product(sorted(lengths), range(7))
+    return any(
+        cron.matches(day, (first + day - 1) % 7, length) for length, first in months for day in range(1, length + 1)
+    )
+
+
+def _from_end(word: str, day: int, weekday: int, length: int) -> int:
+    """The day of the month that LAST or LAST_WORKDAY is, seen from a day of it."""
+    return length if word == LAST else last_workday(length, (weekday + length - day) % 7)
 
 
 def _expression(text: str) -> str:
     """The five fields, spelled out."""
     if len(text) > LONGEST_EXPRESSION:
-        raise ConfigError(
-            f"cron: {_cut(text)} has {len(text):,} characters; the limit is {LONGEST_EXPRESSION}, "
+        raise InvalidTiming(
+            f"cron: {cut(text)} has {len(text):,} characters; the limit is {LONGEST_EXPRESSION}, "
             "use ranges such as '9-17' and steps such as '*/15'"
         )
     word = text.strip().lower()
     if word.startswith("@") and word not in NICKNAMES:
-        raise ConfigError(f"cron: {_cut(text)} is not a valid nickname; write {', '.join(NICKNAMES)} or five fields")
+        raise InvalidTiming(f"cron: {cut(text)} is not a valid nickname; write {', '.join(NICKNAMES)} or five fields")
     return NICKNAMES.get(word, text)
-
-
-def _cut(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:59]}…"

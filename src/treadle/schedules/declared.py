@@ -1,30 +1,27 @@
 """The schedules that code declares, and how a worker brings them into the store."""
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from treadle.edits import Act, AuditedRecords, put
-from treadle.errors import ConfigError, EngineUnavailable, TreadleError
+from treadle.errors import ConfigError, EngineUnavailable, InvalidPayload, TreadleError
 from treadle.model import EventKind, OnEnd
-from treadle.model.records import Schedule
+from treadle.model.records import RETIRED, Schedule
+from treadle.schedules.acts import BY_CODE, brought_to, made
 from treadle.schedules.for_each import RowStore, row_handler
-from treadle.schedules.rules import EXPANSION, TIMING, check, fields_of, next_tick, restarted
-from treadle.tasks.definition import on_end
+from treadle.schedules.modules import module_name
+from treadle.schedules.rules import EXPANSION, check, fields_of
+from treadle.tasks.context import Context
+from treadle.tasks.follow_ups import on_end
 from treadle.tasks.registry import TaskRegistry
 from treadle.tasks.task import Task, name_of
 
 NOT_YET = datetime.fromtimestamp(0, UTC)  # when a schedule was made that is only declared so far
 RECONCILE_TRIES = 3  # the next run of the scheduler tries again
-BY_CODE = tuple(
-    name
-    for name in Schedule._fields
-    if name not in ("name", "tenant", "created_at", "enabled", "next_at", "last_at", "last_job", "declared",
-                    "updated_at", "revision")
-)  # fmt: skip
-"""What the code decides about a schedule that it declares; the rest is the operator's, or changes with every run."""
 
 
 class ScheduleEnqueuer(RowStore, Protocol):
@@ -33,41 +30,62 @@ class ScheduleEnqueuer(RowStore, Protocol):
     def tenant_of(self, named: str | None) -> str: ...
 
 
+class _Declaration(NamedTuple):
+    """What code says of a schedule, and in which module."""
+
+    task: str
+    payload: Any
+    options: Mapping[str, Any]
+    module: str
+
+
 class Declarations:
     """What an app declares: schedules, and the functions that yield rows for them."""
 
     def __init__(self, tasks: TaskRegistry, enqueuer: ScheduleEnqueuer) -> None:
         self._tasks = tasks
         self._enqueuer = enqueuer
-        self._declared: dict[tuple[str | None, str], tuple[str, Any, Mapping[str, Any]]] = {}
+        self._declared: dict[tuple[str | None, str], _Declaration] = {}
 
-    def declare(self, name: str, task: str | Task[..., Any], payload: Any, options: Mapping[str, Any]) -> None:
-        """Keep in mind a schedule that code declares; what is wrong with it is an error here and now."""
+    def declare(
+        self,
+        name: str,
+        task: str | Task[..., Any],
+        payload: Any,
+        options: Mapping[str, Any],
+        *,
+        tenant: str | None = None,
+        module: str,
+    ) -> None:
+        """Keep in mind a schedule that a module's code declares; what is wrong with it is an error here and now."""
         options = dict(options)
-        tenant = options.pop("tenant", None)
         if (tenant, name) in self._declared:
             raise ConfigError(f"schedule {name!r} is declared twice; give one of them another name")
         if callable(options.get("for_each")):
             options["for_each"] = self.for_each(options["for_each"])
         task_name = name_of(task)
         declaration(name, task_name, {}, options, tenant or "default")
-        self._declared[tenant, name] = (task_name, payload, options)
+        if payload is None and options.get("for_each") is None and isinstance(task, Task):
+            _refuse_missing_payload(name, task)
+        self._declared[tenant, name] = _Declaration(task_name, payload, options, module_name(module))
 
-    def declare_task(self, task: str, options: Mapping[str, Any]) -> None:
+    def declare_task(self, task: Task[..., Any], options: Mapping[str, Any]) -> None:
         """Declare the schedule of a task under the task's own name; of one that is registered again, only once."""
-        if (None, task) not in self._declared:
+        if (None, task.name) not in self._declared:
             timing = {name: value for name, value in options.items() if name != "payload"}
-            self.declare(task, task, options.get("payload"), timing)
+            module = str(getattr(task.handler, "__module__", ""))
+            self.declare(task.name, task, options.get("payload"), timing, module=module)
 
     def declared(self) -> list[Schedule]:
         """The schedules that code declares, as they are to be in the store."""
         found = []
-        for (tenant, name), (task, payload, options) in self._declared.items():
+        for (tenant, name), given in self._declared.items():
             try:
-                fields = self.task_fields(task, payload, rows=options.get("for_each"), checked=True)
+                fields = self.task_fields(given.task, given.payload, rows=given.options.get("for_each"), checked=True)
             except TreadleError as error:
                 raise ConfigError(f"schedule {name!r}: {error}") from error
-            found.append(declaration(name, task, fields, options, self.tenant_of(tenant)))
+            schedule = declaration(name, given.task, fields, given.options, self.tenant_of(tenant))
+            found.append(schedule.evolve(declared=f"{schedule.declared} {given.module}"))
         return found
 
     def for_each(self, rows: Callable[..., Any], name: str | None = None) -> str:
@@ -102,7 +120,7 @@ class Declarations:
             "timeout": options.timeout,
             **retry,
             "task_version": options.version,
-            "on_end": on_end(options.on_end, self._tasks.known),
+            "on_end": on_end(name, options.on_end, self._tasks.known),
         }
 
     def tenant_of(self, named: str | None) -> str:
@@ -112,7 +130,7 @@ class Declarations:
     def _encode_row(self, task: str, payload: object) -> tuple[str, OnEnd | None]:
         """The payload of one row as its task wants it, as JSON, and what follows its jobs."""
         known = self._tasks.named(task, checked=False)
-        return known.payload.encode_value(payload), on_end(known.options.on_end, self._tasks.known)
+        return known.payload.encode_value(payload), on_end(task, known.options.on_end, self._tasks.known)
 
 
 def declaration(name: str, task: str, fields: Mapping[str, Any], options: Mapping[str, Any], tenant: str) -> Schedule:
@@ -122,11 +140,50 @@ def declaration(name: str, task: str, fields: Mapping[str, Any], options: Mappin
     return schedule.evolve(declared=sha256(values.encode()).hexdigest()[:16])
 
 
+def _refuse_missing_payload(name: str, task: Task[..., Any]) -> None:
+    """ConfigError for a schedule without a payload of a task that needs one: its jobs could not run."""
+    needed = required_parameters(task.handler)
+    if not needed:
+        return
+    try:
+        task.payload.encode_value({})
+    except InvalidPayload:
+        listed = ", ".join(needed)
+        raise ConfigError(
+            f"schedule {name!r}: task {task.name!r} needs {listed}, and no payload is given; write "
+            f"payload={{{needed[0]!r}: …}}, give the parameter a default, or for_each= rows that have it"
+        ) from None
+    except ConfigError:  # an annotation that is defined further down: a worker that starts looks again
+        return
+
+
+def required_parameters(handler: Any) -> list[str]:
+    """The parameters that a payload has to fill, by the look of it: annotations are not resolved."""
+    target = getattr(handler, "handle", None) if inspect.isclass(handler) else handler
+    if not callable(target):
+        return []
+    try:
+        parameters = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):
+        return []
+    return [
+        parameter.name
+        for parameter in parameters[1 if inspect.isclass(handler) else 0 :]
+        if parameter.default is parameter.empty
+        and parameter.annotation is not Context
+        and str(parameter.annotation).rpartition(".")[2].strip("'\"") != "Context"
+    ]
+
+
+# ------------------------------------------------------------------------------------- into the store
+
+
 def reconcile(engine: AuditedRecords, wanted: Schedule, *, actor: str) -> bool:
     """Bring a schedule that code declares into the store; whether it was made or changed.
 
     It is touched only when the code has changed: then the code's options count, but not its `enabled`, so that what an
-    operator has disabled stays so, and what an operator has edited stays until the code changes again.
+    operator has disabled stays so, and what an operator has edited stays until the code changes again. One that was
+    retired because no code declared it any more is enabled again, and what it missed is made up for as always.
     """
     for _ in range(RECONCILE_TRIES):
         now = engine.now()
@@ -134,13 +191,26 @@ def reconcile(engine: AuditedRecords, wanted: Schedule, *, actor: str) -> bool:
         if found is not None and found.declared == wanted.declared:
             return False
         if found is None:
-            kind, after = EventKind.CREATED, wanted.evolve(created_at=now, updated_at=now)
-            after = after.evolve(next_at=next_tick(after, now))
-        else:
-            kind, after = EventKind.CHANGED, found.evolve(**{name: getattr(wanted, name) for name in BY_CODE})
-            after = after.evolve(declared=wanted.declared, updated_at=now)
-            if any(getattr(after, field) != getattr(found, field) for field in TIMING):
-                after = restarted(after, now)
+            kind, after = EventKind.CREATED, made(wanted, now)
+        elif _digest(found) != _digest(wanted):
+            kind, after = EventKind.CHANGED, brought_to(found, wanted, now)
+        elif found.gone:
+            kind, after = EventKind.ENABLED if is_retired(found) else EventKind.CHANGED, found
+        else:  # the same, said in another module, or by an older treadle, which did not say where
+            engine.save(found.evolve(declared=wanted.declared, revision=found.revision + 1), before=found)
+            return False
+        if found is not None:
+            enabled = found.enabled or is_retired(found)
+            after = after.evolve(declared=wanted.declared, enabled=enabled, updated_at=now)
         if put(engine, after, found, Act(kind, now, actor, "declared in code")) is not None:
             return True
     raise EngineUnavailable(f"schedule {wanted.name!r} keeps changing; repeating is safe")
+
+
+def _digest(schedule: Schedule) -> str:
+    return (schedule.declared or "").partition(" ")[0]
+
+
+def is_retired(schedule: Schedule) -> bool:
+    """Whether it was disabled because no code declares it any more."""
+    return (schedule.declared or "").endswith(RETIRED) and not schedule.enabled

@@ -14,6 +14,7 @@ from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import EventKind, Job, checked, new_id
 from treadle.model.records import Schedule
 from treadle.schedules.declared import reconcile
+from treadle.schedules.retirement import Retirement
 from treadle.schedules.rules import LATE_AFTER, firing, job_of
 
 log = logging.getLogger("treadle.scheduler")
@@ -30,18 +31,26 @@ class Scheduler:
         self,
         engine: AuditedRecords,
         actor: str,
-        declared: Sequence[Schedule] = (),
+        declared: Sequence[Schedule] | None = None,
         *,
         interval: float = 1.0,
         enabled: bool = True,
+        disable_gone: bool = True,
         logger: logging.Logger | None = None,
     ) -> None:
-        """`actor` is named in the audit trail; `interval` is the time in seconds between two looks."""
+        """`actor` is named in the audit trail; `interval` is the time in seconds between two looks.
+
+        `declared` is all that the code declares, None if that is not known. With `disable_gone`, what it no longer
+        declares is disabled.
+        """
         self._engine = engine
         self._actor = actor
         self._interval = interval
-        self._declared = declared
+        self._declared = declared or ()
         self._log = logger or log
+        self._retirement: Retirement | None = None
+        if declared is not None:
+            self._retirement = Retirement(engine, actor, declared, disable=disable_gone, logger=self._log)
         self._late = max(LATE_AFTER, 2 * interval)
         self._look_at = 0.0 if enabled else float("inf")
         self._made = False
@@ -59,6 +68,8 @@ class Scheduler:
         self._made = False
         self._look_at = time.monotonic() + self._interval  # if it fails, not again at once
         self._declared = [wanted for wanted in self._declared if not self._brought(wanted)]
+        if self._retirement is not None and not self._declared:  # a new name is there before its old one goes
+            self._retirement.run_due()
         asked = time.monotonic()
         found = self._engine.due(limit=DUE_BATCH, ahead=self._interval)
         self._look_at = asked + (0.0 if len(found) == DUE_BATCH else self._interval)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from treadle.errors import ConfigError, InvalidJob
+from treadle.errors import ConfigError, InvalidJob, InvalidTiming
 from treadle.model import Job, OnEnd, Scope, check_name, checked, json_text
 from treadle.model.clock import seconds
 from treadle.model.records import Misfire, Overlap, Schedule, derived_id
@@ -145,7 +145,7 @@ def job_of(schedule: Schedule, tick: datetime, now: datetime, *, id_: str | None
     if schedule.for_each is None:
         task, version, payload = schedule.task, schedule.task_version, schedule.payload
     else:  # the one that makes them is not as short-lived as they may be
-        retry, timeout = retry._replace(max_attempts=max(retry.max_attempts, Retry().max_attempts)), None
+        retry, timeout = Retry._make((max(retry.max_attempts, Retry().max_attempts), *retry[1:])), None
         task, version = f"{EXPANSION}{schedule.for_each}", 1
         payload = {"tick": tick.isoformat(), "schedule": _child(schedule)}
     return Job(
@@ -214,7 +214,7 @@ def check(schedule: Schedule) -> Schedule:
 
 def _check_timing(schedule: Schedule) -> None:
     if (schedule.cron is None) == (schedule.every is None):
-        raise ConfigError("schedule: give it either cron='30 2 * * *' or every='15m'")
+        raise InvalidTiming("schedule: give it either cron='30 2 * * *' or every='15m'")
     time_zone(schedule.timezone)
     if schedule.cron is not None:
         Cron.parse(schedule.cron)

@@ -1,0 +1,44 @@
+"""Which module declares a schedule, and whether that module is part of this program: who may say that it is gone."""
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from zlib import crc32
+
+from treadle.model.records import Schedule
+
+DECLARES = "treadle.schedules:"  # and a module's name: in what a worker says of itself, a number for what it declares
+
+
+def module_name(name: str) -> str:
+    """The name under which other processes import a module: that of a script is the name of its file."""
+    if name != "__main__":
+        return name
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    return Path(file).stem.replace(" ", "_") if file else name
+
+
+def can_judge(module: str) -> bool:
+    """Whether this program has the code that once declared a schedule, as it is now.
+
+    The module is loaded here; or its package is, and the module is not in it any more.
+    """
+    if not module:
+        return False
+    if module in sys.modules or module == module_name("__main__"):
+        return True
+    package = sys.modules.get(module.rpartition(".")[0])
+    path = getattr(package, "__path__", None)
+    return path is not None and PathFinder.find_spec(module, path) is None
+
+
+def declaring(declared: Sequence[Schedule]) -> dict[str, int]:
+    """By module, as DECLARES and its name, a number for the schedules it declares: equal where the code is."""
+    names: dict[str, list[str]] = {}
+    for schedule in declared:
+        names.setdefault(schedule.declared_in, []).append(schedule.id)
+    return {f"{DECLARES}{module}": crc32(" ".join(sorted(ids)).encode()) for module, ids in names.items()}
