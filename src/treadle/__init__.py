@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from treadle.app.audit import AuditReport
     from treadle.app.operations import Cost
     from treadle.app.profile import Profile
+    from treadle.app.tenant import Tenant
     from treadle.app.treadle import Treadle
     from treadle.engines.values import Finding, Page, Receipt
     from treadle.errors import (
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
         EngineError,
         EngineUnavailable,
         GiveUp,
+        InvalidInput,
         InvalidJob,
         InvalidPayload,
+        InvalidTiming,
+        JobFailed,
         JobNotFound,
         KeyTaken,
         LeaseLost,
@@ -29,18 +33,21 @@ if TYPE_CHECKING:
         Snooze,
         TreadleError,
         UnknownTask,
+        WaitTimeout,
     )  # fmt: skip
     from treadle.model import Event, EventKind, Job, JobError, Progress, Reason, Scope, State
     from treadle.model.records import Misfire, Overlap, Pause, Schedule, WorkerInfo
     from treadle.model.retry import Retry
     from treadle.model.why import Obstacle
     from treadle.tasks.context import Context
+    from treadle.tasks.hooks import AttemptEnd, Hooks
     from treadle.tasks.options import Unique
     from treadle.tasks.task import Task
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AttemptEnd",
     "AuditReport",
     "Cancelled",
     "ConfigError",
@@ -52,10 +59,14 @@ __all__ = [
     "EventKind",
     "Finding",
     "GiveUp",
+    "Hooks",
+    "InvalidInput",
     "InvalidJob",
     "InvalidPayload",
+    "InvalidTiming",
     "Job",
     "JobError",
+    "JobFailed",
     "JobNotFound",
     "KeyTaken",
     "LeaseLost",
@@ -78,10 +89,12 @@ __all__ = [
     "Snooze",
     "State",
     "Task",
+    "Tenant",
     "Treadle",
     "TreadleError",
     "Unique",
     "UnknownTask",
+    "WaitTimeout",
     "WorkerInfo",
 ]  # fmt: skip
 
@@ -89,18 +102,20 @@ _MODULES = {
     "app.audit": ["AuditReport"],
     "app.operations": ["Cost"],
     "app.profile": ["Profile"],
+    "app.tenant": ["Tenant"],
     "app.treadle": ["Treadle"],
     "engines.values": ["Finding", "Page", "Receipt"],
     "errors": [
-        "Cancelled", "ConfigError", "EngineError", "EngineUnavailable", "GiveUp", "InvalidJob", "InvalidPayload",
-        "JobNotFound", "KeyTaken", "LeaseLost", "NotPossible", "RetryLater", "ScheduleNotFound", "SchemaError",
-        "Snooze", "TreadleError", "UnknownTask",
+        "Cancelled", "ConfigError", "EngineError", "EngineUnavailable", "GiveUp", "InvalidInput", "InvalidJob",
+        "InvalidPayload", "InvalidTiming", "JobFailed", "JobNotFound", "KeyTaken", "LeaseLost", "NotPossible",
+        "RetryLater", "ScheduleNotFound", "SchemaError", "Snooze", "TreadleError", "UnknownTask", "WaitTimeout",
     ],
     "model": ["Event", "EventKind", "Job", "JobError", "Progress", "Reason", "Scope", "State"],
     "model.records": ["Misfire", "Overlap", "Pause", "Schedule", "WorkerInfo"],
     "model.retry": ["Retry"],
     "model.why": ["Obstacle"],
     "tasks.context": ["Context"],
+    "tasks.hooks": ["AttemptEnd", "Hooks"],
     "tasks.options": ["Unique"],
     "tasks.task": ["Task"],
 }  # fmt: skip

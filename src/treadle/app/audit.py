@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from treadle.edits import AuditedRecords
@@ -26,20 +26,76 @@ class AuditReport(NamedTuple):
         return not any(tenant.problems for tenant in self.tenants)
 
 
-def latest_events(store: AuditedRecords, tenant: str | None, *, limit: int) -> list[Event]:
-    """The latest events of all jobs, schedules and pauses, newest first; maybe only one tenant's."""
-    if not isinstance(limit, int) or limit < 1:
-        raise InvalidJob("limit", f"{limit!r} must be a number, 1 or more")
-    events = [
-        *_of(store.unsealed(limit=MOST_UNSEALED), tenant),
-        *_of(store.orphaned_events(limit=MOST_UNSEALED), tenant),
-    ]
-    for seal in sorted(store.records(Seal, tenant=tenant), key=lambda seal: seal.last_at, reverse=True):
-        events = sorted(events, key=in_order, reverse=True)[:limit]
-        if len(events) == limit and events[-1].at > seal.last_at:
-            break
-        events += store.sealed(seal)
-    return sorted(set(events), key=in_order, reverse=True)[:limit]  # one that was sealed meanwhile was read twice
+class EventFilter(NamedTuple):
+    """Which events are meant; None: any. `until` is not included."""
+
+    tenant: str | None = None
+    actor: str | None = None
+    kind: str | None = None
+    job: str | None = None  # or the subject of a schedule or a pause
+    since: datetime | None = None
+    until: datetime | None = None
+    after: tuple[datetime, str, int] | None = None  # in the order of a list: older than this event
+
+    def fits(self, event: Event) -> bool:
+        wanted = ((self.tenant, event.tenant), (self.actor, event.actor), (self.kind, event.kind.value))
+        return (
+            all(one in (None, there) for one, there in wanted)
+            and self.job in (None, event.job_id)
+            and (self.since is None or event.at >= self.since)
+            and (self.until is None or event.at < self.until)
+            and (self.after is None or in_order(event) < self.after)
+        )
+
+    def reaches(self, seal: Seal) -> bool:
+        """Whether one of the events in a seal may be meant."""
+        end = min((moment for moment in (self.until, self.after and self.after[0]) if moment), default=seal.first_at)
+        return seal.pruned_at is None and seal.first_at <= end and (self.since is None or seal.last_at >= self.since)
+
+
+class EventPage(NamedTuple):
+    """Audit events, newest first, and where to go on (None at the end)."""
+
+    events: list[Event]
+    cursor: str | None
+
+
+def latest_events(store: AuditedRecords, wanted: EventFilter, *, limit: int) -> EventPage:
+    """The latest events of all jobs, schedules and pauses that are meant, newest first.
+
+    It reads seal after seal, from the newest on, until there are enough: a filter that fits little reads far back.
+    """
+    if wanted.job is not None:
+        events = [event for event in store.events(wanted.job) if wanted.fits(event)]
+        return _page(events, limit)
+    unsealed = (*store.unsealed(limit=MOST_UNSEALED), *store.orphaned_events(limit=MOST_UNSEALED))
+    events = [event for event in unsealed if wanted.fits(event)]
+    seals = [seal for seal in store.records(Seal, tenant=wanted.tenant) if wanted.reaches(seal)]
+    for seal in sorted(seals, key=lambda seal: seal.last_at, reverse=True):
+        if len(events) > limit:
+            events = sorted(set(events), key=in_order, reverse=True)[: limit + 1]
+            if len(events) > limit and events[-1].at > seal.last_at:
+                break
+        events += [event for event in store.sealed(seal) if wanted.fits(event)]
+    return _page(events, limit)
+
+
+def _page(events: Sequence[Event], limit: int) -> EventPage:
+    found = sorted(set(events), key=in_order, reverse=True)  # one that was sealed meanwhile was read twice
+    last = found[limit - 1] if len(found) > limit else None
+    return EventPage(found[:limit], last and f"{last.at.isoformat()}_{last.job_id}_{last.revision}")
+
+
+def place_of(cursor: str | None) -> tuple[datetime, str, int] | None:
+    """Where the page before ended; InvalidJob if that is not a cursor."""
+    if cursor is None:
+        return None
+    try:
+        at, job_id, revision = cursor.split("_")
+        moment = datetime.fromisoformat(at)
+        return moment.astimezone(UTC), job_id, int(revision)
+    except (ValueError, AttributeError, OverflowError):
+        raise InvalidJob("cursor", f"{cursor!r} is not a valid cursor; take it from the page before") from None
 
 
 def verify_events(store: AuditedRecords, tenant: str | None, *, kept: timedelta | None) -> AuditReport:

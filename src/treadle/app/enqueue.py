@@ -16,7 +16,7 @@ from treadle.errors import EngineUnavailable, InvalidJob, KeyTaken, TreadleError
 from treadle.model import AlikeJobs, Change, Job, State, lifecycle, new_ids
 from treadle.model.backoff import lock_waits
 from treadle.model.checks import bound_tenant
-from treadle.tasks.definition import Definition, on_end
+from treadle.tasks.definition import Definition
 from treadle.tasks.options import OnConflict, times
 from treadle.tasks.task import Task
 
@@ -35,13 +35,7 @@ class Enqueuer:
     def enqueue(self, task: Task[..., Any], payloads: Sequence[str]) -> Sequence[Receipt]:
         """Store a job for each payload; a receipt each."""
         jobs = self._jobs(task, payloads)
-        if task.options.tx is None:
-            receipts = self._stored(task, jobs)
-        else:
-            from treadle.transactions import run_in  # noqa: PLC0415 - only those with a transaction of their own need it
-
-            receipts = run_in(task.options.tx, in_transaction(self._store.engine, jobs, task.blueprint.conflict))
-        return self._receipts_or_raise(task, jobs, receipts)
+        return self._receipts_or_raise(task, jobs, self._stored(task, jobs))
 
     def enqueue_chunks(self, task: Task[..., Any], chunks: Iterable[Sequence[str]]) -> Sequence[Receipt]:
         """The same, one chunk after the other. A conflict is raised when all of them are stored."""
@@ -67,7 +61,11 @@ class Enqueuer:
         from treadle.transactions import arun_in  # noqa: PLC0415
 
         jobs = await to_thread(lambda: self._jobs(task, encode()))
-        receipts = await arun_in(tx, in_transaction(self._store.engine, jobs, task.blueprint.conflict))
+        steps = self._in_transaction(task, jobs)
+        if self._store.hooks is None:
+            receipts = await arun_in(tx, steps, self._committed)
+        else:
+            receipts = await self._store.hooks.aenqueuing(jobs, lambda: arun_in(tx, steps, self._committed))
         return self._receipts_or_raise(task, jobs, receipts)
 
     def store(self, jobs: list[Job]) -> list[Receipt]:
@@ -98,7 +96,9 @@ class Enqueuer:
         if blueprint.timed:
             like = like.evolve(**times(options, self.now()))
         if options.on_end is not None:
-            like = like.evolve(on_end=on_end(options.on_end, self._known))
+            from treadle.tasks.follow_ups import on_end  # noqa: PLC0415 - few tasks have any
+
+            like = like.evolve(on_end=on_end(task.name, options.on_end, self._known))
         if tenant != like.tenant:
             like = like.evolve(tenant=tenant)
         ids = new_ids(len(payloads)) if options.id is None else [options.id] * len(payloads)
@@ -107,13 +107,35 @@ class Enqueuer:
         return AlikeJobs(like, ids, payloads)
 
     def _stored(self, task: Task[..., Any], jobs: Sequence[Job]) -> Sequence[Receipt]:
-        """Store these jobs on the engine's own connections; a receipt each."""
+        """Store these jobs, inside the hooks of the app if there are any; a receipt each."""
+        if self._store.hooks is None:
+            return self._written(task, jobs)
+        return self._store.hooks.enqueuing(jobs, lambda: self._written(task, jobs))
+
+    def _written(self, task: Task[..., Any], jobs: Sequence[Job]) -> Sequence[Receipt]:
+        """Store these jobs: in the caller's transaction, or on the engine's own connections."""
+        if task.options.tx is not None:
+            from treadle.transactions import run_in  # noqa: PLC0415 - only those with a transaction of their own need it
+
+            return run_in(task.options.tx, self._in_transaction(task, jobs), self._committed)
         receipts = self._store.engine.enqueue(jobs)
         if task.blueprint.conflict is OnConflict.REPLACE:
             from treadle.transactions import run  # noqa: PLC0415
 
             return run(_replaced(self._store.engine, jobs, receipts, own=True))
         return receipts
+
+    def _in_transaction(self, task: Task[..., Any], jobs: Sequence[Job]) -> "Steps[Sequence[Receipt]]":
+        """The statements that store jobs on the caller's connection."""
+        engine = self._store.engine
+        receipts = yield from engine.enqueue_script(jobs, notify=task.options.notify)
+        if task.blueprint.conflict is OnConflict.REPLACE:
+            receipts = yield from _replaced(engine, jobs, receipts, own=False)
+        return receipts
+
+    def _committed(self, *_: object) -> None:
+        """The caller has committed its transaction: a worker of this process need not wait for its next poll."""
+        self._store.engine.wake()
 
     def _receipts_or_raise(
         self, task: Task[..., Any], jobs: Sequence[Job], receipts: Sequence[Receipt]
@@ -139,14 +161,6 @@ class Enqueuer:
             for _, job, receipt in _conflicts(jobs, receipts):
                 return KeyTaken(job.key or "", receipt.job.id)
         return None
-
-
-def in_transaction(engine: JobStore, jobs: Sequence[Job], conflict: OnConflict) -> "Steps[Sequence[Receipt]]":
-    """The statements that store jobs on the caller's connection."""
-    receipts = yield from engine.enqueue_script(jobs)
-    if conflict is OnConflict.REPLACE:
-        receipts = yield from _replaced(engine, jobs, receipts, own=False)
-    return receipts
 
 
 def _replaced(

@@ -3,30 +3,30 @@
 A handle that is bound to a tenant answers for the jobs of others as for jobs that are not there.
 """
 
-import time
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.app import queries
-from treadle.app.profile import LABELS, Profile
-from treadle.app.store import Store
-from treadle.edits import Act, edit_job, get_job, put, remove
-from treadle.engines.contract import Engine
+from treadle.app.bulk import Bulk
+from treadle.app.handle import note
+from treadle.app.pauses import Pauses
+from treadle.app.results import Results
+from treadle.edits import edit_job, id_of
 from treadle.engines.values import JobFilter, Page
-from treadle.errors import InvalidJob, NotPossible
-from treadle.model import MESSAGE_CAP, Change, Event, EventKind, Job, State, check_name, clean, lifecycle
-from treadle.model.checks import bound_tenant
-from treadle.model.clock import Duration, moment, seconds
-from treadle.model.records import ANY, Gate, Pause, PauseOwner, WorkerInfo
+from treadle.errors import InvalidJob
+from treadle.model import Change, Event, EventKind, Job, State, lifecycle
+from treadle.model.clock import Duration, moment, past_moment
+from treadle.model.records import WorkerInfo
+from treadle.tasks.faces import async_face
+from treadle.tasks.task import Task
 
 if TYPE_CHECKING:
-    from treadle.app.audit import AuditReport
-    from treadle.app.settings import Settings
+    from treadle.app.audit import AuditReport, EventPage
+    from treadle.app.status import Status
     from treadle.model.why import Obstacle
 
-PAUSE_TRIES = 20
 MOST_DAYS = 3660  # of costs in one look
-POLL_INTERVAL = 0.1  # seconds between two looks at what still runs
 
 
 class Cost(NamedTuple):
@@ -37,56 +37,51 @@ class Cost(NamedTuple):
     micros: int
 
 
-class Operations:
+class Operations(Pauses, Bulk, Results):
     """Jobs and pauses, everybody's or one tenant's: the store decides."""
 
-    def __init__(self, store: Store, profile: Profile) -> None:
-        self._store = store
-        self.profile = profile
-
-    @property
-    def settings(self) -> "Settings":
-        """The settings in force, read once, on first use."""
-        return self._store.settings
-
-    @property
-    def engine(self) -> Engine:
-        """The store's engine, opened on first use."""
-        return self._store.engine
-
     # ------------------------------------------------------------------------------------ what is there
-
-    def get(self, job_id: str) -> Job:
-        """The job of this id, finished ones too."""
-        return get_job(self.engine, job_id, self._store.tenant)
 
     def find(
         self,
         *,
         state: State | str | None = None,
-        task: str | None = None,
+        task: str | Task[..., Any] | None = None,
         queue: str | None = None,
         tenant: str | None = None,
         key: str | None = None,
+        error: str | None = None,
+        since: Duration | datetime | None = None,
+        before: Duration | datetime | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
         """Jobs, newest first, up to 500 a page; go on with the page's cursor.
 
-        `state` is a State, or a word of the profile. A page of a word that means only some jobs of a state may be
-        shorter than `limit`, and the jobs of that state are read until one fits; of a word that means several states,
-        one state comes after the other.
+        `state` is a State, or a word of the profile; of a word that means several states, one state comes after the
+        other. Failed and cancelled jobs that are asked for come by their end, the latest first. `error` is the type of
+        the last error, such as "ValueError". `since` and `before` are moments, or how long ago: of the end, or of a job
+        that has not ended, when it was stored. A word, `error`, `since` and `before` are looked for job by job: where
+        few fit, a page may come short after 10,000 jobs, with a cursor.
         """
         if not isinstance(limit, int) or not 1 <= limit <= queries.LARGEST_PAGE:
             raise InvalidJob("limit", f"{limit!r} must be from 1 to {queries.LARGEST_PAGE}; go on with the cursor")
         if not isinstance(cursor, str | None):
             raise InvalidJob("cursor", f"{cursor!r} is not a valid cursor; take it from the page before")
-        where = JobFilter(None, task, queue, self._of(tenant), key)
-        meaning = None if state is None else self.profile.meaning(state)
+        wanted = self._selection(
+            {
+                "state": state,
+                "task": task,
+                "queue": queue,
+                "tenant": tenant,
+                "key": key,
+                "error": error,
+                "since": since,
+                "before": before,
+            }
+        )
         try:
-            if meaning is None:
-                return self.engine.find(where, limit=limit, cursor=cursor)
-            return queries.find(self.engine, where, meaning, limit=limit, cursor=cursor)
+            return queries.find(self.engine, wanted, limit=limit, cursor=cursor)
         except (ValueError, IndexError, OverflowError):
             if cursor is None:
                 raise
@@ -96,7 +91,7 @@ class Operations:
         self,
         *,
         state: State | str | None = None,
-        task: str | None = None,
+        task: str | Task[..., Any] | None = None,
         queue: str | None = None,
         tenant: str | None = None,
     ) -> dict[State, int]:
@@ -104,20 +99,37 @@ class Operations:
 
         `state` as in `find`; what a word means only a part of is counted by reading it.
         """
-        meaning = LABELS if state is None else self.profile.meaning(state)
-        counts = queries.count(self.engine, JobFilter(None, task, queue, self._of(tenant)), meaning)
+        wanted = self._selection({"state": state, "task": task, "queue": queue, "tenant": tenant})
+        counts = queries.count(self.engine, wanted)
         return {state: counts.get(state, 0) for state in State}
+
+    def status(self) -> "Status":
+        """An overview: what waits, runs and ended in the last hour, by queue and task; errors, pauses and workers.
+
+        It reads a bounded part of the store, so that it is quick beside millions of jobs: up to 10,000 waiting jobs of
+        a queue, and the 10,000 latest ends of a state. A tenant sees its own jobs, and no workers.
+        """
+        from treadle.app.status import status  # noqa: PLC0415 - only operators ask
+
+        return status(self.engine, self._store.tenant, self.pauses())
+
+    def resolve_id(self, prefix: str) -> str:
+        """The id of the one job whose id begins so; JobNotFound if there is none, InvalidJob if there are several."""
+        return queries.resolve_id(self.engine, prefix, self._store.tenant)
 
     def view(self, job: Job) -> dict[str, Any]:
         """The job as the profile prints it, or under our own names; plain data."""
         return self.profile.view(job, self.engine.now())
 
-    def events(self, job_id: str) -> list[Event]:
+    def events(self, job_id: Job | str) -> list[Event]:
         """The audit trail of a job, oldest first."""
-        events = self.engine.events(self.get(job_id).id)
-        return [event for event in events if self._store.tenant in (None, event.tenant)]
+        events = self.engine.events(id_of(job_id))
+        ours = [event for event in events if self._store.tenant in (None, event.tenant)]
+        if not ours:  # of a job that was deleted or pruned there are some
+            self.get(job_id)
+        return ours
 
-    def why(self, job_id: str) -> "list[Obstacle]":
+    def why(self, job_id: Job | str) -> "list[Obstacle]":
         """Why the job is not running, the firmest reason first; of one that runs, who has it."""
         from treadle.model.why import why  # noqa: PLC0415 - only operators ask
 
@@ -145,7 +157,7 @@ class Operations:
 
     # ------------------------------------------------------------------------------------ acts on a job
 
-    def cancel(self, job_id: str, *, actor: str = "api", reason: str = "") -> Job:
+    def cancel(self, job_id: Job | str, *, actor: str = "api", reason: str = "") -> Job:
         """Cancel a pending job, or ask a running one to stop; NotPossible once it has ended.
 
         With the setting `cancel = "pending"` a running one cannot be cancelled either.
@@ -155,125 +167,112 @@ class Operations:
         def decide(job: Job, now: datetime) -> Change:
             return lifecycle.cancel(job, now, actor=actor, note=note(reason), only_pending=only_pending)
 
-        return edit_job(self.engine, job_id, decide, actor=actor, tenant=self._store.tenant)
+        return self._edit(job_id, decide, actor)
 
-    def retry(self, job_id: str, *, keep_attempts: bool = False, actor: str = "api", reason: str = "") -> Job:
+    def retry(self, job_id: Job | str, *, keep_attempts: bool = False, actor: str = "api", reason: str = "") -> Job:
         """Run a failed or cancelled job again, with a fresh budget, or with `keep_attempts` just once more."""
 
         def decide(job: Job, now: datetime) -> Change:
             return lifecycle.retry(job, now, actor=actor, note=note(reason), keep_attempts=keep_attempts)
 
+        return self._edit(job_id, decide, actor)
+
+    def edit(
+        self,
+        job_id: Job | str,
+        *,
+        queue: str | None = None,
+        lane: str | None = None,
+        priority: int | None = None,
+        run_after: Duration | datetime | None = None,
+        actor: str = "api",
+        reason: str = "",
+    ) -> Job:
+        """Give a pending job another queue, lane, priority or due time; NotPossible if it runs or has ended.
+
+        `run_after` is a moment, or how long from now on; it is also the time of the next attempt of a failed one.
+        """
+        due = moment(run_after, self.engine.now(), "run_after")
+        wanted = lifecycle.Edit(queue, lane, priority, due)
+        if wanted == lifecycle.Edit():
+            raise InvalidJob("edit", "nothing is named: give queue, lane, priority or run_after")
+
+        def decide(job: Job, now: datetime) -> Change:
+            return lifecycle.edit(job, wanted, now, actor=actor, note=note(reason))
+
+        return self._edit(job_id, decide, actor)
+
+    def run_now(self, job_id: Job | str, *, actor: str = "api", reason: str = "") -> Job:
+        """Let a pending job that is due later run now, or one that waits for its next attempt."""
+
+        def decide(job: Job, now: datetime) -> Change:
+            return lifecycle.run_now(job, now, actor=actor, note=note(reason))
+
+        return self._edit(job_id, decide, actor)
+
+    def delete(self, job_id: Job | str, *, actor: str = "api", reason: str = "") -> Job:
+        """Delete a job that waits or has ended, with its payload, result, error and key; the job as it was.
+
+        The audit trail keeps its events, and this one: who has deleted it, when and why. NotPossible while it runs.
+        """
+
+        def decide(job: Job, now: datetime) -> Change:
+            return lifecycle.delete(job, now, actor=actor, note=note(reason))
+
+        return self._edit(job_id, decide, actor)
+
+    def _edit(self, job_id: Job | str, decide: Callable[[Job, datetime], Change], actor: str) -> Job:
         return edit_job(self.engine, job_id, decide, actor=actor, tenant=self._store.tenant)
-
-    # ------------------------------------------------------------------------------------------ pauses
-
-    def pause(
-        self,
-        *,
-        tenant: str | None = None,
-        queue: str | None = None,
-        task: str | None = None,
-        everything: bool = False,
-        reason: str = "",
-        until: Duration | datetime | None = None,
-        actor: str = "api",
-        wait: bool = False,
-        timeout: Duration = "1h",
-    ) -> Pause:
-        """Let no job of this tenant, queue and task be claimed; with `everything`, no job at all.
-
-        When it returns, no claim of such a job can commit. What runs, runs on; with `wait` it returns when nothing of
-        it runs any more (NotPossible if that takes longer than `timeout`; the pause stands).
-        """
-        check_name("actor", actor)
-        wanted = self._pause_of(tenant, queue, task, everything)
-        longest = seconds(timeout, "timeout")
-        for _ in range(PAUSE_TRIES):
-            now, there = self.engine.now(), self._stored_pause(wanted)
-            if there is not None and not there.over(now):
-                self._check_owner(there)
-            new = wanted.evolve(actor=actor, reason=note(reason), at=now, until=_end_of_pause(until, now))
-            pause = put(self.engine, new, there, Act(EventKind.PAUSED, now, actor, reason))
-            if pause is not None:
-                if wait:
-                    self._wait_until_drained(wanted, longest)
-                return pause
-        raise NotPossible(f"the pause of {wanted.scope} keeps changing; try again")
-
-    def resume(
-        self,
-        *,
-        tenant: str | None = None,
-        queue: str | None = None,
-        task: str | None = None,
-        everything: bool = False,
-        reason: str = "",
-        actor: str = "api",
-    ) -> Pause:
-        """Lift the pause of exactly this scope; NotPossible if there is none.
-
-        A tenant lifts only what it has paused itself (`Pause.owner`).
-        """
-        check_name("actor", actor)
-        wanted = self._pause_of(tenant, queue, task, everything)
-        for _ in range(PAUSE_TRIES):
-            pause = self._stored_pause(wanted)
-            if pause is None:
-                there = "; ".join(one.scope for one in self.pauses()) or "nothing"
-                raise NotPossible(f"{wanted.scope} is not paused by itself; paused: {there}")
-            self._check_owner(pause)
-            if remove(self.engine, pause, Act(EventKind.RESUMED, self.engine.now(), actor, reason)):
-                return pause
-        raise NotPossible(f"the pause of {wanted.scope} keeps changing; try again")
-
-    def pauses(self) -> list[Pause]:
-        """The pauses that hold now."""
-        return [pause for pause in self._pauses_now() if self._store.tenant in (None, pause.tenant)]
-
-    def _pauses_now(self) -> list[Pause]:
-        return list(Gate.at(self.engine.records(Pause), self.engine.now()).pauses)
-
-    def _pause_of(self, tenant: str | None, queue: str | None, task: str | None, everything: bool) -> Pause:
-        given = {"tenant": self._of(tenant), "queue": queue, "task": task}
-        named = {field: name for field, name in given.items() if name is not None}
-        for field, name in named.items():
-            check_name(field, name)
-        part = [field for field in named if field != "tenant" or self._store.tenant is None]
-        if everything and part:
-            raise InvalidJob("everything", f"is more than {', '.join(part)}: leave out one of them")
-        if not everything and not named:  # a name that got lost must not stop them all
-            raise InvalidJob("everything", "nothing is named: give tenant, queue or task, or everything=True")
-        owner = PauseOwner.OPERATOR if self._store.tenant is None else PauseOwner.TENANT
-        return Pause(owner=owner).evolve(**named)
-
-    def _check_owner(self, pause: Pause) -> None:
-        """Refuse a tenant that would change what the operators, or a budget, have paused."""
-        if self._store.tenant is not None and pause.owner is not PauseOwner.TENANT:
-            by = "because its budget is spent" if pause.owner is PauseOwner.BUDGET else "by the operators"
-            raise NotPossible(f"{pause.scope} was paused {by}; only the operators can change or lift it")
-
-    def _stored_pause(self, wanted: Pause) -> Pause | None:
-        return next((pause for pause in self.engine.records(Pause) if pause[:3] == wanted[:3]), None)
-
-    def _wait_until_drained(self, wanted: Pause, timeout: float) -> None:
-        """Wait until nothing runs that the pause would stop."""
-        named = [None if name == ANY else name for name in wanted[:3]]
-        where = JobFilter(State.RUNNING, named[2], named[1], named[0])
-        deadline = time.monotonic() + timeout
-        while running := self.engine.find(where, limit=1).jobs:
-            if time.monotonic() > deadline:
-                raise NotPossible(
-                    f"{wanted.scope} is paused, but job {running[0].id} and maybe others still run after {timeout:g} s"
-                )
-            time.sleep(POLL_INTERVAL)
 
     # -------------------------------------------------------------------------------- the audit trail
 
-    def audit(self, *, limit: int = 100, tenant: str | None = None) -> list[Event]:
-        """The latest audit events of all jobs, schedules and pauses, newest first."""
-        from treadle.app.audit import latest_events  # noqa: PLC0415 - hashes are loaded where they are used
+    def audit(
+        self,
+        *,
+        limit: int = 100,
+        tenant: str | None = None,
+        actor: str | None = None,
+        kind: EventKind | str | None = None,
+        job_id: str | None = None,
+        since: Duration | datetime | None = None,
+        until: Duration | datetime | None = None,
+    ) -> list[Event]:
+        """The latest audit events of all jobs, schedules and pauses, newest first; `audit_page` goes on from there.
 
-        return latest_events(self.engine, self._of(tenant), limit=limit)
+        `kind` is what was done, such as "retried". `since` and `until` are moments, or how long ago.
+        """
+        return self.audit_page(
+            limit=limit, tenant=tenant, actor=actor, kind=kind, job_id=job_id, since=since, until=until
+        ).events
+
+    def audit_page(
+        self,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+        tenant: str | None = None,
+        actor: str | None = None,
+        kind: EventKind | str | None = None,
+        job_id: str | None = None,
+        since: Duration | datetime | None = None,
+        until: Duration | datetime | None = None,
+    ) -> "EventPage":
+        """The same as `audit`, with the cursor of the next page."""
+        from treadle.app.audit import EventFilter, latest_events, place_of  # noqa: PLC0415 - hashes are loaded where they are used
+
+        if not isinstance(limit, int) or limit < 1:
+            raise InvalidJob("limit", f"{limit!r} must be a number, 1 or more")
+        now = self.engine.now()
+        wanted = EventFilter(
+            self._of(tenant),
+            actor,
+            None if kind is None else str(kind),
+            None if job_id is None else str(job_id).lower(),
+            past_moment(since, now, "since"),
+            past_moment(until, now, "until"),
+            place_of(cursor),
+        )
+        return latest_events(self.engine, wanted, limit=limit)
 
     def verify_audit(self, *, tenant: str | None = None) -> "AuditReport":
         """Whether the sealed audit events are as they were; and how many events are not sealed yet."""
@@ -281,21 +280,19 @@ class Operations:
 
         return verify_events(self.engine, self._of(tenant), kept=self.settings.audit_retention)
 
-    def _of(self, tenant: str | None) -> str | None:
-        """Whose rows are meant; InvalidJob if a bound handle is asked for another's."""
-        own = self._store.tenant
-        return tenant if own is None else bound_tenant(own, tenant)
+    # ------------------------------------------------------------------------------- for async code
 
-
-def note(reason: str) -> str:
-    """An operator's reason, made storable."""
-    if not isinstance(reason, str):
-        raise InvalidJob("reason", f"{reason!r} must be text")
-    return clean(reason, MESSAGE_CAP)
-
-
-def _end_of_pause(until: Duration | datetime | None, now: datetime) -> datetime | None:
-    end = moment(until, now, "until")
-    if end is not None and end <= now:
-        raise InvalidJob("until", f"{end:%Y-%m-%d %H:%M:%S} UTC is past; leave it out to pause until you resume")
-    return end
+    afind = async_face(find)
+    acount = async_face(count)
+    astatus = async_face(status)
+    aresolve_id = async_face(resolve_id)
+    aevents = async_face(events)
+    awhy = async_face(why)
+    acosts = async_face(costs)
+    acancel = async_face(cancel)
+    aretry = async_face(retry)
+    aedit = async_face(edit)
+    arun_now = async_face(run_now)
+    adelete = async_face(delete)
+    aaudit = async_face(audit)
+    aaudit_page = async_face(audit_page)

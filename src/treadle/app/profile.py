@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from treadle.errors import ConfigError, InvalidJob
-from treadle.model import FollowUp, Job, JobError, State
+from treadle.model import FollowUp, Job, JobError, OnEnd, State
 
 LABELS: Mapping[State, tuple[str, ...]] = {
     State.PENDING: ("pending", "scheduled", "retrying"),
@@ -132,7 +132,7 @@ def _facts(job: Job, now: datetime) -> dict[str, Any]:
         "retry": job.retry._asdict(),
         "error": error and error._asdict(),
         "progress": progress and progress._asdict(),
-        "on_end": job.on_end and {name: _follow_up(follow) for name, follow in job.on_end._asdict().items()},
+        "on_end": job.on_end and _on_end(job.on_end),
         **_derived(job),
         **_of_error(error),
     }
@@ -163,8 +163,13 @@ def _of_error(error: JobError | None) -> dict[str, Any]:
     }
 
 
-def _follow_up(follow: FollowUp | None) -> dict[str, Any] | None:
-    return None if follow is None else {**follow._asdict(), "retry": follow.retry._asdict()}
+def _on_end(on_end: OnEnd) -> dict[str, Any]:
+    return {name: follow and _follow_up(follow) for name, follow in on_end._asdict().items()}
+
+
+def _follow_up(follow: FollowUp) -> dict[str, Any]:
+    on_end = follow.on_end and _on_end(follow.on_end)
+    return {**follow._asdict(), "retry": follow.retry._asdict(), "on_end": on_end}
 
 
 def _moments(job: Job) -> Iterator[datetime | None]:

@@ -1,52 +1,150 @@
-"""Lists and counts of jobs by a profile's words."""
+"""Which jobs are meant: by state or a profile's word, task, queue, tenant, key, error and time; found page by page."""
 
+import re
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from treadle.app.profile import LABELS, Meaning
 from treadle.engines.contract import JobStore
-from treadle.engines.values import JobFilter, Page
-from treadle.model import State
+from treadle.engines.values import LISTED, JobFilter, Page
+from treadle.errors import InvalidJob, JobNotFound
+from treadle.model import Job, State
 
-LARGEST_PAGE = 500
+LARGEST_PAGE = 500  # that may be asked for
+BATCH_SIZE = 500  # jobs that are read at a time
+FEWEST_DIGITS = 4  # of an id
+MOST_CANDIDATES = 5  # ids that an error names
+MOST_READ = 10_000  # jobs that one page may read until it is full
+
+_HEX = re.compile(f"[0-9a-f]{{{FEWEST_DIGITS},32}}")
 
 
-def find(engine: JobStore, where: JobFilter, meaning: Meaning, *, limit: int, cursor: str | None) -> Page:
-    """The next jobs of one of these states, in the order of `meaning`; no page is empty but the last.
+class Selection(NamedTuple):
+    """A filter, and what no engine filters by: labels within a state, the type of the last error, and the time.
 
-    Of a word that is narrower than a state a page may be short: the rest of what the engine gave was something else.
+    The time is that of a job's end, or, of one that has not ended, when it was stored.
     """
-    states, now = list(meaning), engine.now()
-    name, _, rest = (cursor or f"{states[0]}/").partition("/")
-    place, at = states.index(State(name)), rest or None
-    while True:
+
+    where: JobFilter
+    meaning: Meaning | None = None  # None: whatever their state, the newest first
+    error: str | None = None
+    since: datetime | None = None
+    before: datetime | None = None
+
+    @property
+    def states(self) -> list[State | None]:
+        return [None] if self.meaning is None else list(self.meaning)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the engine's filter says it all."""
+        labels = (self.meaning or {}).items()
+        return self[2:] == (None, None, None) and all(LABELS[state] == own for state, own in labels)
+
+    def of(self, state: State | None) -> JobFilter:
+        """The part of it that an engine filters by."""
+        return JobFilter(state, *self.where[1:])
+
+    def fits(self, job: Job, now: datetime) -> bool:
+        """Whether a job that the engine found is meant."""
+        at = job.finished_at or job.created_at
+        return (
+            (self.meaning is None or job.label(now) in self.meaning[job.state])
+            and (self.error is None or (job.error is not None and _is_error(job.error.type, self.error)))
+            and (self.since is None or at >= self.since)
+            and (self.before is None or at < self.before)
+        )
+
+    def passed(self, state: State | None, jobs: Sequence[Job]) -> bool:
+        """Whether no job after these can be meant: those that failed or were cancelled come by their ends."""
+        end = jobs[-1].finished_at if jobs and state in LISTED else None
+        return self.since is not None and end is not None and end < self.since
+
+
+def find(engine: JobStore, wanted: Selection, *, limit: int, cursor: str | None) -> Page:
+    """The next jobs, state after state in the order of the meaning; a page is full, or the last one.
+
+    Where most jobs are something else, a page may come short after MOST_READ of them; it is empty only at the end.
+    """
+    states, now = wanted.states, engine.now()
+    name, _, rest = (cursor or f"{states[0] or ''}/").partition("/")
+    place, at = states.index(State(name) if name else None), rest or None
+    found: list[Job] = []
+    read = 0
+    while place < len(states):
         state = states[place]
-        page = engine.find(_only(where, state), limit=limit, cursor=at)
-        jobs, at = [job for job in page.jobs if job.label(now) in meaning[state]], page.cursor
-        if at is None:
-            place += 1
-        if place == len(states):
-            return Page(jobs, None)
-        if jobs:
-            return Page(jobs, f"{states[place]}/{at or ''}")
+        page, fitting = _part(engine, wanted, state, at, limit - len(found), now)
+        found, read, at = found + fitting, read + len(page.jobs), page.cursor
+        if at is None or wanted.passed(state, page.jobs):
+            place, at = place + 1, None
+        if place < len(states) and (len(found) == limit or (found and read >= MOST_READ)):
+            return Page(found, f"{states[place] or ''}/{at or ''}")
+    return Page(found, None)
 
 
-def count(engine: JobStore, where: JobFilter, meaning: Meaning) -> dict[State, int]:
-    """How many jobs there are of each of these states; one that a word means only a part of is read job by job."""
-    stored, now = engine.count(where), engine.now()
+def _part(
+    engine: JobStore, wanted: Selection, state: State | None, cursor: str | None, room: int, now: datetime
+) -> tuple[Page, list[Job]]:
+    """A page of an engine, and those of its jobs that are meant; cut where there is no more room."""
+    size = room if wanted.whole else BATCH_SIZE
+    while True:
+        page = engine.find(wanted.of(state), limit=size, cursor=cursor)
+        places = [place for place, job in enumerate(page.jobs) if wanted.fits(job, now)]
+        if len(places) <= room:
+            return page, [page.jobs[place] for place in places]
+        size = places[room - 1] + 1
+
+
+def walk(engine: JobStore, wanted: Selection) -> Iterator[list[Job]]:
+    """All jobs that are meant, in batches; those that leave a state meanwhile disturb nothing."""
+    now = engine.now()
+    for state in wanted.states:
+        cursor = None
+        while True:
+            page = engine.find(wanted.of(state), limit=BATCH_SIZE, cursor=cursor)
+            if fitting := [job for job in page.jobs if wanted.fits(job, now)]:
+                yield fitting
+            if (cursor := page.cursor) is None or wanted.passed(state, page.jobs):
+                break
+
+
+def count(engine: JobStore, wanted: Selection) -> dict[State, int]:
+    """How many jobs are meant, by state; what the engine cannot count is read job by job."""
+    parts = {state: wanted._replace(meaning={state: labels}) for state, labels in (wanted.meaning or LABELS).items()}
+    stored = engine.count(wanted.where) if any(part.whole for part in parts.values()) else {}
     return {
-        state: stored.get(state, 0) if labels == LABELS[state] else _walked(engine, where, state, labels, now)
-        for state, labels in meaning.items()
+        state: stored.get(state, 0) if part.whole else sum(map(len, walk(engine, part)))
+        for state, part in parts.items()
     }
 
 
-def _walked(engine: JobStore, where: JobFilter, state: State, labels: tuple[str, ...], now: datetime) -> int:
-    number, cursor = 0, None
-    while True:
-        page = engine.find(_only(where, state), limit=LARGEST_PAGE, cursor=cursor)
-        number += sum(job.label(now) in labels for job in page.jobs)
-        if (cursor := page.cursor) is None:
-            return number
+def resolve_id(engine: JobStore, prefix: str, tenant: str | None) -> str:
+    """The id of the one job that begins so, dashes or not; maybe only one tenant's."""
+    digits = str(prefix).lower().replace("-", "")
+    if not _HEX.fullmatch(digits):
+        raise InvalidJob(
+            "id", f"{prefix!r} is not a job id (a UUID), nor the first {FEWEST_DIGITS} digits or more of one"
+        )
+    low, high = (_dashed(digits.ljust(32, fill)) for fill in "0f")
+    if low == high:
+        return low
+    found = engine.find(JobFilter(tenant=tenant), limit=MOST_CANDIDATES + 1, cursor=high).jobs
+    ids = [job.id for job in found if job.id >= low]
+    if not ids:
+        raise JobNotFound(str(prefix))
+    if len(ids) > 1:
+        more = " and others" if len(ids) > MOST_CANDIDATES else ""
+        raise InvalidJob(
+            "id", f"{prefix!r} fits several jobs: {', '.join(ids[:MOST_CANDIDATES])}{more}; give more digits"
+        )
+    return ids[0]
 
 
-def _only(where: JobFilter, state: State) -> JobFilter:
-    return JobFilter(state, *where[1:])
+def _dashed(digits: str) -> str:
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _is_error(stored: str, wanted: str) -> bool:
+    """A type by its whole name, or by its last part: ValueError, httpx.ReadTimeout, ReadTimeout."""
+    return stored == wanted or stored.rpartition(".")[2] == wanted

@@ -92,11 +92,14 @@ class Settings(BaseSettings):
     lease: Seconds = 30.0
     grace: Seconds = 30.0
     poll: Seconds = 1.0
+    watch: Seconds = 0.5
     sweep: Seconds = 1.0
     heartbeat: Seconds = 10.0
     schedules: bool = True
     schedule_interval: Seconds = 1.0
+    gone_schedules: Literal["disable", "keep"] = "disable"
     budgets: dict[str, Annotated[int, Field(ge=0)]] = {}
+    log_jobs: bool = True
     start: Literal["with_next_write", "first"] = "with_next_write"
     unknown_tasks: Literal["leave", "fail"] = "leave"
     expired_jobs: Literal["cancel", "leave"] = "cancel"

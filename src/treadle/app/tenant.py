@@ -34,10 +34,17 @@ class Tenant(Operations):
             raise UnknownTask(task.name, self._app.tasks)
         return Task(self._enqueuer, task.definition, task.options).using(**options)
 
-    def enqueue(self, name: str, payload: Any = None, *, checked: bool = True, **using: Any) -> Job:
+    def enqueue(self, name: str, /, payload: Any = None, *, checked: bool = True, **using: Any) -> Job:
         """Store a job of this tenant by task name; as `app.enqueue`."""
+        return self._named(name, checked, using).enqueue_payload(payload)
+
+    async def aenqueue(self, name: str, /, payload: Any = None, *, checked: bool = True, **using: Any) -> Job:
+        """`enqueue` for async code."""
+        return await self._named(name, checked, using).aenqueue_payload(payload)
+
+    def _named(self, name: str, checked: bool, using: dict[str, Any]) -> Task[..., Any]:
         task = self._app.tasks.named(name, checked=checked)
-        return Task(self._enqueuer, task.definition).using(**using).enqueue_payload(payload)
+        return Task(self._enqueuer, task.definition).using(**using)
 
     @property
     def schedules(self) -> "Schedules":

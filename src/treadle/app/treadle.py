@@ -1,13 +1,16 @@
 """Treadle: the object an application holds. It registers tasks, stores jobs, looks at them and runs workers."""
 
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from weakref import WeakSet
 
 from treadle.app.enqueue import Enqueuer
-from treadle.app.operations import Operations, note
+from treadle.app.handle import note
+from treadle.app.operations import Operations
 from treadle.app.profile import Profile, check_profile
 from treadle.app.store import Store
 from treadle.app.tenant import Tenant
@@ -19,15 +22,20 @@ from treadle.model.clock import Clock, Duration
 from treadle.model.records import Schedule, WorkerInfo
 from treadle.model.retry import Retry
 from treadle.tasks.context import Context
+from treadle.tasks.decorator import Decorator, HandlerClass, Untyped
 from treadle.tasks.definition import Definition
+from treadle.tasks.faces import async_face
 from treadle.tasks.options import Unique
 from treadle.tasks.registry import OPTIONS, TaskRegistry
-from treadle.tasks.task import Task, name_of
+from treadle.tasks.task import ContextTask, Task, name_of
 
 if TYPE_CHECKING:
+    from treadle.app.override import Override
     from treadle.app.settings import Settings
     from treadle.schedules.api import Schedules
     from treadle.schedules.declared import Declarations
+    from treadle.schedules.options import ScheduleOptions
+    from treadle.tasks.hooks import Hooks
     from treadle.worker.worker import Worker
 
 SCHEDULING = (
@@ -37,15 +45,6 @@ SCHEDULING = (
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Decorator(Protocol):
-    """What `app.task(...)` returns: it wraps a function, whose Context parameter callers do not pass."""
-
-    @overload
-    def __call__(self, handler: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
 
 
 class UrlObject(Protocol):
@@ -65,6 +64,8 @@ class Treadle(Operations):
     'pending'
     """
 
+    _store_class: type[Store] = Store
+
     def __init__(
         self,
         url: "str | UrlObject | None" = None,
@@ -81,11 +82,12 @@ class Treadle(Operations):
         Workers log to `logger` instead of to our own, `treadle.*`. Nothing is opened yet.
         """
         profile = check_profile(profile or Profile())
-        super().__init__(Store(profile.settings, {"url": url, **settings}, clock), profile)
+        super().__init__(self._store_class(profile.settings, {"url": url, **settings}, clock), profile)
         known: dict[str, Definition] = {}
         self._enqueuer = Enqueuer(self._store, known)
         self.tasks = TaskRegistry(self._enqueuer, known, profile.task)
         self.logger = logger
+        self._workers: WeakSet[Worker] = WeakSet()
 
     def __enter__(self) -> Self:
         return self
@@ -104,12 +106,16 @@ class Treadle(Operations):
     def settings(self, settings: "Settings") -> None:
         if self._store.opened and settings.url != self._store.settings.url:
             raise NotPossible("settings: the store is open already; give the app its settings before it is used")
-        self._store.settings = settings
+        self._store.replace_settings(settings)
 
     # ---------------------------------------------------------------------------------------- tasks
 
     @overload
-    def task(self, handler: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    def task(self, handler: type[HandlerClass], /) -> Task[..., Any]: ...  # type: ignore[overload-overlap] # as meant
+    @overload
+    def task(self, handler: Callable[Concatenate[Untyped, P], R], /) -> Task[..., R]: ...
+    @overload
+    def task(self, handler: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
     def task(self, handler: Callable[P, R], /) -> Task[P, R]: ...
     @overload
@@ -125,6 +131,7 @@ class Treadle(Operations):
         timeout: Duration | None = None,
         unique: Unique | str = Unique(),  # noqa: B008 - frozen
         version: int = 1,
+        isolated: bool = False,
         on_succeeded: "str | Task[..., Any] | None" = None,
         on_failed: "str | Task[..., Any] | None" = None,
         audit: Mapping[str, str] = ...,
@@ -155,18 +162,42 @@ class Treadle(Operations):
         scheduling = {option: options.pop(option) for option in SCHEDULING if option in options}
         task = self.tasks.make(name, handler, options)
         if scheduling:
-            self._declarations.declare_task(name, scheduling)
+            self._declarations.declare_task(task, scheduling)
         self.tasks.add(task)
         return task
 
+    @cached_property
+    def hooks(self) -> "Hooks":
+        """What your program does around enqueue and run, and when jobs are claimed, settled or have failed."""
+        from treadle.tasks.hooks import Hooks  # noqa: PLC0415 - loaded where there are any
+
+        self._store.hooks = hooks = Hooks()
+        return hooks
+
     # -------------------------------------------------------------------------------------- enqueue
 
-    def enqueue(self, name: str, payload: Any = None, *, checked: bool = True, **using: Any) -> Job:
+    def enqueue(self, name: str, /, payload: Any = None, *, checked: bool = True, **using: Any) -> Job:
         """Store a job by task name, its payload given as data; `using` as in `Task.using`.
 
         With `checked=False` the task need not be known here: the payload is checked when the job runs.
         """
         return self.tasks.named(name_of(name), checked=checked).using(**using).enqueue_payload(payload)
+
+    async def aenqueue(self, name: str, /, payload: Any = None, *, checked: bool = True, **using: Any) -> Job:
+        """`enqueue` for async code."""
+        return await self.tasks.named(name_of(name), checked=checked).using(**using).aenqueue_payload(payload)
+
+    def wake(self, *queues: str) -> None:
+        """Let waiting workers look for jobs now: after a commit of jobs that were enqueued with `tx`.
+
+        On PostgreSQL it reaches every process, on SQLite and DynamoDB this one: there others see the file change, or
+        poll. Naming `queues` says which ones you mean; every waiting worker looks.
+        """
+        for queue in queues:
+            check_name("queue", queue)
+        self.engine.wake(others=True)
+
+    awake = async_face(wake)
 
     # ------------------------------------------------------------------------------ tenants and schedules
 
@@ -179,12 +210,21 @@ class Treadle(Operations):
         """The schedules: make, list, change, enable, disable, delete, preview, run."""
         return self._schedules_in(self._store)
 
-    def declare(self, name: str, task: str | Task[..., Any], payload: Any = None, **options: Any) -> None:
+    def declare(
+        self,
+        name: str,
+        task: str | Task[..., Any],
+        payload: Any = None,
+        *,
+        tenant: str | None = None,
+        **options: "Unpack[ScheduleOptions]",
+    ) -> None:
         """Declare a schedule in code, as `@app.task(cron=…)` does: a worker brings it into the store when it starts.
 
         It takes the options of `app.schedules.create`. What an operator disables stays disabled.
         """
-        self._declarations.declare(name, task, payload, options)
+        module = sys._getframe(1).f_globals.get("__name__", "")
+        self._declarations.declare(name, task, payload, options, tenant=tenant, module=module)
 
     def declared(self) -> list[Schedule]:
         """The schedules that this code declares."""
@@ -286,9 +326,16 @@ class Treadle(Operations):
             )
         return engine.rls(RowSecurity(worker_role, app_role, owner), only_sql=only_sql)
 
-    def doctor(self) -> list[Finding]:
-        """What an operator should know about this store."""
-        return self.engine.doctor()
+    def doctor(self, *, workers: bool = True) -> list[Finding]:
+        """What an operator should know about this store; with `workers`, also whether somebody does what is due."""
+        found = self.engine.doctor()
+        if any(finding.level == "error" for finding in found):  # the tables may not be there
+            return found
+        from treadle.app.status import status  # noqa: PLC0415 - a process that only enqueues does not need them
+        from treadle.schedules.retirement import findings  # noqa: PLC0415
+
+        problems = status(self.engine, None, [], limit=1_000).problems if workers else ()
+        return [*found, *findings(self.engine), *(Finding("warning", problem) for problem in problems)]
 
     def close(self) -> None:
         """Close the store's connections; the next call opens them again.
@@ -297,6 +344,19 @@ class Treadle(Operations):
         nothing refers to it, its tasks or its tenants any more.
         """
         self._store.close()
+
+    def override(
+        self, url: "str | UrlObject | None" = None, *, clock: Clock | None = None, **settings: Any
+    ) -> "Override[Self]":
+        """Another store for a while, for tests: `with app.override("sqlite:///:memory:"):`, or as a decorator.
+
+        Tasks, tenants, schedules and hooks stay, and work on the store of this `url`, with this `clock` and these
+        `settings`. What is left out stays as it is. It holds for every thread of the process, and may be nested. At the
+        end that store is closed, and the one before is back. NotPossible while a worker of this app runs.
+        """
+        from treadle.app.override import Override  # noqa: PLC0415 - for tests
+
+        return Override(self, self._store, self._running_workers, {"url": url, **settings}, clock)
 
     # ---------------------------------------------------------------------------------------- workers
 
@@ -325,7 +385,14 @@ class Treadle(Operations):
             "name": name,
         }
         config = worker_config(self.settings, given)
-        return Worker(self.engine, self.tasks, config, self.logger, declared=self.declared())
+        self.tasks.check_follow_ups()
+        worker = Worker(self.engine, self.tasks, config, self.logger, hooks=self.hooks, declared=self.declared())
+        self._workers.add(worker)
+        return worker
+
+    def _running_workers(self) -> list[str]:
+        """The names of the workers of this object that run."""
+        return [worker.config.name for worker in self._workers if worker.running]
 
     def run_worker(self, *, until_idle: bool = False, **options: Any) -> None:
         """Run a worker in this thread until it is stopped (SIGTERM, SIGINT); options as in `worker`."""

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from treadle.app.audit import AuditReport
 from treadle.app.profile import Profile
 from treadle.model import Event, Job, State
-from treadle.model.records import ANY, Pause, Schedule
+from treadle.model.records import ANY, Pause, Schedule, WorkerInfo
 
 if TYPE_CHECKING:
     from treadle.app.settings import Settings
+    from treadle.app.status import Status
     from treadle.schedules.cron import Tick
 
 
@@ -49,7 +50,8 @@ def report_view(report: AuditReport) -> dict[str, Any]:
 
 
 def schedule_view(schedule: Schedule) -> dict[str, Any]:
-    return {"id": schedule.id, **record_view(schedule), "declared": schedule.declared is not None}
+    declared = schedule.declared is not None
+    return {"id": schedule.id, **record_view(schedule), "declared": declared, "gone": schedule.gone}
 
 
 def tick_view(tick: "Tick") -> dict[str, str]:
@@ -60,6 +62,27 @@ def tick_view(tick: "Tick") -> dict[str, str]:
 def pause_view(pause: Pause) -> dict[str, Any]:
     scope = {field: None if name == ANY else name for field, name in zip(Pause._fields[:3], pause[:3], strict=True)}
     return {**record_view(pause), **scope, "scope": pause.scope}
+
+
+def worker_view(worker: WorkerInfo) -> dict[str, Any]:
+    """A worker: `running` are its busy slots, `waiting` the jobs it holds beyond them."""
+    return {**record_view(worker), "running": worker.busy, "waiting": worker.waiting}
+
+
+def status_view(status: "Status") -> dict[str, Any]:
+    return {
+        "ok": not status.problems,
+        "at": status.at.isoformat(),
+        "problems": list(status.problems),
+        "total": record_view(status.total),
+        "queues": [record_view(group) for group in status.queues],
+        "tasks": [record_view(group) for group in status.tasks],
+        "errors": [record_view(error) for error in status.errors],
+        "rate": status.rate,
+        "more": [state.value for state in status.more],
+        "pauses": [pause_view(pause) for pause in status.pauses],
+        "workers": [worker_view(worker) for worker in status.workers],
+    }
 
 
 def kept_view(settings: "Settings") -> dict[str, float | None]:

@@ -32,6 +32,7 @@ def worker_config(settings: "Settings", given: Mapping[str, Any]) -> WorkerConfi
         lease=_span("lease", options.get("lease", settings.lease), least=0.5),
         grace=_span("grace", options.get("grace", settings.grace)),
         poll=_span("poll", options.get("poll", settings.poll), least=0.01),
+        watch=_span("watch", settings.watch, least=0.05),
         sweep=_span("sweep", settings.sweep, least=0.05),
         fail_unknown=settings.unknown_tasks == "fail",
         end_expired=settings.expired_jobs == "cancel",
@@ -43,6 +44,8 @@ def worker_config(settings: "Settings", given: Mapping[str, Any]) -> WorkerConfi
         heartbeat=_span("heartbeat", settings.heartbeat, least=0.1),
         schedules=settings.schedules,
         schedule_interval=_span("schedule_interval", settings.schedule_interval, least=0.05),
+        log_jobs=settings.log_jobs,
+        disable_gone=settings.gone_schedules == "disable",
         budgets=settings.budgets,
     )
     ages = [config.keep.states, *config.keep.tasks.values()] if config.budgets else []
