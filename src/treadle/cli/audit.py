@@ -1,7 +1,7 @@
 """`treadle audit`: what was done to jobs, schedules and pauses, and whether the record of it is as it was."""
 
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -10,11 +10,12 @@ from treadle.app.audit import AuditReport
 from treadle.app.views import report_view, trail_view
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
-from treadle.cli.jobs import NARROW
+from treadle.cli.jobs import NARROW, check_id
+from treadle.cli.reading import past_from
 from treadle.cli.store import MARKS
 from treadle.cli.terminal import clock, coloured, document, preview, safe, say, table, width
 from treadle.errors import ConfigError, InvalidJob, NotPossible
-from treadle.model import Event, EventKind
+from treadle.model import UUID, Event, EventKind
 from treadle.model.seals import Verified
 
 COLUMNS = ("at", "kind", "by", "tenant", "job", "note")
@@ -27,6 +28,7 @@ OF_RECORDS = (
     EventKind.PAUSED,
     EventKind.RESUMED,
 )  # fmt: skip
+OF_PAUSES = (EventKind.PAUSED, EventKind.RESUMED)
 MOST = 1000
 
 
@@ -35,25 +37,53 @@ def audit(
     app: options.App = None,
     url: options.Url = None,
     tenant: options.OfTenant = None,
+    by: Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Only what this actor did.")] = None,
+    act: Annotated[
+        str | None, typer.Option("--act", metavar="KIND", help="Only this: retried, deleted, paused.")
+    ] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only of this job.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Since 2h ago, or since a time.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Until 1d ago, or until a time.")] = None,
     n: Annotated[int, typer.Option("-n", metavar="N", help="How many, up to 1000.")] = 50,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """List what was done last to jobs, schedules and pauses, and by whom; newest first."""
+    """List what was done last to jobs, schedules and pauses, and by whom; newest first.
+
+    Filters must all fit. Pauses that name no tenant are of tenant '*'. The kinds: enqueued, claimed, succeeded, failed,
+    retrying, crashed, cancelled, retried, changed, deleted, paused and others, as the list prints them.
+    """
     if ctx.invoked_subcommand is not None:
         _check_order(ctx)
         return
     if not 1 <= n <= MOST:
         raise InvalidJob("-n", f"{n} must be from 1 to {MOST:,}")
+    filters: dict[str, Any] = {
+        "tenant": tenant,
+        "actor": by,
+        "kind": act,
+        "since": past_from(since, "--since"),
+        "until": past_from(until, "--until"),
+        "job_id": job,
+    }
+    if job is not None:
+        check_id(job)
     with closing(find_ready_store(app, url)) as store:
-        events = store.audit(limit=n, tenant=tenant)
+        if job is not None and not UUID.fullmatch(job.lower()):
+            filters["job_id"] = store.resolve_id(job)
+        page = store.audit_page(limit=n, cursor=cursor, **filters)
+    events = page.events
     if as_json:
-        document({"events": trail_view(events)})
-    elif not events:
+        document({"events": trail_view(events), "cursor": page.cursor})
+        return
+    if not events:
         say("no audit events")
     elif (room := width()) is not None and room < NARROW:
         table(NARROW_COLUMNS, [_narrow_row(event) for event in events], notes=[_below(event, room) for event in events])
     else:
         table(COLUMNS, [_row(event) for event in events])
+    if page.cursor is not None:
+        say(Text(f"more: --cursor {page.cursor}", "dim"))
 
 
 def seal(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
@@ -113,7 +143,8 @@ def _below(event: Event, room: int) -> Text:
 
 def _job(event: Event) -> str:
     """The job's id; a schedule or a pause is named by the note, and its id means nothing to anybody."""
-    return "" if event.kind in OF_RECORDS else event.job_id
+    of_record = event.kind in OF_PAUSES or event.note.startswith("schedule ")
+    return "" if event.kind in OF_RECORDS and of_record else event.job_id
 
 
 def _report(trail: AuditReport) -> None:

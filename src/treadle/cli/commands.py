@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 import treadle
-from treadle.cli import audit, bench, enqueue, gate, jobs, look, options, schedules, store, ticks, work
+from treadle.cli import acts, audit, bench, enqueue, gate, jobs, look, options, schedules, status, store, ticks, work
 from treadle.cli.terminal import console, document, masked, safe, say
 from treadle.demo import show
 from treadle.errors import ConfigError, InvalidJob, TreadleError, UnknownTask
@@ -84,19 +84,25 @@ cli.command(
 jobs_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
 jobs_cli.command("list", epilog=_example("treadle jobs list --state failed --task greet"))(jobs.list_jobs)
 jobs_cli.command("show", epilog=_example("treadle jobs show 0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"))(jobs.show)
-jobs_cli.command("retry", epilog=_example("treadle jobs retry 0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"))(jobs.retry)
+jobs_cli.command("retry", epilog=_example("treadle jobs retry --state failed --task greet --since 1h"))(acts.retry)
 jobs_cli.command("cancel", epilog=_example('treadle jobs cancel 0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11 --reason "typo"'))(
-    jobs.cancel
+    acts.cancel
 )
+jobs_cli.command("delete", epilog=_example('treadle jobs delete 0199e0c5 --reason "a password was in it"'))(acts.delete)
+jobs_cli.command("edit", epilog=_example("treadle jobs edit 0199e0c5 --priority 5 --queue mail --run-after 5m"))(
+    acts.edit
+)
+jobs_cli.command("run-now", epilog=_example("treadle jobs run-now 0199e0c5"))(acts.run_now)
 jobs_cli.command("count", epilog=_example("treadle jobs count --queue mail"))(jobs.count)
 cli.add_typer(
     jobs_cli,
     name="jobs",
-    help="List, show, retry, cancel and count jobs.",
+    help="List, show, count, retry, cancel, delete and edit jobs.",
     rich_help_panel=JOBS,
     epilog=_example("treadle jobs list --state failed"),
 )
 
+cli.command("status", rich_help_panel=JOBS, epilog=_example("treadle status --watch"))(status.status)
 cli.command("why", rich_help_panel=JOBS, epilog=_example("treadle why 0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"))(look.why)
 
 NIGHTLY = 'nightly --task report --cron "30 2 * * *" --tz Europe/Berlin'
@@ -114,6 +120,7 @@ schedules_cli.command("run", epilog=_example("treadle schedules run nightly"))(s
 schedules_cli.command(
     "preview", epilog=_example('treadle schedules preview --cron "30 2 * * MON-FRI" --tz Europe/Berlin')
 )(ticks.preview_ticks)
+schedules_cli.command("explain", epilog=_example('treadle schedules explain "0 9 * * MON#2"'))(ticks.explain_expression)
 cli.add_typer(
     schedules_cli,
     name="schedules",

@@ -1,6 +1,8 @@
 """Which app and which store a command works on."""
 
 import importlib
+import importlib.util
+import os
 import sys
 from operator import attrgetter
 from pathlib import Path
@@ -12,11 +14,13 @@ from treadle.cli.terminal import masked
 from treadle.errors import ConfigError, NotPossible
 
 SETTINGS = "TREADLE_APP, treadle.toml or [tool.treadle]"
+DJANGO_SETTINGS = "DJANGO_SETTINGS_MODULE"
+DJANGO_APP = "treadle.integrations.django"
 
 
 def find_app(spec: str | None, url: str | None) -> Treadle:
     """The app that --app or the settings name, on the store of --url if that is given."""
-    named = spec if spec is not None else load().app
+    named = spec if spec is not None else load().app or _app_of_django()
     if named is None:
         raise ConfigError(
             'which app? Give --app module:name, set TREADLE_APP, or write app = "module:name" in treadle.toml or '
@@ -30,7 +34,7 @@ def find_store(spec: str | None, url: str | None) -> Treadle:
     """The store to look at: that of --url, else the app's own, else that of the settings. It need not exist yet."""
     if url is not None and spec is None:
         return Treadle(url)
-    if spec is None and load().app is None:
+    if spec is None and load().app is None and _app_of_django() is None:
         return Treadle()
     return find_app(spec, url)
 
@@ -68,9 +72,8 @@ def _load(spec: str, source: str) -> Treadle:
     if not colon or module_name.endswith(".py") or not all(name.isidentifier() for name in names):
         example = f"{Path(module_name).stem or 'tasks'}:{path if path.isidentifier() else 'app'}"
         raise ConfigError(f"app: {spec!r} (from {source}) must be module:name, for example {example}")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    here = _import_from_here()
+    _set_up_django()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -91,6 +94,35 @@ def _load(spec: str, source: str) -> Treadle:
     if not isinstance(found, Treadle):
         raise ConfigError(f"app: {spec} is of type {type(found).__name__}, not a Treadle")
     return found
+
+
+def _import_from_here() -> str:
+    """Let Python look for modules in the working directory too."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return here
+
+
+def _app_of_django() -> str | None:
+    """The app of the Django project that the environment names, if it has ours among its own."""
+    if not _set_up_django():
+        return None
+    apps = importlib.import_module("django.apps").apps
+    return f"{DJANGO_APP}:app" if apps.is_installed(DJANGO_APP) else None
+
+
+def _set_up_django() -> bool:
+    """Set up Django before anybody imports its models, if the environment names settings; whether it is set up."""
+    settings = os.environ.get(DJANGO_SETTINGS)
+    if not settings or importlib.util.find_spec("django") is None:
+        return False
+    _import_from_here()
+    try:
+        importlib.import_module("django").setup()
+    except (Exception, SystemExit) as error:
+        raise _broken(f"{settings} (from {DJANGO_SETTINGS})", error) from error
+    return True
 
 
 def _broken(module: str, error: BaseException) -> ConfigError:

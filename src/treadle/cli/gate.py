@@ -13,9 +13,9 @@ from treadle.app.views import pause_view
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, actor
-from treadle.cli.reading import moment_from
+from treadle.cli.reading import soon_from
 from treadle.cli.terminal import age, clock, document, preview, safe, say, table, width
-from treadle.errors import ConfigError, InvalidJob
+from treadle.errors import ConfigError
 from treadle.model.clock import seconds
 from treadle.model.records import ANY, Pause
 
@@ -48,7 +48,7 @@ def pause(
     command comes back, no such job can start any more. To pause again replaces reason and --until.
     """
     scope = _scope(tenant, queue, task, everything)
-    end, longest = _until(until), seconds(timeout, "--timeout")
+    end, longest = soon_from(until, "--until"), seconds(timeout, "--timeout")
     with closing(find_ready_store(app, url)) as store:
         try:
             made = store.pause(**scope, reason=reason, until=end, actor=actor(), wait=wait, timeout=longest)
@@ -119,16 +119,6 @@ def _scope(
     return {"everything": True} if everything else {field: names[0] for field, names in named.items()}
 
 
-def _until(text: str | None) -> datetime | float | None:
-    end = moment_from(text, "--until")
-    if not isinstance(end, str):
-        return end
-    try:
-        return seconds(end, "--until")
-    except ConfigError:
-        raise InvalidJob("--until", f"{end!r} is no time; write 2030-01-31T12:00Z, or from now: 30m, 2h, 1d") from None
-
-
 def _resuming(pause: Pause) -> str:
     """The command that lifts it."""
     named = [word for option, name in zip(Pause._fields[:3], pause[:3], strict=True) if name != ANY
@@ -138,5 +128,5 @@ def _resuming(pause: Pause) -> str:
 
 def _row(pause: Pause, now: datetime) -> tuple[str, ...]:
     since = "" if pause.at is None else age(pause.at, now)
-    until = "resumed" if pause.until is None else age(pause.until, now)
+    until = "no end" if pause.until is None else age(pause.until, now)
     return safe(pause.scope), safe(pause.actor), since, until, preview(pause.reason, 200)

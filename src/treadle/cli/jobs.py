@@ -1,13 +1,13 @@
-"""`treadle jobs`: look at jobs and act on them."""
+"""`treadle jobs`: list, show and count jobs."""
 
 import getpass
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
 from typing import Annotated
-from uuid import UUID
 
 import typer
 from rich.text import Text
@@ -17,18 +17,27 @@ from treadle.app.treadle import Treadle
 from treadle.app.views import event_view, short_standing, standing
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
-from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, table, width
-from treadle.errors import ConfigError
-from treadle.model import Event, Job, State
+from treadle.cli.reading import past_from
+from treadle.cli.terminal import age, clock, coloured, document, lasted, preview, safe, say, table, width
+from treadle.errors import ConfigError, JobNotFound, NotPossible
+from treadle.model import Event, EventKind, Job, State
 
-COLUMNS = ("id", "state", "task", "queue", "tries", "when", "error")
-NARROW = 110  # cells: in a terminal with fewer the error goes below its job, and the queue away
-NARROW_COLUMNS = ("id", "state", "task", "tries", "when")
+BY_END = (State.FAILED, State.CANCELLED)  # states whose lists are in the order in which jobs ended
+COLUMNS = ("id", "state", "task", "queue", "attempts", "when", "took", "error")
+NARROW = 110  # cells: in a terminal with fewer the error goes below its job, and queue and duration away
+NARROW_COLUMNS = ("id", "state", "task", "attempts", "when")
+ID_OR_PREFIX = re.compile(r"[0-9a-fA-F](-?[0-9a-fA-F]){3,31}")
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or its first digits.", show_default=False)]
+OfState = Annotated[str | None, typer.Option("--state", help="Only in this state.")]
 OfTask = Annotated[str | None, typer.Option("--task", "--type", "--job-type", help="Only of this task.")]
 OfQueue = Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")]
-Why = Annotated[str, typer.Option("--reason", help="Why, for the job's history.", show_default=False)]
+OfKey = Annotated[str | None, typer.Option("--key", help="Only with this unique key.")]
+OfError = Annotated[str | None, typer.Option("--error", metavar="TYPE", help="Only with this error: ValueError.")]
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Ended, or stored, since: 1h, or a time.")]
+Before = Annotated[
+    str | None, typer.Option("--before", metavar="TIME", help="Ended, or stored, before: 7d, or a time.")
+]
 
 
 def list_jobs(
@@ -38,6 +47,10 @@ def list_jobs(
     task: OfTask = None,
     queue: OfQueue = None,
     tenant: options.OfTenant = None,
+    key: OfKey = None,
+    error: OfError = None,
+    since: Since = None,
+    before: Before = None,
     limit: Annotated[int, typer.Option("--limit", help="How many, up to 500.")] = 50,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
     as_json: options.Json = False,
@@ -49,11 +62,24 @@ def list_jobs(
     (--state pending finds both); of running ones those claimed that have not begun. An app with a profile has words
     of its own for states, here and in --state, and names of its own in --json.
 
-    The column "tries" has the failures so far and how many there may be; "when" says how long ago a job was stored,
-    or in how long one that waits is due.
+    The column "attempts" has those made and how many there may be; "when" says how long ago a job was stored, or in
+    how long one that waits is due; "took" how long its last attempt ran. A list of --state failed or cancelled is in
+    the order in which they ended, and "when" says how long ago that was.
     """
+    times = {"since": past_from(since, "--since"), "before": past_from(before, "--before")}
     with closing(find_ready_store(app, url)) as store:
-        page = store.find(state=state, task=task, queue=queue, tenant=tenant, limit=limit, cursor=cursor)
+        page = store.find(
+            state=state,
+            task=task,
+            queue=queue,
+            tenant=tenant,
+            key=key,
+            error=error,
+            limit=limit,
+            cursor=cursor,
+            **times,
+        )
+        by_end = state is not None and all(one in BY_END for one in store.profile.meaning(state))
         views, profile, now = [store.view(job) for job in page.jobs], store.profile, store.engine.now()
     if as_json:
         document({"jobs": views, "cursor": page.cursor})
@@ -63,17 +89,18 @@ def list_jobs(
         return
     if (room := width()) is not None and room < NARROW:
         errors = [preview(_error(job), room - 4) for job in page.jobs]
-        table(NARROW_COLUMNS, [_narrow_row(job, now, profile) for job in page.jobs], notes=errors)
+        table(NARROW_COLUMNS, [_narrow_row(job, now, profile, by_end) for job in page.jobs], notes=errors)
     else:
-        table(COLUMNS, [_row(job, now, profile) for job in page.jobs])
+        table(COLUMNS, [_row(job, now, profile, by_end) for job in page.jobs])
     if page.cursor is not None:
         say(Text(f"more: --cursor {page.cursor}", "dim"))
 
 
 def show(id: Id, app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """Show everything about one job: payload, times, error and history."""
-    known = job_id(id)
+    check_id(id)
     with closing(find_ready_store(app, url)) as store:
+        known = resolved(store, id)
         job, events = store.get(known), store.events(known)
         view, profile, now = store.view(job), store.profile, store.engine.now()
     if as_json:
@@ -81,32 +108,6 @@ def show(id: Id, app: options.App = None, url: options.Url = None, as_json: opti
         return
     for line in _account(job, events, now, profile):
         say(line)
-
-
-def retry(
-    id: Id,
-    app: options.App = None,
-    url: options.Url = None,
-    keep_attempts: Annotated[bool, typer.Option("--keep-attempts", help="Once more, not with a fresh budget.")] = False,
-    reason: Why = "",
-    as_json: options.Json = False,
-) -> None:
-    """Run a failed or cancelled job again."""
-    known = job_id(id)
-    with closing(find_ready_store(app, url)) as store:
-        job = store.retry(known, keep_attempts=keep_attempts, actor=actor(), reason=reason)
-        _done(store, job, "waits to be run again", as_json)
-
-
-def cancel(
-    id: Id, app: options.App = None, url: options.Url = None, reason: Why = "", as_json: options.Json = False
-) -> None:
-    """Cancel a waiting job, or ask a running one to stop."""
-    known = job_id(id)
-    with closing(find_ready_store(app, url)) as store:
-        job = store.cancel(known, actor=actor(), reason=reason)
-        asked = f"was asked to stop; it runs on {job.worker}"
-        _done(store, job, asked if job.state is State.RUNNING else "is cancelled", as_json)
 
 
 def count(
@@ -144,45 +145,67 @@ def actor() -> str:
         return f"uid {os.getuid()}"
 
 
-def job_id(id: str) -> str:
-    """The id as stores write it."""
+def check_id(id: str) -> None:
+    """Refuse what is neither an id nor the beginning of one."""
+    if not ID_OR_PREFIX.fullmatch(id.strip("{}").removeprefix("urn:uuid:")):
+        raise ConfigError(
+            f"{id!r} is no job id (a UUID), nor its first 4 digits or more; `treadle jobs list` shows them"
+        )
+
+
+def resolved(store: Treadle, id: str) -> str:
+    """The id of the one job that is meant; what was done to a job that is deleted, instead of that it is not there."""
+    known = store.resolve_id(id.strip("{}").removeprefix("urn:uuid:"))
     try:
-        return str(UUID(id))
-    except ValueError:
-        raise ConfigError(f"{id!r} is no job id (a UUID); `treadle jobs list` shows them") from None
+        store.get(known)
+    except JobNotFound:
+        last = next(reversed(store.events(known)), None)
+        if last is not None and last.kind is EventKind.DELETED:
+            raise NotPossible(f"job {known} was deleted by {last.actor} at {clock(last.at)} ({last.note})") from None
+        raise
+    return known
 
 
-def _done(store: Treadle, job: Job, words: str, as_json: bool) -> None:
-    if as_json:
-        document({"job": store.view(job)})
-    else:
-        say(f"{job.id}  {safe(job.task)} {safe(words)}")
+def _row(job: Job, now: datetime, profile: Profile, by_end: bool) -> tuple[str | Text, ...]:
+    return (
+        job.id,
+        coloured(job.label(now), standing(job, now, profile)),
+        safe(job.task),
+        safe(job.queue),
+        _attempts(job),
+        _when(job, now, by_end),
+        took(job, now),
+        preview(_error(job)),
+    )
 
 
-def _row(job: Job, now: datetime, profile: Profile) -> tuple[str | Text, ...]:
-    state = coloured(job.label(now), standing(job, now, profile))
-    return job.id, state, safe(job.task), safe(job.queue), _tries(job), _when(job, now), preview(_error(job))
-
-
-def _narrow_row(job: Job, now: datetime, profile: Profile) -> tuple[str | Text, ...]:
-    """Without the queue, and of a final state without the reason."""
+def _narrow_row(job: Job, now: datetime, profile: Profile, by_end: bool) -> tuple[str | Text, ...]:
+    """Without the queue and the duration, and of a final state without the reason."""
     return (
         job.id,
         coloured(job.label(now), short_standing(job, now, profile)),
         safe(job.task),
-        _tries(job),
-        _when(job, now),
+        _attempts(job),
+        _when(job, now, by_end),
     )
 
 
-def _tries(job: Job) -> str:
-    """Failures, not attempts: a snooze is an attempt that spends nothing."""
-    return f"{job.failures}/{job.max_attempts}"
+def _attempts(job: Job) -> str:
+    return f"{job.attempts_made}/{job.max_attempts}"
 
 
-def _when(job: Job, now: datetime) -> str:
+def _when(job: Job, now: datetime, by_end: bool) -> str:
+    if by_end and job.finished_at is not None:
+        return age(job.finished_at, now)
     waits = job.state is State.PENDING and job.due_at > now
     return age(job.due_at if waits else job.created_at, now)
+
+
+def took(job: Job, now: datetime) -> str:
+    """How long the last attempt ran, or runs; nothing if there was none."""
+    if job.started_at is None or job.state is State.PENDING:
+        return ""
+    return lasted((job.finished_at or now) - job.started_at)
 
 
 def _error(job: Job) -> str:
@@ -216,7 +239,7 @@ def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     lane = f", lane {safe(job.lane)}" if job.lane else ""
     yield "queue", f"{safe(job.queue)}{lane}, priority {job.priority}, tenant {safe(job.tenant)}"
     crashes = "1 crash" if job.crashes == 1 else f"{job.crashes} crashes"
-    yield "attempts", f"{job.attempt} so far, {job.failures} of {job.max_attempts} failures spent, {crashes}"
+    yield "attempts", f"{job.attempts_made} of {job.max_attempts}, claimed {_times(job.attempt)}, {crashes}"
     if job.key is not None:
         until = f" until {clock(job.key_until)}" if job.key_until else ""
         yield "key", f"{safe(job.key)} ({job.key_scope}{until})"
@@ -232,6 +255,8 @@ def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
     for title, moment in moments.items():
         if moment is not None:
             yield title, f"{clock(moment)}  {age(moment, now)}"
+    if duration := took(job, now):
+        yield "took", duration
     if job.timeout is not None:
         yield "timeout", f"{job.timeout:g} s"
     if job.worker is not None:
@@ -242,6 +267,10 @@ def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "progress", f"{job.progress.fraction:.0%} {safe(job.progress.note)}".rstrip()
     if job.cost_micros:
         yield "cost", f"{job.cost_micros / 1e6:g}"
+
+
+def _times(number: int) -> str:
+    return {0: "never", 1: "once"}.get(number, f"{number:,} times")
 
 
 def _block(title: str, text: str, style: str = "") -> Iterator[Text]:

@@ -1,5 +1,6 @@
 """`treadle why`, `workers` and `costs`: why a job does not run, who is alive, what was spent."""
 
+from collections import Counter
 from contextlib import closing
 from datetime import date, datetime, timedelta
 from typing import Annotated
@@ -7,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from treadle.app.views import record_view, standing
+from treadle.app.views import standing, worker_view
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
-from treadle.cli.jobs import NARROW, Id, job_id
+from treadle.cli.jobs import NARROW, Id, check_id, resolved
 from treadle.cli.terminal import age, coloured, document, safe, say, table, width
 from treadle.errors import InvalidJob
 from treadle.model.records import WorkerInfo
@@ -25,8 +26,9 @@ YEARS = range(1970, 3000)
 
 def why(id: Id, app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """Say why a job does not run, the firmest reason first; of one that runs, who has it."""
-    known = job_id(id)
+    check_id(id)
     with closing(find_ready_store(app, url)) as store:
+        known = resolved(store, id)
         job, obstacles = store.get(known), store.why(known)
         view, profile, now = store.view(job), store.profile, store.engine.now()
     if as_json:
@@ -41,12 +43,13 @@ def why(id: Id, app: options.App = None, url: options.Url = None, as_json: optio
 def workers(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """List the workers that are alive, as they last said.
 
-    "slots" has how many are busy and how many there are, "tasks" how many tasks a worker knows (--json names them).
+    "slots" has how many are busy and how many there are; a worker also holds jobs that wait for the next free slot,
+    such as 10/10 +7. "tasks" has how many tasks a worker knows (--json names them).
     """
     with closing(find_ready_store(app, url)) as store:
         members, now = store.workers(), store.engine.now()
     if as_json:
-        document({"workers": [record_view(member) for member in members]})
+        document({"workers": [worker_view(member) for member in members]})
         return
     if not members:
         say("no worker is alive; `treadle worker` starts one")
@@ -55,6 +58,9 @@ def workers(app: options.App = None, url: options.Url = None, as_json: options.J
     headers = NARROW_WORKERS if narrow else WORKERS
     cells = [dict(zip(WORKERS, _worker(member, now), strict=True)) for member in members]
     table(headers, [[cell[header] for header in headers] for cell in cells], right=["tasks"])
+    for name, number in Counter(member.given_name for member in members).items():
+        if number > 1:
+            say(coloured("warning", f"{number} live workers are called {safe(name)}: give each a --name of its own"))
 
 
 def costs(
@@ -101,10 +107,16 @@ def _worker(member: WorkerInfo, now: datetime) -> tuple[str, ...]:
         safe(member.host),
         safe(", ".join(member.queues) + lanes),
         f"{len(member.tasks):,}",
-        f"{member.running}/{member.concurrency}{stopping}",
+        f"{slots(member)}{stopping}",
         age(member.started_at, now),
         age(member.seen_at, now),
     )
+
+
+def slots(worker: WorkerInfo) -> str:
+    """How many slots are busy, of how many; what it holds beyond them waits in the worker for a slot."""
+    waiting = f" +{worker.waiting}" if worker.waiting else ""
+    return f"{worker.busy}/{worker.concurrency}{waiting}"
 
 
 def _day(text: str | None) -> date | None:

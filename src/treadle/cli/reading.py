@@ -5,7 +5,8 @@ import sys
 from datetime import datetime
 from typing import Any
 
-from treadle.errors import InvalidJob
+from treadle.errors import ConfigError, InvalidJob
+from treadle.model.clock import seconds
 
 EXAMPLE = """write an object such as '{"name": "Ada"}'"""
 
@@ -65,3 +66,27 @@ def moment_from(text: str | None, option: str) -> datetime | str | None:
     if moment.tzinfo is None:
         raise InvalidJob(option, f"{text!r} has no time zone; write {moment.isoformat()}Z for UTC, or +01:00")
     return moment
+
+
+def past_from(text: str | None, option: str) -> datetime | float | None:
+    """A moment with a zone, or how many seconds ago."""
+    when = moment_from(text, option)
+    if not isinstance(when, str):
+        return when
+    try:
+        return seconds(when, option)
+    except ConfigError:
+        raise InvalidJob(
+            option, f"{when!r} is no time; write 2030-01-31T12:00Z, or how long ago: 30m, 2h, 7d"
+        ) from None
+
+
+def soon_from(text: str | None, option: str) -> datetime | float | None:
+    """A moment with a zone, or in how many seconds."""
+    when = moment_from(text, option)
+    if not isinstance(when, str):
+        return when
+    try:
+        return seconds(when, option)
+    except ConfigError:
+        raise InvalidJob(option, f"{when!r} is no time; write 2030-01-31T12:00Z, or from now: 30m, 2h, 1d") from None

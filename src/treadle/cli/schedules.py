@@ -24,6 +24,7 @@ from treadle.schedules.cron import Cron, Every, time_zone
 COLUMNS = ("tenant", "name", "task", "when", "state", "last", "next", "last job")
 NARROW_COLUMNS = ("name", "when", "state", "last", "next")
 SPANS = ("every", "timeout", "misfire_age", "jitter")
+LOOKED_AT = 1000  # schedules that are searched for a name among those of other tenants
 OURS = "default"  # the tenant of those who have none
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name, or its id.", show_default=False)]
@@ -56,20 +57,42 @@ Unchecked = Annotated[bool, typer.Option("--unchecked", help="Do not ask an app 
 
 
 def list_schedules(
-    app: options.App = None, url: options.Url = None, tenant: options.OfTenant = None, as_json: options.Json = False
+    app: options.App = None,
+    url: options.Url = None,
+    tenant: options.OfTenant = None,
+    task: Annotated[str | None, typer.Option("--task", "--job-type", metavar="TASK", help="Only of this task.")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", metavar="TEXT", help="Only names that begin so.")] = None,
+    enabled: Annotated[
+        str | None, typer.Option("--enabled", metavar="true|false", help="Only those that are on, or off.")
+    ] = None,
+    declared: Annotated[
+        bool | None, typer.Option("--declared/--undeclared", help="Only those that code declares, or does not.")
+    ] = None,
+    gone: Annotated[bool, typer.Option("--gone", help="Only those that code no longer declares.")] = False,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="How many.")] = 100,
+    cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
+    as_json: options.Json = False,
 ) -> None:
     """List schedules by name: when each runs, ran last and runs next.
 
-    "last" is the time of the last job that a schedule made by itself, "next" that of the next one.
+    "last" is the time of the last job that a schedule made by itself, "next" that of the next one. One whose state
+    says "gone" was declared by code once, and is no longer.
     """
+    given: dict[str, Any] = {
+        "tenant": tenant,
+        "task": task,
+        "prefix": prefix,
+        "enabled": None if enabled is None else truth_from(enabled, "--enabled"),
+        "declared": declared,
+        "gone": gone or None,
+    }
     with closing(find_ready_store(app, url)) as store:
-        schedules, now = store.schedules.list(tenant=tenant), store.engine.now()
+        schedules, now = store.schedules.list(**given, limit=limit, cursor=cursor), store.engine.now()
     if as_json:
-        document({"schedules": [schedule_view(schedule) for schedule in schedules]})
+        document({"schedules": [schedule_view(schedule) for schedule in schedules], "cursor": schedules.cursor})
         return
     if not schedules:
-        whose = "" if tenant is None else f" of tenant {safe(tenant)}"
-        say(f"no schedules{whose}; `treadle schedules create` makes one, a worker brings those that your code declares")
+        say(_none_of({name: value for name, value in given.items() if value is not None}))
         return
     several = any(schedule.tenant != OURS for schedule in schedules)
     if (room := width()) is not None and room < NARROW:
@@ -78,6 +101,16 @@ def list_schedules(
     else:
         first = 0 if several else 1
         table(COLUMNS[first:], [_row(schedule, now)[first:] for schedule in schedules])
+    if schedules.cursor is not None:
+        say(Text(f"more: --cursor {schedules.cursor}", "dim"))
+
+
+def _none_of(given: dict[str, Any]) -> str:
+    hint = "`treadle schedules create` makes one, a worker brings those that your code declares"
+    if not given.keys() - {"tenant"}:
+        whose = f" of tenant {safe(given['tenant'])}" if given else ""
+        return f"no schedules{whose}; {hint}"
+    return "no schedules like that; without the filters `treadle schedules list` shows all"
 
 
 def create(
@@ -217,7 +250,8 @@ def delete(
     with opened(find_ready_store, app, url, name, tenant) as (store, which):
         schedule = store.schedules.get(**which)
         store.schedules.delete(**which, actor=actor(), reason=reason)
-    back = "; but code declares it, so the next worker brings it back: disable it instead" if schedule.declared else ""
+    declared = schedule.declared is not None and not schedule.gone
+    back = "; but code declares it, so the next worker brings it back: disable it instead" if declared else ""
     if as_json:
         document({"schedule": schedule_view(schedule)})
     else:
@@ -257,7 +291,8 @@ def opened(
         try:
             yield store, _meant(store, name, tenant)
         except ScheduleNotFound:
-            owners = [schedule.tenant for schedule in store.schedules.list() if schedule.name == name]
+            alike = store.schedules.list(prefix=name, limit=LOOKED_AT)
+            owners = [schedule.tenant for schedule in alike if schedule.name == name]
             if not owners:
                 raise
             raise NotPossible(
@@ -325,7 +360,9 @@ def _narrow_row(schedule: Schedule, now: datetime) -> tuple[str | Text, ...]:
     """Without the task and the last job, which go below."""
     last = "" if schedule.last_at is None else age(schedule.last_at, now)
     due = age(schedule.next_at, now) if schedule.enabled and schedule.next_at is not None else ""
-    return safe(schedule.name), _when(schedule), coloured("on" if schedule.enabled else "off"), last, due
+    state = "on" if schedule.enabled else "off"
+    shown = coloured(state, f"{state}, gone" if schedule.gone else state)
+    return safe(schedule.name), _when(schedule), shown, last, due
 
 
 def _below(schedule: Schedule, several: bool, room: int) -> Text:

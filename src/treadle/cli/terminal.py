@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.console import Console
@@ -89,6 +89,14 @@ def span(seconds: float) -> str:
         number, rest = divmod(rest, size)
         words += f"{number:g}{unit}" if number else ""
     return f"{words}{rest:g}s" if rest or not words else words
+
+
+def lasted(duration: timedelta) -> str:
+    """How long something took, as short as it can be said: `12ms`, `3.4s`, `5m12s`."""
+    seconds = max(0.0, duration.total_seconds())
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    return f"{seconds:.1f}s" if seconds < 60 else span(int(seconds))
 
 
 def clock(moment: datetime) -> str:

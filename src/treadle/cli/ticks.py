@@ -1,4 +1,4 @@
-"""`treadle schedules preview`: see when a schedule will run, before it does."""
+"""`treadle schedules preview` and `explain`: see when a schedule will run, before it does."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,6 +16,7 @@ from treadle.errors import ConfigError
 from treadle.model.clock import SystemClock
 from treadle.model.records import Schedule
 from treadle.schedules.cron import Cron, Tick, preview
+from treadle.schedules.words import explain
 
 COLUMNS = ("utc", "local", "note")
 LAWS = {
@@ -59,6 +60,19 @@ def preview_ticks(
     zone = "UTC" if tz is None else tz
     ticks = preview(cron, zone, moment or SystemClock().now(), n)
     _show({"cron": cron, "timezone": zone}, _law(cron), ticks, as_json)
+
+
+def explain_expression(
+    expression: Annotated[str, typer.Argument(metavar="EXPR", help="Five fields, or @daily.", show_default=False)],
+    as_json: options.Json = False,
+) -> None:
+    """Say in words what a cron expression means. No database is asked."""
+    words = explain(expression)
+    if as_json:
+        document({"cron": expression, "words": words, "law": _law(expression)})
+        return
+    say(words)
+    say(Text(LAWS[_law(expression)], "dim"))
 
 
 def _preview_schedule(

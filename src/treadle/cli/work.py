@@ -119,7 +119,7 @@ def _end(name: str | None, exhausted: bool, as_json: bool) -> None:
 
 def _banner(app: Treadle, facts: dict[str, Any], as_json: bool) -> None:
     try:
-        findings = [finding for finding in app.doctor() if finding.level != "ok"]
+        findings = [finding for finding in app.doctor(workers=False) if finding.level != "ok"]
     except EngineUnavailable:  # it may come yet
         findings = []
     if as_json:
@@ -159,8 +159,9 @@ class Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).astimezone()
         job = getattr(record, "job_id", None)
-        about = f"  [{safe(getattr(record, 'task', ''))} {safe(job)}]" if job else ""
-        line = f"{moment:%H:%M:%S} {record.levelname:<7} {safe(record.getMessage())}{about}"
+        message = safe(record.getMessage())
+        about = f"  [{safe(getattr(record, 'task', ''))} {safe(job)}]" if job and str(job) not in message else ""
+        line = f"{moment:%H:%M:%S} {record.levelname:<7} {message}{about}"
         return "\n".join([line, *(safe(text, lines=True) for text in _traces(self, record))])
 
 
