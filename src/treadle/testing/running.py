@@ -1,72 +1,55 @@
-"""For your own tests: a clock that you move, and a worker that runs what is due, here and now.
-
-clock = FakeClock()
-app = Treadle("sqlite:///:memory:", clock=clock)
-...
-welcome.using(run_after="5m").enqueue(user)
-clock.advance(minutes=5)
-run_until_idle(app)
-"""
+"""A worker for tests: it runs what is due, one job after the other, here and now."""
 
 import asyncio
 import atexit
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import cache, partial
+from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from treadle.app.treadle import Treadle
 from treadle.engines.values import Claim, Claimed, Ruling
-from treadle.model import Job, State, lifecycle, new_id
+from treadle.model import Change, Job, State, lifecycle, new_id
 from treadle.schedules.firing import Scheduler
 from treadle.tasks.context import Context
 from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call
 from treadle.worker.maintenance.recovery import recover
+from treadle.worker.observers import Observers
 from treadle.worker.outcomes import arguments_of, ended_by, succeeded, uncommitted
 from treadle.worker.settle_in_transaction import asettle_in, committed, settle_in
+from treadle.worker.steps import Settling
 
 T = TypeVar("T")
+log = logging.getLogger("treadle.worker")  # what a worker would say
 
 
-class FakeClock:
-    """A clock that stands still until it is moved.
-
-    >>> clock = FakeClock()
-    >>> before = clock.now()
-    >>> clock.advance(minutes=5)
-    >>> (clock.now() - before).total_seconds()
-    300.0
-    """
-
-    def __init__(self, start: datetime = datetime(2026, 1, 1, 12, tzinfo=UTC)) -> None:
-        self._now = start
-        self._lock = threading.Lock()
-
-    def now(self) -> datetime:
-        return self._now
-
-    def advance(self, **duration: float) -> None:
-        """Move forward by a timedelta's keywords: `advance(minutes=5)`."""
-        with self._lock:
-            self._now += timedelta(**duration)
-
-
-def run_until_idle(app: Treadle, *, queues: Sequence[str] | None = None, limit: int = 1000) -> list[Job]:
+def run_until_idle(
+    app: Treadle,
+    *,
+    queues: Sequence[str] | None = None,
+    limit: int = 1000,
+    run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any] | None = None,
+) -> list[Job]:
     """Run what is due, by schedules too, one job after the other in this thread; the jobs after each attempt.
 
     Without `queues`, those of the app's tasks and settings.
     More than `limit` attempts are taken for a loop that would never end, and raise.
 
+    Hooks are called and ends are logged as in a worker, but before the next job runs.
+
     Async handlers run on one event loop, the same for every call in this process: what is bound to a loop, such as a
-    pool of connections, can be shared by all of them. In async code await `arun_until_idle`.
+    pool of connections, can be shared by all of them. In async code await `arun_until_idle`. With `run_coroutine`, they
+    run as it runs them.
     """
+    run_here = run_coroutine or (lambda step: asyncio.run_coroutine_threadsafe(step, _handler_loop()).result())
     run = _until_idle(app, queues, limit)
     step = _advance(run)
     while not isinstance(step, _Ended):
-        step = _advance(run, _result_of(asyncio.run_coroutine_threadsafe(step, _handler_loop()).result))
+        step = _advance(run, _result_of(partial(run_here, step)))
     return step.attempts
 
 
@@ -81,15 +64,6 @@ async def arun_until_idle(app: Treadle, *, queues: Sequence[str] | None = None, 
             result = _Result(error=error)
         step = await asyncio.to_thread(_advance, run, result)
     return step.attempts
-
-
-def assert_enqueued(app: Treadle, task: str, **fields: Any) -> Job:
-    """The newest pending job of this task whose fields (and `payload`) are as given, or an AssertionError."""
-    waiting = app.find(state=State.PENDING, task=task, limit=500).jobs
-    for job in waiting:
-        if all(getattr(job, name) == value for name, value in fields.items()):
-            return job
-    raise AssertionError(f"no pending job of task {task!r} with {fields}; pending: {[job.payload for job in waiting]}")
 
 
 # The run is a generator, so that both ways share it: it yields coroutines of async handlers, and is sent their results.
@@ -150,10 +124,14 @@ def _until_idle(app: Treadle, queues: Sequence[str] | None, limit: int) -> Run[l
     attempts: list[Job] = []
     own = (task.options.queue for task in app.tasks.values())
     taken = tuple(dict.fromkeys([*own, *app.settings.queues])) if queues is None else tuple(queues)
-    declared = app.declared()
-    while Scheduler(app.engine, "testing", declared, enabled=app.settings.schedules).run_due():
+    declared, calls = app.declared(), HookCalls(app.logger)
+    observers = Observers(app.hooks, calls, app.logger or log, log_jobs=app.settings.log_jobs)
+    keep = app.settings.gone_schedules == "keep"
+    while Scheduler(app.engine, "testing", declared, enabled=app.settings.schedules, disable_gone=not keep).run_due():
         declared = []
-    recover(app.engine, [job for job in app.engine.expired(limit=limit) if job.state is State.PENDING], actor="testing")
+    expired = [job for job in app.engine.expired(limit=limit) if job.state is State.PENDING]
+    recover(app.engine, expired, actor="testing", recovered=observers.recovered)
+    yield from calls.made()
     thorough = False
     while True:
         claim = Claim(new_id(), "testing", 1, 300.0, taken, None, tuple(app.tasks), thorough=thorough)
@@ -161,33 +139,76 @@ def _until_idle(app: Treadle, queues: Sequence[str] | None, limit: int) -> Run[l
         if claimed:
             if len(attempts) == limit:
                 raise AssertionError(f"still not idle after {limit} attempts; the last was of task {claimed[0].task!r}")
-            attempts.append((yield from _attempt(app, claimed[0])))
+            observers.claimed(claimed)
+            yield from calls.made()
+            attempts.append((yield from _attempt(app, claimed[0], observers)))
+            yield from calls.made()
         elif thorough and not more:
             return attempts
         thorough = not claimed  # to look everywhere costs much: only when there seems to be nothing
 
 
-def _attempt(app: Treadle, claimed: Claimed) -> "Run[Job]":
+class HookCalls:
+    """The calls of hooks for claims and ends: made between two steps of a run, one after the other."""
+
+    def __init__(self, logger: logging.Logger | None) -> None:
+        self._log = logger or logging.getLogger("treadle.hooks")
+        self._calls: list[tuple[Callable[[Any], object], Any]] = []
+
+    def call(self, hooks: Sequence[Callable[[Any], object]], values: Callable[[], Sequence[Any]]) -> None:
+        """Keep in mind to call these hooks with each of the values."""
+        self._calls += [(hook, value) for value in values() for hook in hooks]
+
+    def made(self) -> "Run[None]":
+        """Make the calls; those of async hooks are coroutines. As in a worker, an error of a hook is only logged."""
+        calls, self._calls = self._calls, []
+        for hook, value in calls:
+            try:
+                answer = hook(value)
+                if inspect.iscoroutine(answer):
+                    yield answer
+            except Exception:
+                self._log.exception("hook %s failed", getattr(hook, "__qualname__", hook))
+
+
+def _run(call: Call, arguments: dict[str, Any]) -> "Run[Any]":
+    """Run the handler inside its hooks; async hooks around a plain function take their steps on the handlers' loop."""
+    value = call.arun(arguments) if call.task.is_async else call.run(arguments, _handler_loop())
+    return (yield value) if inspect.iscoroutine(value) else value
+
+
+def _attempt(app: Treadle, claimed: Claimed, observers: Observers) -> "Run[Job]":
     """Run one job and settle it; the job afterwards."""
     now = app.engine.now
     attempt = Attempt(claimed, lease_ends=float("inf"), queued_at=0.0)
     settles = partial(settle_in, app.engine), partial(asettle_in, app.engine)
-    call = Call(attempt, app.tasks[claimed.task].definition, Context(attempt, *settles, app.logger))
+    call = Call(attempt, app.tasks[claimed.task].definition, Context(attempt, *settles, app.logger), app.hooks.run)
     arguments = arguments_of(call, now)
     outcome: lifecycle.Outcome | None
     if isinstance(arguments, dict):
-        attempt.started_at = now()
+        attempt.started_at, began = now(), monotonic()
         try:
-            value = call.task.run(call.context, arguments)
-            outcome = succeeded((yield value) if inspect.iscoroutine(value) else value, attempt, now)
+            outcome = succeeded((yield from _run(call, arguments)), attempt, now)
         except Exception as error:
             outcome = ended_by(error, attempt, now())
+        attempt.run_time = monotonic() - began
     else:
         outcome = arguments
-    if attempt.settled and outcome is not None:
-        outcome = None if committed(app.engine, attempt) else uncommitted(attempt, outcome, now())
-    change = lifecycle.settle(attempt.job_so_far(), outcome, now()) if outcome is not None else None
-    while change is not None and outcome is not None:
+    if attempt.settled is not None and outcome is not None:
+        end = committed(app.engine, attempt, attempt.settled)
+        if end.by_us:
+            observers.settled([Settling(attempt, outcome, attempt.settled)], now())
+        outcome = None if end.over else uncommitted(attempt, outcome, now())
+    if outcome is not None:
+        _settle(app, attempt, outcome, observers)
+    return app.get(claimed.id)
+
+
+def _settle(app: Treadle, attempt: Attempt, outcome: lifecycle.Outcome, observers: Observers) -> None:
+    """Write how the attempt ended."""
+    now = app.engine.now
+    change: Change | None = lifecycle.settle(attempt.job_so_far(), outcome, now())
+    while change is not None:
         [verdict] = app.engine.turn([change]).verdicts
         if verdict.ruling is Ruling.STALE and verdict.job is not None:
             attempt.job = verdict.job
@@ -195,5 +216,6 @@ def _attempt(app: Treadle, claimed: Claimed) -> "Run[Job]":
         elif verdict.ruling is Ruling.REFUSED:
             change = lifecycle.fallback(change, verdict.holder, verdict.why, now())
         else:
-            break
-    return app.get(claimed.id)
+            if verdict.ruling in (Ruling.APPLIED, Ruling.ALREADY):
+                observers.settled([Settling(attempt, outcome, change)], now())
+            return
