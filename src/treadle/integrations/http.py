@@ -1,0 +1,111 @@
+"""What the web frameworks share: a job as a JSON answer, and our errors as HTTP answers."""
+
+import logging
+from datetime import datetime
+from typing import Any, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from treadle.errors import (
+    EngineUnavailable,
+    InvalidInput,
+    JobNotFound,
+    KeyTaken,
+    NotPossible,
+    ScheduleNotFound,
+    TreadleError,
+    UnknownTask,
+    WaitTimeout,
+)
+from treadle.model import Job, Reason, State
+
+log = logging.getLogger("treadle.integrations")
+
+STATUS: dict[type[TreadleError], int] = {
+    InvalidInput: 422,
+    UnknownTask: 422,
+    JobNotFound: 404,
+    ScheduleNotFound: 404,
+    KeyTaken: 409,
+    NotPossible: 409,
+    EngineUnavailable: 503,
+    WaitTimeout: 504,
+}
+"""The errors that a request can bring about, and their HTTP status. All others are faults of the program: 500."""
+
+
+class HttpAnswer(NamedTuple):
+    """The answer to a request that ended in one of our errors; the body is plain data."""
+
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str]
+
+
+def answer_to(error: TreadleError) -> HttpAnswer:
+    """What a client hears of this error: `detail` says it, `field` names what was wrong, `error` is its class.
+
+    The store's address and the driver's words stay in the log.
+    """
+    status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), 500)
+    body: dict[str, Any] = {"detail": str(error), "error": type(error).__name__}
+    match error:
+        case InvalidInput():
+            return HttpAnswer(status, {**body, "field": error.field}, {})
+        case UnknownTask():
+            return HttpAnswer(status, {**body, "field": "task"}, {})
+        case EngineUnavailable():
+            log.warning("answered with 503: %s", error)
+            return HttpAnswer(status, {**body, "detail": "the job store does not answer; try again"}, RETRY)
+        case _:
+            return HttpAnswer(status, body, {})
+
+
+RETRY = {"Retry-After": "1"}
+
+
+class ErrorView(BaseModel):
+    """What went wrong in the last attempt; without the traceback, which is not for clients."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    type: str
+    message: str
+    attempt: int
+    at: str
+
+
+class ProgressView(BaseModel):
+    """How far the handler says it is."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    fraction: float
+    note: str
+
+
+class JobView(BaseModel):
+    """A job as a web client may see it: how it stands and what came of it, without payload, traceback and lease.
+
+    Derive from it to show more fields of `Job`, under their own names. `app.view(job)` has them all.
+    """
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    task: str
+    state: State
+    reason: Reason | None
+    result: Any
+    error: ErrorView | None
+    progress: ProgressView | None
+    attempt: int
+    max_attempts: int
+    created_at: datetime
+    due_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        return cls.model_validate(job)
