@@ -1,20 +1,20 @@
-"""A shop with an HTTP API: an order and the job that mails its receipt commit together, or neither does."""
+"""Shops with an HTTP API: an order and the job that mails its receipt commit together, or neither does."""
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import Body, Depends, FastAPI, HTTPException
+from fastapi import Body, Depends, FastAPI, HTTPException, Query
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from treadle import JobNotFound, Treadle
+from treadle import Job, Tenant, Treadle
+from treadle.integrations.fastapi import JobView, add_error_handlers, lifespan, tenant_of
 
-URL = os.environ["DATABASE_URL"]  # postgresql://user:password@host/database
-engine = create_async_engine(URL.replace("postgresql:", "postgresql+asyncpg:", 1))
+engine = create_async_engine(os.environ["DATABASE_URL"])  # postgresql+asyncpg://user:password@host/database
 Session = async_sessionmaker(engine)
-jobs = Treadle(URL, auto_migrate=True)  # its tables are in the same database, in a schema of their own
+jobs = Treadle(engine.url, auto_migrate=True)  # its tables are in the same database, in a schema of their own
 
 
 class Base(DeclarativeBase): ...
@@ -23,6 +23,7 @@ class Base(DeclarativeBase): ...
 class Order(Base):
     __tablename__ = "orders"
     id: Mapped[int] = mapped_column(primary_key=True)
+    shop: Mapped[str]
     address: Mapped[str]
     cents: Mapped[int]
 
@@ -35,15 +36,11 @@ async def send_receipt(order_id: int) -> str:
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    jobs.open()  # what is wrong with the store is said at the start, not by the first request
+async def own_lifespan(_: FastAPI) -> AsyncIterator[None]:
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
-    embedded = os.environ.get("EMBEDDED_WORKER")  # then this process runs jobs too
-    async with jobs.worker(concurrency=5) if embedded else nullcontext():
-        yield
-    await engine.dispose()
-    jobs.close()
+    yield
+    await engine.dispose()  # by now the worker has stopped: no handler needs it
 
 
 async def transaction() -> AsyncIterator[AsyncSession]:
@@ -53,26 +50,25 @@ async def transaction() -> AsyncIterator[AsyncSession]:
 
 # scope="function" commits before the answer is sent. Without it the client hears "201" even if the commit fails.
 Transaction = Annotated[AsyncSession, Depends(transaction, scope="function")]
-api = FastAPI(lifespan=lifespan)
+Shop = Annotated[Tenant, Depends(tenant_of(jobs, "X-Shop"))]  # a header that your gateway sets
+EMBEDDED = bool(os.environ.get("EMBEDDED_WORKER"))  # then this process runs jobs too
+api = FastAPI(lifespan=lifespan(jobs, own_lifespan, worker={"concurrency": 5} if EMBEDDED else False))
+add_error_handlers(api)  # a job that is not there: 404; one that takes longer than `wait`: 504
 
 
 @api.post("/orders", status_code=201)
 async def place_order(
-    address: Annotated[str, Body()], cents: Annotated[int, Body()], session: Transaction
+    address: Annotated[str, Body()], cents: Annotated[int, Body()], shop: Shop, session: Transaction
 ) -> dict[str, Any]:
-    order = Order(address=address, cents=cents)
+    order = Order(shop=shop.name, address=address, cents=cents)
     session.add(order)
     await session.flush()  # now the order has its id
-    job = await send_receipt.using(tx=session).aenqueue(order.id)
+    job = await shop.using(send_receipt, tx=session).aenqueue(order.id)
     if cents > 100_000:
         raise HTTPException(402, "payment refused")  # neither the order nor the job stays
     return {"order": order.id, "job": job.id}
 
 
-@api.get("/jobs/{job_id}")
-def show_job(job_id: str) -> dict[str, Any]:
-    try:
-        job = jobs.get(job_id)
-    except JobNotFound as error:
-        raise HTTPException(404, str(error)) from error
-    return {"state": job.state, "result": job.result}
+@api.get("/jobs/{job_id}", response_model=JobView, response_model_include={"state", "result", "error"})
+async def show_job(job_id: str, shop: Shop, wait: Annotated[float, Query(ge=0, le=30)] = 0) -> Job:
+    return await shop.await_for(job_id, timeout=wait) if wait else await shop.aget(job_id)
