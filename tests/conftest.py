@@ -1,6 +1,7 @@
 """Nothing set around a test, and a store for it: SQLite, or each kind in turn if it is about stores; with no skips."""
 
 import gc
+import logging
 import os
 import shutil
 import tempfile
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import marks, stores
+from tests.support import django_env, marks, stores
 from tests.support.server import heed_signals
 from treadle import Treadle
 from treadle.engines import connect
@@ -22,12 +23,19 @@ MEMORY, ENOUGH = Path("/dev/shm"), 4 << 30  # stores and servers lie there if it
 
 
 @pytest.fixture(autouse=True)
-def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Settings come from the test alone: an empty working directory and no TREADLE_ variable but provision's own."""
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Settings come from the test alone: an empty working directory and no TREADLE_ variable but provision's own.
+
+    The log is as loud afterwards as before: a command run in this process sets it up for a process of its own.
+    """
     monkeypatch.chdir(tmp_path)
     for name in os.environ:
         if name.upper().startswith("TREADLE_") and not name.upper().startswith("TREADLE_TEST_"):
             monkeypatch.delenv(name)
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 def pytest_configure() -> None:
@@ -48,8 +56,9 @@ SAMPLE = ("conformance/test_no_job_is_lost.py", "conformance/test_final_is_final
 
 
 LONG = {
-    "test_cost", "test_failover", "test_fastapi_app", "test_faults", "test_interleavings", "test_leases",
-    "test_network", "test_nightly_report", "test_prefetch", "test_script", "test_server", "test_upgrades",
+    "test_cost", "test_django", "test_django_docs", "test_django_shop", "test_django_worker", "test_failover",
+    "test_fastapi_app", "test_faults", "test_interleavings", "test_leases", "test_network", "test_nightly_report",
+    "test_prefetch", "test_script", "test_server", "test_upgrades",
 }  # fmt: skip
 """Files with few tests that take long, or wait: begun last, they would keep one core idle at the end."""
 
@@ -96,6 +105,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Say what was left out; here, because under xdist only this file is loaded where the summary is written."""
     for kind in stores.missing():
         terminalreporter.write_line(f"not run: conformance on {kind}, for its binaries are not on this machine")
+    if not django_env.other_pythons():
+        terminalreporter.write_line("not run: Django 6, for there is no Python 3.12 or 3.13 on this machine")
     if not config.getoption("--all-servers"):
         names = ", ".join(stores.SLOW)
         terminalreporter.write_line(

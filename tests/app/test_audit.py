@@ -11,7 +11,7 @@ import pytest
 from tests.support.making import an_error, claim, race, settle, start
 from tests.support.marks import any_store, sql_stores
 from tests.support.seed_profiles import TENANT_SYSTEM
-from treadle import Context, GiveUp, Job, JobNotFound, Reason, Retry, State, Task, Treadle
+from treadle import Context, GiveUp, InvalidJob, Job, JobNotFound, Reason, Retry, State, Task, Treadle
 from treadle.errors import TreadleError
 from treadle.model import Event, EventKind
 from treadle.model.lifecycle import Failed, FailedForGood, Outcome, TimedOut
@@ -417,7 +417,8 @@ def test_the_trail_of_a_job_outlives_it(app: Treadle, send: Task, clock: FakeClo
     clock.advance(days=31)
     assert app.prune() == 1
     with pytest.raises(JobNotFound):
-        app.events(job.id)
+        app.get(job.id)
+    assert app.events(job.id) == app.audit()
     [line] = app.audit()
     assert (line.job_id, line.kind) == (job.id, EventKind.FAILED)
 
@@ -490,3 +491,45 @@ def test_what_handlers_say_does_not_reach_the_trail_but_their_errors_do(app: Tre
     told = json.dumps([line.note for line in app.events(job.id)])
     assert "boom" in told
     assert "abc" not in told
+
+
+# ------------------------------------------------------------------------------------------ filters and pages
+
+
+@any_store
+def test_an_operators_act_is_found_behind_a_flood_of_failures(app: Treadle, send: Task, clock: FakeClock) -> None:
+    quiet = send.enqueue("ada")
+    app.cancel(quiet.id, actor="grace", reason="not now")
+    app.pause(queue="mail", actor="grace")
+    clock.advance(minutes=1)
+    for _ in range(3):
+        send.using(retry=ONCE).enqueue_many([("nobody",)] * 40)
+        run_until_idle(app)
+        clock.advance(minutes=1)
+        app.seal_audit()
+    send.using(retry=ONCE).enqueue("nobody")
+    run_until_idle(app)
+
+    assert [line.kind for line in app.audit(actor="grace")] == [EventKind.PAUSED, EventKind.CANCELLED]
+    assert [line.job_id for line in app.audit(kind="cancelled")] == [quiet.id]
+    assert [line.note for line in app.audit(job_id=quiet.id.upper())] == ["not now"]
+    assert len(app.audit(kind=EventKind.FAILED, since="90s", limit=1000)) == 41
+    assert len(app.audit(until="3m30s", limit=1000)) == 2
+
+    whole = app.audit(limit=1000)
+    assert len(whole) == 2 + 121
+    seen, cursor = [], None
+    while True:
+        page = app.audit_page(limit=50, cursor=cursor)
+        seen += page.events
+        if (cursor := page.cursor) is None:
+            break
+    assert seen == whole
+    failures = app.audit_page(kind="failed", limit=121)
+    assert (len(failures.events), failures.cursor) == (121, None)
+
+
+@pytest.mark.parametrize("cursor", ["soon", "2026-01-01T00:00:00+00:00_x_y", "_", 5])
+def test_a_cursor_that_is_not_ours_is_refused(app: Treadle, cursor: object) -> None:
+    with pytest.raises(InvalidJob, match="cursor"):
+        app.audit_page(cursor=cursor)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.making import race
+from tests.support.making import a_policy, race
 from tests.support.marks import any_store
 from treadle import ConfigError, InvalidJob, InvalidPayload, Retry, State, Task, TreadleError, UnknownTask
 from treadle import Treadle as App
@@ -189,8 +189,8 @@ def test_a_job_that_expires_before_it_is_run_is_not_run(app: App, greet: Task, c
         ("run_after", True, "run_after"),
         ("run_after", "-5m", "run_after"),
         ("expires_at", float("nan"), "expires_at"),
-        ("retry", Retry(max_attempts=0), "max_attempts"),
-        ("retry", Retry(base=-1), "base"),
+        ("retry", a_policy(max_attempts=0), "max_attempts"),
+        ("retry", a_policy(base=-1), "base"),
         ("key", "", "key"),
         ("key", "k" * 1001, "key.*1,000"),
         ("id", "seven", "id"),
@@ -391,7 +391,7 @@ def test_what_cannot_be_called_is_refused_by_name(app: App) -> None:
     [
         ({"qeue": "mail"}, "qeue"),
         ({"timeout": "soon"}, "timeout"),
-        ({"retry": Retry(max_attempts=0)}, "max_attempts"),
+        ({"retry": a_policy(max_attempts=0)}, "max_attempts"),
         ({"name": " "}, "task"),
     ],
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from tests.support.making import claim, start, unstored
 from tests.support.marks import any_store
@@ -11,7 +11,7 @@ from tests.support.seed_profiles import CHAT_SERVER
 from treadle import Cancelled, Context, GiveUp, InvalidJob, Job, Reason, Retry, Snooze, State, Task, Treadle
 from treadle.engines.values import Ruling
 from treadle.errors import ConfigError
-from treadle.model import EventKind, lifecycle
+from treadle.model import PAYLOAD_CAP, EventKind, lifecycle
 from treadle.testing import FakeClock, run_until_idle
 
 ONCE = Retry(max_attempts=1)
@@ -244,7 +244,202 @@ def test_what_follows_was_decided_when_the_job_was_made(make_app: Callable[..., 
     assert told == [job.id]
 
 
+# --------------------------------------------------------------------------------------------------- the result
+
+
+@any_store
+@pytest.mark.parametrize("result", [{"a": [1, 2.5, None, "é"]}, None, 12345678901234567890, "text"], ids=repr)
+def test_a_follow_up_is_given_the_result_if_it_names_it(app: Treadle, told: list, result: object) -> None:
+    app.register("tell", lambda job_id, result: told.append((job_id, result)))
+    job = app.register("work", lambda: result, on_succeeded="tell").enqueue()
+    run_until_idle(app)
+    assert told == [(job.id, result)]
+
+
+@any_store
+def test_a_worker_passes_the_result_on_and_the_rest_takes_the_plain_path(app: Treadle, told: list) -> None:
+    def tell(result: dict[str, int], state: str) -> None:
+        told.append((result, state))
+
+    def work(n: int) -> dict[str, int]:
+        return {"n": n}
+
+    app.register("tell", tell)
+    followed, alone = app.register("work", work, on_succeeded="tell"), app.register("alone", work)
+    followed.enqueue_many([(1,), (2,)])
+    alone.enqueue_many([(3,), (4,)])
+    app.run_worker(until_idle=True)
+    assert sorted(told, key=str) == [({"n": 1}, "succeeded"), ({"n": 2}, "succeeded")]
+    assert app.count()[State.SUCCEEDED] == 6
+
+
+def test_a_result_of_a_model_arrives_as_one(app: Treadle, told: list) -> None:
+    class Report(BaseModel):
+        pages: int
+
+    @app.task
+    def publish(result: Report) -> None:
+        told.append(result)
+
+    @app.task(on_succeeded=publish)
+    def build(pages: int) -> Report:
+        return Report(pages=pages)
+
+    build.enqueue(7)
+    run_until_idle(app)
+    assert told == [Report(pages=7)]
+
+
+def test_a_model_called_result_is_not_given_to_what_follows_a_failure(app: Treadle) -> None:
+    def publish(result: NeedsMore) -> None: ...
+
+    app.register("publish", publish)
+    with pytest.raises(ConfigError, match=r"'work': on_failed: task 'publish' takes a result, and a job that failed"):
+        app.register("work", lambda: None, on_failed="publish").enqueue()
+
+
+def test_a_failure_has_no_result(app: Treadle, told: list) -> None:
+    app.register("tell", lambda result, error: told.append((result, error)))
+    app.register("work", lambda: 1 / 0, on_failed="tell", retry=ONCE).enqueue()
+    run_until_idle(app)
+    assert told == [(None, "division by zero")]
+
+
+def test_a_model_and_raw_handlers_are_given_the_result_too(app: Treadle, told: list) -> None:
+    class Ended(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        job_id: str
+        result: int = Field(alias="result")
+
+    class Open(BaseModel):
+        model_config = ConfigDict(extra="allow")
+
+    def closed(ended: Ended) -> None:
+        told.append(ended.result)
+
+    def opened(ended: Open) -> None:
+        told.append(ended.model_extra)
+
+    handlers: dict[str, Callable[..., None]] = {
+        "closed": closed,
+        "opened": opened,
+        "raw": lambda payload: told.append(payload["result"]),
+        "job": lambda job: told.append(job["payload"]),
+    }
+    for name, handler in handlers.items():
+        app.register(name, handler)
+        app.register(f"work for {name}", lambda: 5, on_succeeded=name).enqueue()
+    run_until_idle(app)
+    assert sorted(one if isinstance(one, int) else one["result"] for one in told) == [5, 5, 5, 5]
+
+
+@any_store
+def test_a_result_too_large_to_pass_on_ends_the_job_all_the_same_and_its_event_says_so(app: Treadle) -> None:
+    app.register("tell", lambda result: None)
+    text = "x" * (PAYLOAD_CAP - 8)  # as a result it fits
+    job = app.register("work", lambda: text, on_succeeded="tell").enqueue()
+    run_until_idle(app)
+    if app.get(job.id).state is State.SUCCEEDED:  # not every store takes one so large
+        assert "what was to follow cannot be stored" in app.events(job.id)[-1].note
+    assert following(app) == []
+
+
+# ----------------------------------------------------------------------------------------------------- in a row
+
+
+@any_store
+def test_a_follow_up_may_be_followed_in_turn(app: Treadle, told: list) -> None:
+    @app.task
+    def third(result: int, task: str) -> None:
+        told.append((task, result))
+
+    @app.task(on_succeeded=third)
+    def second(result: int) -> int:
+        return result + 1
+
+    @app.task(on_succeeded=second, on_failed=third)
+    def first() -> int:
+        return 1
+
+    first.enqueue()
+    run_until_idle(app)
+    assert told == [("second", 2)]
+
+
+def test_a_row_is_fixed_when_the_first_job_is_made(make_app: Callable[..., Treadle], told: list) -> None:
+    old, new = make_app(), make_app()
+    for app in (old, new):
+        app.register("third", teller(told))
+    old.register("second", lambda: None, on_succeeded="third")
+    old.register("first", lambda: None, on_succeeded="second").enqueue()
+    new.register("second", lambda: None)
+    new.register("first", lambda: None)
+    run_until_idle(new)
+    assert len(told) == 1
+
+
+def test_a_circle_is_refused(app: Treadle) -> None:
+    app.register("b", lambda: None, on_failed="a")
+    task = app.register("a", lambda: None, on_succeeded="b")
+    with pytest.raises(ConfigError, match=r"task 'b': on_failed: a → b → a is a circle"):
+        task.enqueue()
+    app.register("again", lambda: None, on_succeeded="again")
+    with pytest.raises(ConfigError, match=r"is a circle"):
+        app.worker()
+
+
 # -------------------------------------------------------------------------------------------------- bad input
+
+
+def needs_more(job_id: str, x: int, y: int = 0) -> None: ...
+
+
+def takes_a_number(payload: int) -> None: ...
+
+
+class NeedsMore(BaseModel):
+    job_id: str
+    x: int
+
+
+def takes_a_model(ended: NeedsMore) -> None: ...
+
+
+@pytest.mark.parametrize(("handler", "missing"), [(needs_more, "x"), (takes_a_number, "payload"), (takes_a_model, "x")])
+def test_a_follow_up_that_needs_what_it_is_not_told_is_refused_when_first_used(
+    app: Treadle, handler: Callable[..., None], missing: str
+) -> None:
+    app.register("after", handler)
+    task = app.register("work", lambda: None, on_failed="after")
+    message = (
+        rf"task 'work': on_failed: task 'after' needs {missing}, which the end of a job does not tell\. "
+        "It tells job_id, task, state, reason, error, result: name these"
+    )
+    with pytest.raises(ConfigError, match=message):
+        task.enqueue()
+    with pytest.raises(ConfigError, match=message):
+        app.worker()
+    with pytest.raises(ConfigError, match=message):
+        app.schedules.create("nightly", "work", cron="@daily")
+    assert app.count()[State.PENDING] == 0
+
+
+def test_a_follow_up_that_is_not_known_here_is_named_in_a_warning_once(
+    app: Treadle, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.register("note", lambda: None)
+    task = app.register("work", lambda: None, on_succeeded="nope")
+    for _ in range(3):
+        task.enqueue()
+    [warning] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "task 'work': on_succeeded names task 'nope', which is not known here (did you mean 'note'?)" in warning
+
+
+def test_a_follow_up_that_is_registered_later_is_no_slip(app: Treadle, caplog: pytest.LogCaptureFixture) -> None:
+    task = app.register("work", lambda: None, on_succeeded="after")
+    app.register("after", lambda: None)
+    task.enqueue()
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(("option", "value"), [("on_succeeded", "\n"), ("on_failed", "x" * 201), ("on_failed", "*")])

@@ -6,16 +6,21 @@ from treadle import Treadle
 
 BOTH = {
     "get", "find", "count", "view", "events", "why", "costs",  # jobs
-    "cancel", "retry", "enqueue", "schedules",
+    "cancel", "retry", "edit", "run_now", "delete", "enqueue", "aenqueue", "schedules",
+    "retry_many", "cancel_many", "delete_many", "resolve_id", "status",
     "pause", "resume", "pauses",
-    "audit", "verify_audit",
+    "audit", "audit_page", "verify_audit",
+    "aget", "afind", "acount", "aevents", "awhy", "acosts", "acancel", "aretry", "apause", "aresume", "apauses",
+    "aaudit", "stream", "astream", "wait_for", "await_for", "result_of", "aresult_of",
+    "aaudit_page", "aedit", "arun_now", "adelete", "aretry_many", "acancel_many", "adelete_many",
+    "aresolve_id", "astatus",
     "engine", "profile", "settings",  # what it is made of
 }  # fmt: skip
 OF_THE_APP = {
-    "task", "register", "tasks", "declare", "declared", "for_each", "logger",
+    "task", "register", "tasks", "declare", "declared", "for_each", "logger", "hooks", "wake", "awake",
     "worker", "run_worker", "workers", "tenant",
     "recover", "prune", "seal_audit",
-    "open", "close", "migrate", "check_schema", "schema_sql", "rls", "doctor",
+    "open", "close", "override", "migrate", "check_schema", "schema_sql", "rls", "doctor",
 }  # fmt: skip
 OF_A_TENANT = {"name", "using"}
 

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,8 +15,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.support import provision
 from tests.support.marks import sql_stores
-from treadle import Context, Job, Progress, Reason, Retry, Snooze, State, Task, Treadle
-from treadle.testing import FakeClock, arun_until_idle, assert_enqueued, run_until_idle
+from treadle import AttemptEnd, Context, EventKind, Job, Progress, Reason, Retry, Snooze, State, Task, Treadle
+from treadle.testing import FakeClock, arun_until_idle, run_until_idle
 
 
 @pytest.fixture
@@ -269,30 +270,103 @@ def own_connection(url: str) -> Any:
     return psycopg.connect(url.partition("?")[0])
 
 
-def test_an_enqueued_job_can_be_asserted_by_any_of_its_fields(memory: Treadle, welcome: Task) -> None:
-    first = welcome.enqueue("Ada")
-    second = welcome.using(priority=5).enqueue("Bob")
-    assert assert_enqueued(memory, "welcome").id == second.id  # the newest
-    assert assert_enqueued(memory, "welcome", payload={"user": "Ada"}).id == first.id
-    assert assert_enqueued(memory, "welcome", priority=5, queue="mail").id == second.id
+def ends_and_claims(app: Treadle) -> list[tuple[str, Any]]:
+    """Adds a hook of each kind that is told of something, some of them async; what they are told, in order."""
+    notes: list[tuple[str, Any]] = []
+    app.hooks.on_claim(lambda jobs: notes.append(("claim", [job.task for job in jobs])))
+
+    @app.hooks.on_settle
+    async def settled(end: AttemptEnd) -> None:
+        await asyncio.sleep(0)
+        notes.append(("settle", end))
+
+    app.hooks.on_failure(lambda end: notes.append(("failure", end)))
+    return notes
 
 
-def test_a_missing_job_fails_the_test_and_shows_what_is_there(memory: Treadle, welcome: Task) -> None:
-    welcome.enqueue("Ada")
-    with pytest.raises(AssertionError, match=r"'welcome'.*Bob.*Ada"):
-        assert_enqueued(memory, "welcome", payload={"user": "Bob"})
-    with pytest.raises(AssertionError, match="'goodbye'"):
-        assert_enqueued(memory, "goodbye")
+@pytest.mark.parametrize("way", ["plain", "async"])
+def test_hooks_are_told_of_claims_ends_and_failures_before_the_next_job_runs(memory: Treadle, way: str) -> None:
+    notes = ends_and_claims(memory)
+
+    @memory.task
+    def fine(n: int) -> int:
+        notes.append(("handler", n))
+        return n + 1
+
+    @memory.task(retry=Retry(2, 0, 0, 0))
+    async def broken() -> None:
+        raise ValueError("boom")
+
+    fine.enqueue(1)
+    broken.enqueue()
+    if way == "plain":
+        run_until_idle(memory)
+    else:
+        asyncio.run(arun_until_idle(memory))
+    assert [kind for kind, _ in notes] == [
+        *("claim", "handler", "settle"),
+        *("claim", "settle"),
+        *("claim", "settle", "failure"),
+    ]
+    good, again, failed, alert = (note for kind, note in notes if kind in ("settle", "failure"))
+    assert (good.kind, good.job.result, good.exception) == (EventKind.SUCCEEDED, 2, None)
+    assert good.duration >= 0
+    assert [again.kind, failed.kind, alert.kind] == [EventKind.RETRYING, EventKind.FAILED, EventKind.FAILED]
+    assert isinstance(alert.exception, ValueError)
+    assert (alert.job.state, alert.job.failures) == (State.FAILED, 2)
 
 
-def test_a_job_that_has_run_is_no_longer_enqueued(memory: Treadle, welcome: Task) -> None:
-    welcome.enqueue("Ada")
-    run_until_idle(memory, queues=("mail",))
-    with pytest.raises(AssertionError):
-        assert_enqueued(memory, "welcome")
+def test_a_hook_that_fails_is_logged_and_changes_nothing(memory: Treadle, caplog: pytest.LogCaptureFixture) -> None:
+    @memory.hooks.on_settle
+    def fails(end: AttemptEnd) -> None:
+        raise RuntimeError("of the hook")
+
+    @memory.hooks.on_settle
+    async def fails_too(end: AttemptEnd) -> None:
+        raise RuntimeError("of the async hook")
+
+    memory.register("work", lambda: 5).enqueue()
+    assert [job.result for job in run_until_idle(memory)] == [5]
+    errors = [str(record.exc_info[1]) for record in caplog.records if record.name == "treadle.hooks"]
+    assert errors == ["of the hook", "of the async hook"]
 
 
-def test_a_field_that_jobs_do_not_have_is_no_match_but_a_mistake(memory: Treadle, welcome: Task) -> None:
-    welcome.enqueue("Ada")
-    with pytest.raises(AttributeError, match="prio"):
-        assert_enqueued(memory, "welcome", prio=5)
+def test_hooks_around_run_and_enqueue_are_called_too(memory: Treadle) -> None:
+    seen: list[str] = []
+
+    @memory.hooks.around_enqueue
+    def enqueue(jobs: Sequence[Job]) -> Iterator[None]:
+        seen.append(f"enqueue {jobs[0].task}")
+        yield
+
+    @memory.hooks.around_run
+    async def run(ctx: Context) -> AsyncIterator[None]:
+        seen.append(f"run {ctx.job.task}")
+        yield
+        seen.append("ran")
+
+    memory.register("work", lambda: seen.append("handler")).enqueue()
+    run_until_idle(memory)
+    assert seen == ["enqueue work", "run work", "handler", "ran"]
+
+
+def test_a_failure_is_in_the_log_with_its_traceback(memory: Treadle, caplog: pytest.LogCaptureFixture) -> None:
+    """So that pytest shows the handler's error below a test that fails because of it."""
+
+    def fail() -> None:
+        raise KeyError("what was asked for")
+
+    memory.register("fail", fail, retry=Retry(max_attempts=1)).enqueue()
+    run_until_idle(memory)
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info[0] is KeyError
+    assert "in fail" in caplog.text
+
+
+def test_an_expired_job_is_told_of_as_a_worker_tells(memory: Treadle, clock: FakeClock) -> None:
+    notes = ends_and_claims(memory)
+    memory.register("work", lambda: None).using(expires_at="1m").enqueue()
+    clock.advance(minutes=2)
+    assert run_until_idle(memory) == []
+    assert notes == [], "it is cancelled, and was never claimed"
+    assert memory.count()[State.CANCELLED] == 1

@@ -106,7 +106,7 @@ def ids(app: Treadle, **where: object) -> list[str]:
 def test_a_word_for_some_jobs_of_a_state_finds_these_page_by_page_and_no_others(
     app: Treadle, work: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "LARGEST_PAGE", 2)
+    monkeypatch.setattr(queries, "BATCH_SIZE", 2)
     failed = [work.enqueue("fail").id for _ in range(3)]
     run_until_idle(app)
     waiting = [work.using(run_after="1h").enqueue("x").id for _ in range(5)]

@@ -161,7 +161,7 @@ def violations(trails: Mapping[str, Trail], notes: Notes, lease: float, lag: flo
     yield from _one_holder(trails, notes)
     yield from _answers_true(trails, notes)
     yield from _no_renewal_by_zombies(trails, notes, lease, lag)
-    yield from _one_suspect_at_a_time(trails, notes)
+    yield from _one_isolated_at_a_time(trails, notes)
     yield from _keys_kept_apart(trails, notes)
 
 
@@ -336,16 +336,17 @@ def _no_renewal_by_zombies(trails: Mapping[str, Trail], notes: Notes, lease: flo
             yield f"job {job}: attempt {number} was taken from {process} {early:.3f} s before its renewed lease ended"
 
 
-def _one_suspect_at_a_time(trails: Mapping[str, Trail], notes: Notes) -> Iterator[str]:
+def _one_isolated_at_a_time(trails: Mapping[str, Trail], notes: Notes) -> Iterator[str]:
+    """A process runs one job that crashed before at a time. Jobs with one attempt only run beside each other."""
     for process, lines in notes.order.items():
-        suspect: tuple[str, int] | None = None
+        isolated: tuple[str, int] | None = None
         for what, _, job, attempt, _ in lines:
             span = _span(trails, job, attempt)
-            if span is None or not span.suspect(trails[job].job):
+            if span is None or not span.crashes_before:
                 continue
-            if what == "start" and suspect is not None:
-                yield f"{process} ran two suspects at once: {suspect} and {(job, attempt)}"
-            suspect = (job, attempt) if what == "start" else None
+            if what == "start" and isolated is not None:
+                yield f"{process} ran two jobs that crashed before at once: {isolated} and {(job, attempt)}"
+            isolated = (job, attempt) if what == "start" else None
 
 
 def _keys_kept_apart(trails: Mapping[str, Trail], notes: Notes) -> Iterator[str]:

@@ -126,7 +126,7 @@ def test_users_enqueue_nothing_but_schedules_are_made_changed_switched_and_delet
     assert ayb("schedules", "disable", prune["id"]).code == 0
     assert listed()["enabled"] is False
     assert ayb("schedules", "delete", prune["id"]).code == 0
-    assert json.loads(ayb("schedules", "list", "--json").out) == {"schedules": []}
+    assert json.loads(ayb("schedules", "list", "--json").out) == {"schedules": [], "cursor": None}
 
 
 @pytest.mark.covers("002-D3.a")

@@ -38,7 +38,7 @@ def store(call, project, store_url, monkeypatch):
 def test_a_schedule_is_made_listed_changed_switched_run_and_deleted(store):
     words = ("--task", "spend", "--payload", '{"micros": 5}', "--cron", "30 2 * * *", "--tz", "Europe/Berlin")
     made = store("schedules", "create", "nightly", *words, "--enabled", "false", "--overlap", "skip", "--json").json
-    assert store("schedules", "list", "--json").json == {"schedules": [made["schedule"]]}
+    assert store("schedules", "list", "--json").json == {"schedules": [made["schedule"]], "cursor": None}
     assert store("schedules", "enable", "nightly", "--json").json["schedule"]["enabled"] is True
     changed = store("schedules", "update", "nightly", "--every", "15m", "--jitter", "1s", "--json").json["schedule"]
     assert (changed["cron"], changed["every"], changed["jitter"], changed["revision"]) == (None, 900.0, 1.0, 2)

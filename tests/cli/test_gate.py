@@ -101,7 +101,7 @@ def test_pauses_are_listed_with_who_when_and_why(ready):
     me = getpass.getuser()
     assert {(row[0], row[1], row[3], *row[4:]) for row in rows} == {
         ("queue mail", me, "in 2h", "the server is down"),
-        ("tenant acme", me, "resumed"),
+        ("tenant acme", me, "no end"),
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from treadle.app.profile import Profile
 from treadle.app.views import standing
-from treadle.cli.jobs import _account, _tries
+from treadle.cli.jobs import _account, _attempts
 from treadle.model import Job, Reason, State, new_id
 
 EVIL = "\x1b]0;owned\x07\x1b[31mred \x9b2J [bold]x[/bold] [/nope] \u202etxt \u2028 \x7f"
@@ -54,20 +54,22 @@ def test_the_list_is_read_page_by_page(store):
 def test_the_table_in_a_pipe_has_whole_ids_and_one_line_a_job(store):
     ids = [job["id"] for job in store("jobs", "list", "--json").json["jobs"]]
     header, *lines = store("jobs", "list").out.splitlines()
-    assert header.split() == ["id", "state", "task", "queue", "tries", "when", "error"]
+    assert header.split() == ["id", "state", "task", "queue", "attempts", "when", "took", "error"]
     assert [line.split()[0] for line in lines] == ids
     rows = [re.split(r" {2,}", line)[1:] for line in lines]
     assert [row[0] for row in rows] == ["scheduled", "failed (exhausted)", "succeeded"]
-    assert [row[3] for row in rows] == ["0/5", "2/2", "0/5"]
+    assert [row[3] for row in rows] == ["0/5", "2/2", "1/5"]
     assert rows[0][4] == "in 59m"
     assert rows[2][4].endswith("s ago")
+    assert re.fullmatch(r"\d+ms|\d+\.\ds", rows[2][5])
     assert lines[1].endswith("RuntimeError: no luck")
 
 
 def test_show_tells_everything(store):
     job = only(store, "--state", "failed")
     shown = store("jobs", "show", job["id"])
-    for words in ("failed (exhausted)", "boom", "tenant acme", "2 of 2 failures", "finished", '"text": "no\\nluck"',
+    for words in ("failed (exhausted)", "boom", "tenant acme", "2 of 2, claimed 2 times", "took",
+                  "finished", '"text": "no\\nluck"',
                   "RuntimeError: no", "Traceback (most recent call last)", "history", "retrying"):  # fmt: skip
         assert words in shown.out
     machine = store("jobs", "show", job["id"], "--json").json
@@ -167,7 +169,7 @@ def test_in_a_terminal_every_line_fits_and_no_word_is_broken(treadle, work, monk
     lines = re.sub(r"\x1b\[[0-9;]*m", "", treadle("jobs", "list").out).splitlines()
     assert all(len(line) <= columns for line in lines)
     narrow = columns < 110
-    header = "id state task tries when" if narrow else "id state task queue tries when error"
+    header = "id state task attempts when" if narrow else "id state task queue attempts when took error"
     assert lines[0].split() == header.split()
     assert len(lines) == (4 if narrow else 3)  # a narrow list has the error below its job
     assert lines[1].split()[1:3] == ["scheduled", "greet"]
@@ -197,15 +199,15 @@ def test_a_final_state_is_said_in_the_words_that_state_knows(fields, said):
 
 def test_the_help_of_list_explains_the_states(call):
     said = " ".join(call("jobs", "list", "--help").out.split())
-    for word in (*State, "scheduled", "retrying", "claimed", '"tries"', '"when"'):
+    for word in (*State, "scheduled", "retrying", "claimed", '"attempts"', '"took"', '"when"'):
         assert word in said
 
 
 def test_what_a_job_has_spent_is_said_rightly():
     job = Job(new_id(), "t", "{}", NOW, NOW, attempt=4, failures=1, crashes=1, lease_until=NOW)
-    assert _tries(job) == "1/5"  # a snooze is an attempt that spends nothing
+    assert _attempts(job) == "1/5"  # a snooze is an attempt that spends nothing
     lines = [line.plain for line in _account(job, [], NOW, Profile())]
-    assert "  attempts    4 so far, 1 of 5 failures spent, 1 crash" in lines
+    assert "  attempts    1 of 5, claimed 4 times, 1 crash" in lines
     assert "  lease ends  2026-01-01 00:00:00 UTC  0s ago" in lines
     twice = _account(job.evolve(crashes=2), [], NOW, Profile())
     assert any(line.plain.endswith("2 crashes") for line in twice)

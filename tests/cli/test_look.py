@@ -199,3 +199,13 @@ def test_costs_are_of_the_days_that_are_asked_for(spent):
     )
     nothing = spent("costs", "--day", str(yesterday), "--json").json
     assert (nothing["costs"], nothing["total"]) == ([], {"micros": 0, "units": "0.00"})
+
+
+def test_workers_of_one_name_and_jobs_that_wait_for_a_slot_are_said(ready):
+    alive(running=17)
+    alive(name="w1 #9", pid=9)
+    shown = ready("workers")
+    assert "10/10 +7" in shown.out
+    assert "2 live workers are called w1: give each a --name of its own" in shown.out
+    first, _ = ready("workers", "--json").json["workers"]
+    assert (first["running"], first["waiting"], first["concurrency"]) == (10, 7, 10)

@@ -205,7 +205,7 @@ def test_schedules_are_listed_as_a_table_and_as_json(nightly):
     listed = nightly("schedules", "list", "--json").json["schedules"]
     assert [schedule["name"] for schedule in listed] == ["nightly", "often"]
     assert listed[0]["last_job"] == job
-    assert listed[0].keys() == {"id", *Schedule._fields}
+    assert listed[0].keys() == {"id", "gone", *Schedule._fields}
     assert datetime.fromisoformat(listed[0]["next_at"]) > datetime.now(UTC)
 
 
@@ -219,7 +219,7 @@ def test_a_list_names_the_tenants_where_there_is_more_than_our_own(nightly):
 def test_where_there_is_none_the_list_says_how_to_make_one(ready):
     assert ready("schedules", "list").out.startswith("no schedules; `treadle schedules create` makes one")
     assert ready("schedules", "list", "--tenant", "acme").out.startswith("no schedules of tenant acme; ")
-    assert ready("schedules", "list", "--json").json == {"schedules": []}
+    assert ready("schedules", "list", "--json").json == {"schedules": [], "cursor": None}
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -303,7 +303,7 @@ def test_disable_and_enable_switch_a_schedule_and_say_who_did_it(nightly):
 def test_delete_removes_a_schedule_and_keeps_its_jobs(nightly):
     job = nightly("schedules", "run", "nightly", "--json").json["job"]
     assert nightly("schedules", "delete", "nightly").out == "nightly  deleted; the jobs it has made stay\n"
-    assert nightly("schedules", "list", "--json").json == {"schedules": []}
+    assert nightly("schedules", "list", "--json").json == {"schedules": [], "cursor": None}
     assert nightly("jobs", "show", job["id"], "--json").json["job"]["schedule"] == "nightly"
     assert nightly("schedules", "delete", "nightly").code == 1
     assert trail(nightly)[-1][0] == "deleted"

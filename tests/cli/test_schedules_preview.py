@@ -91,3 +91,21 @@ def test_bad_input_is_one_clear_line(call, words, said):
 def test_help_has_the_group_and_an_example(call):
     assert "List, create, change, run and preview schedules." in call("--help").out
     assert "treadle schedules preview --cron" in call(*PREVIEW, "--help").out
+
+
+def test_explain_says_an_expression_in_words(call):
+    answer = call("schedules", "explain", "0 9 * * 1#2")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines()[0] == "at 09:00 on the second Monday of the month"
+    assert answer.out.splitlines()[1].startswith("wall clock: ")
+    assert call("schedules", "explain", "*/5 * * * *", "--json").json == {
+        "cron": "*/5 * * * *",
+        "words": "every 5 minutes",
+        "law": "real_time",
+    }
+
+
+def test_explain_refuses_what_cannot_be_read(call):
+    answer = call("schedules", "explain", "0 9 * * 1#6")
+    assert answer.code == 2
+    assert "day of week: '1#6' has no number from 1 to 5 after the #" in answer.err

@@ -9,12 +9,12 @@ from treadle.cli.commands import cli
 
 URL = ("--url", "sqlite:///x.db")
 TOP = (
-    "demo", "worker", "enqueue", "why", "workers", "pause", "resume", "pauses", "costs", "migrate", "doctor", "rls",
-    "prune", "version",
+    "demo", "worker", "enqueue", "status", "why", "workers", "pause", "resume", "pauses", "costs", "migrate", "doctor",
+    "rls", "prune", "version",
 )  # fmt: skip
 GROUPS = {
-    "jobs": ("list", "show", "retry", "cancel", "count"),
-    "schedules": ("list", "create", "update", "enable", "disable", "delete", "run", "preview"),
+    "jobs": ("list", "show", "retry", "cancel", "delete", "edit", "run-now", "count"),
+    "schedules": ("list", "create", "update", "enable", "disable", "delete", "run", "preview", "explain"),
     "audit": ("seal", "verify"),
     "bench": ("drain", "enqueue", "latency"),
 }

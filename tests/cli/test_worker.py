@@ -136,7 +136,7 @@ def test_a_second_signal_ends_an_import_that_hangs(start, project):
 
 
 def test_a_signal_after_the_import_stops_the_worker_before_it_runs(treadle, monkeypatch):
-    monkeypatch.setattr("treadle.app.treadle.Treadle.doctor", lambda self: signal.raise_signal(signal.SIGTERM) or [])
+    monkeypatch.setattr("treadle.app.treadle.Treadle.doctor", lambda *_, **__: signal.raise_signal(15) or [])
     monkeypatch.setattr("treadle.worker.worker.Worker.run", lambda self, **_: pytest.fail("it ran"))
     assert treadle("worker").code == 0
 

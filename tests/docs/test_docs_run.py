@@ -95,6 +95,14 @@ def test_the_first_app_in_the_readme_is_six_lines() -> None:
     assert len(lines) <= 6
 
 
+def test_the_first_screens_of_the_readme_show_what_people_choose_it_for() -> None:
+    beginning = "\n".join(PAGES[0].read_text("utf-8").splitlines()[:75])
+    transaction, asynchronous, policy, schedule = "using(tx=", "async def", "retry=Retry(", "cron="
+    install, result, migration = "pip install", "app.result_of(job)", "treadle migrate"
+    for shown in (transaction, asynchronous, policy, schedule, install, result, migration):
+        assert shown in beginning, shown
+
+
 def links(page: Path) -> list[tuple[str, str]]:
     """Where a page links to within the repository: files, and headings in them."""
     return re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text("utf-8"))

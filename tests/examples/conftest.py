@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ class Running:
     """A program at work, its output read line by line."""
 
     def __init__(self, words: list[str], folder: Path, environment: dict[str, str]) -> None:
-        self._process = forks.Popen(
+        popen = forks.Popen if words[0] == sys.executable else subprocess.Popen  # only this Python can be forked
+        self._process = popen(
             words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
@@ -62,12 +64,14 @@ class Example:
         self.commands = commands(readme)
         self.outputs: list[str] = OUTPUT.findall(readme)
         self.environment = {"COLUMNS": "200", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+        self.python = sys.executable  # or another one, that has what the example needs
         self._started: list[Running] = []
 
     def run(self, command: str) -> str:
         """Run a command of the README to its good end; what it printed."""
         words, environment = self._parsed(command)
-        done = forks.run(words, cwd=self.folder, env=environment, timeout=120)
+        run = forks.run if words[0] == sys.executable else partial(subprocess.run, capture_output=True, text=True)
+        done = run(words, cwd=self.folder, env=environment, timeout=120)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -92,7 +96,7 @@ class Example:
         while "=" in words[0]:
             name, _, value = words.pop(0).partition("=")
             sets[name] = value
-        program = [sys.executable] if words[0] == "python" else [sys.executable, "-m", words[0]]
+        program = [self.python] if words[0] == "python" else [self.python, "-m", words[0]]
         return [*program, *words[1:]], {**os.environ, **self.environment, **sets}
 
 

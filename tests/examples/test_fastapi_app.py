@@ -19,8 +19,12 @@ from treadle import Treadle
 API = "uvicorn shop:api"
 API_WITH_WORKER = "EMBEDDED_WORKER=1 uvicorn shop:api"
 WORKER = "treadle worker --app shop:jobs"
-GOOD_ORDER = """curl localhost:8000/orders --json '{"address": "ada@example.org", "cents": 1999}'"""
-BAD_ORDER = """curl localhost:8000/orders --json '{"address": "bob@example.org", "cents": 250000}'"""
+GOOD_ORDER = (
+    """curl localhost:8000/orders --header 'X-Shop: acme' --json '{"address": "ada@example.org", "cents": 1999}'"""
+)
+BAD_ORDER = (
+    """curl localhost:8000/orders --header 'X-Shop: acme' --json '{"address": "bob@example.org", "cents": 250000}'"""
+)
 JOBS = "treadle jobs list --app shop:jobs"
 
 FAILING_COMMIT = """
@@ -40,7 +44,7 @@ def database() -> Iterator[str]:
 @pytest.fixture
 def shop(example: Callable[[str], Example], database: str) -> Example:
     opened = example("fastapi_app")
-    opened.environment["DATABASE_URL"] = database
+    opened.environment["DATABASE_URL"] = database.replace("postgresql:", "postgresql+asyncpg:", 1)
     return opened
 
 
@@ -60,38 +64,39 @@ class Web:
         self._port = int(self.process.says(r"running on http://127.0.0.1:(\d+)"))
 
     def curl(self, command: str) -> tuple[int, str]:
-        """Do as `curl URL --json DATA` of the README would; status and body."""
-        _, url, _, data = self._shop.words(command)
-        return self._ask("POST", urlsplit(f"//{url}").path, data)
+        """Do as `curl URL --header SHOP --json DATA` of the README would; status and body."""
+        _, url, _, header, _, data = self._shop.words(command)
+        return self._ask("POST", urlsplit(f"//{url}").path, data, shop=header.removeprefix("X-Shop: "))
 
     def job(self, id: str) -> str:
         """The job as the app shows it, once it has ended."""
 
         def look() -> str:
-            _, body = self._ask("GET", f"/jobs/{id}")
-            return body if json.loads(body)["state"] not in ("pending", "running") else ""
+            status, body = self._ask("GET", f"/jobs/{id}?wait=10")
+            return body if status == 200 else ""  # 504: the machine is busy
 
-        return until(look, lambda: f"the end of job {id}: {self._ask('GET', f'/jobs/{id}')}")
+        return until(look, f"the end of job {id}")
 
-    def status(self, path: str) -> int:
-        return self._ask("GET", path)[0]
+    def status(self, path: str, shop: str = "acme") -> int:
+        return self._ask("GET", path, shop=shop)[0]
 
-    def _ask(self, method: str, path: str, data: str | None = None) -> tuple[int, str]:
+    def _ask(self, method: str, path: str, data: str | None = None, shop: str = "acme") -> tuple[int, str]:
         with closing(HTTPConnection("127.0.0.1", self._port, timeout=60)) as connection:
-            connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
+            kind = {"Content-Type": "application/json"} if data else {}
+            connection.request(method, path, data, {"X-Shop": shop, **kind})
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
 
 
 def orders(database: str) -> list[tuple[object, ...]]:
     with psycopg.connect(database) as connection:
-        return connection.execute("select address, cents from orders").fetchall()
+        return connection.execute("select shop, address, cents from orders").fetchall()
 
 
 def alike(printed: str) -> list[str]:
     """The lines without what differs from run to run: ids, ages, and the width of columns."""
     text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", printed)
-    return [re.sub(" +", " ", re.sub(r"\d\S* ago", "AGE", line)).strip() for line in text.splitlines()]
+    return [re.sub(" +", " ", re.sub(r"\d\S* ago|[\d.]+m?s\b", "AGE", line)).strip() for line in text.splitlines()]
 
 
 @pytest.mark.slow
@@ -105,10 +110,11 @@ def test_the_order_is_there_with_its_receipt_and_the_refused_one_left_nothing(
         shop.start(worker)
     (accepted, good), (refused, bad) = web.curl(GOOD_ORDER), web.curl(BAD_ORDER)
     assert (accepted, refused) == (201, 402)
-    assert web.job(json.loads(good)["job"]) == ended.strip()
+    job = json.loads(good)["job"]
+    assert web.job(job) == ended.strip()
     assert alike(f"{good}\n{bad}\n{shop.run(JOBS)}") == alike(answers)
-    assert orders(database) == [("ada@example.org", 1999)]
-    assert web.status("/jobs/nobody") == 404
+    assert orders(database) == [("acme", "ada@example.org", 1999)]
+    assert (web.status("/jobs/nobody"), web.status(f"/jobs/{job}", shop="birch")) == (404, 404)
 
 
 @pytest.mark.slow

@@ -274,3 +274,24 @@ def test_what_another_program_stored_that_is_no_json_is_shown_as_text():
     job = a_job(FakeClock().now(), payload_json="not json", result_json="{")
 
     assert (job.payload, job.result) == ("not json", "{")
+
+
+@pytest.mark.parametrize(
+    ("fields", "made"),
+    [
+        ({}, 0),
+        ({"failures": 1, "attempt": 1, "started_at": NOW}, 1),
+        ({"attempt": 3, "started_at": NOW}, 0),  # snoozed three times
+        ({"state": State.RUNNING, "attempt": 1}, 1),
+        ({"state": State.SUCCEEDED, "attempt": 1, "started_at": NOW}, 1),
+        ({"state": State.SUCCEEDED, "attempt": 4, "failures": 1, "started_at": NOW}, 2),
+        ({"state": State.FAILED, "reason": Reason.EXHAUSTED, "attempt": 5, "failures": 5, "started_at": NOW}, 5),
+        ({"state": State.FAILED, "reason": Reason.PERMANENT, "attempt": 1, "started_at": NOW}, 1),
+        ({"state": State.FAILED, "reason": Reason.UNKNOWN_TASK, "attempt": 1}, 0),
+        ({"state": State.CANCELLED, "reason": Reason.BY_REQUEST}, 0),
+        ({"state": State.CANCELLED, "reason": Reason.BY_REQUEST, "attempt": 1, "started_at": NOW}, 1),
+        ({"state": State.CANCELLED, "attempt": 1, "failures": 1, "started_at": NOW}, 1),
+    ],
+)
+def test_the_attempts_that_a_job_has_made_are_counted_as_people_do(fields: dict, made: int) -> None:
+    assert Job(new_id(), "t", "{}", NOW, NOW).evolve(**fields).attempts_made == made

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, InvalidJob
 from treadle.model import ATTEMPTS
 from treadle.model.retry import Retry
 
@@ -71,9 +71,22 @@ def test_what_is_not_a_duration_is_refused_by_its_field(field, wrong):
 
 
 def test_a_policy_from_a_row_is_never_refused():
-    """Another program may have written anything; only what we are given is checked, by check_retry."""
-    assert Retry(0, -1.0, math.inf, math.nan)[:3] == (0, -1.0, math.inf)
-    assert Retry(3, -1, None, -1) == (3, -1, None, -1)
+    """Another program may have written anything; only what we are given is checked."""
+    assert Retry._make((0, -1.0, math.inf, math.nan))[:3] == (0, -1.0, math.inf)
+    assert Retry._make((3, -1, None, -1)) == (3, -1, None, -1)
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        *(("max_attempts", wrong) for wrong in (0, -1, 10_001, 2.5, True, "3", None)),
+        *((field, wrong) for field in ("base", "cap", "jitter") for wrong in (-1, math.inf, math.nan)),
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_refused_where_it_is_written(field, wrong):
+    for write in (Retry, Retry()._replace):
+        with pytest.raises(InvalidJob, match=rf"^{field}: "):
+            write(**{field: wrong})
 
 
 def test_a_policy_stays_the_plain_tuple_that_it_is():

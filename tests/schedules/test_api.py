@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from tests.support.making import race
+from tests.support.making import a_policy, race
 from tests.support.marks import any_store, postgres_only
 from tests.support.scheduling import fire, hourly, made, register, traces
 from tests.support.seed_profiles import BACKEND
@@ -182,7 +182,7 @@ BAD: list[tuple[str, object, str]] = [
     ("enabled", "yes", "true or false"), ("enabled", 1, "true or false"),
     ("queue", "", "queue"), ("queue", "x" * 201, "queue"), ("queue", 7, "queue"), ("queue", "*", "queue"),
     ("lane", "\t", "lane"), ("lane", 0, "lane"), ("priority", "high", "priority"), ("priority", 2**31, "priority"),
-    ("retry", 3, "retry"), ("retry", Retry(max_attempts=0), "max_attempts"), ("retry", Retry(base=-1), "base"),
+    ("retry", 3, "retry"), ("retry", a_policy(max_attempts=0), "max_attempts"), ("retry", a_policy(base=-1), "base"),
     ("max_attempts", 0, "max_attempts"), ("max_attempts", "3", "max_attempts"),
     ("timeout", 0, "timeout"), ("timeout", "soon", "timeout"), ("timeout", -1, "timeout"),
     ("misfire", "sometimes", "skip, once, all"), ("misfire", None, "skip, once, all"), ("misfire", [], "misfire"),
@@ -193,7 +193,7 @@ BAD: list[tuple[str, object, str]] = [
     ("jitter", -1, "jitter"), ("jitter", "x", "jitter"), ("jitter", math.nan, "jitter"),
     ("for_each", "", "for_each"), ("for_each", 3, "for_each"), ("for_each", "nobody", "for_each"),
     ("payload", {"name": 7}, "name"), ("payload", {"nom": "Ada"}, "nom"), ("payload", [1], "payload"),
-    ("payload", {"name": "\0"}, "NUL"), ("payload", {"name": "\ud800"}, "payload"),
+    ("payload", {"name": "\0"}, "NUL"), ("payload", {"name": "\ud800"}, "name: holds half a character"),
     ("task", "greed", "greed"), ("task", "", "no task ''"), ("colour", "red", "colour: no such option"),
     ("next_at", "now", "no such option"), ("created_at", "now", "no such option"), ("revision", 7, "no such option"),
 ]  # fmt: skip

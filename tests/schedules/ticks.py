@@ -44,6 +44,19 @@ class Rule(NamedTuple):
 
 
 MONDAY, FRIDAY, SUNDAY = 0, 4, 6
+
+
+def ends_month(local: datetime, days: int = 1) -> bool:
+    """Whether the month is over so many days later."""
+    return (local + days * DAY).month != local.month
+
+
+def last_workday(local: datetime) -> bool:
+    """From Monday to Friday, and no such day of the month comes after it."""
+    later = [local + number * DAY for number in range(1, 5)]
+    return local.weekday() <= FRIDAY and not any(day.month == local.month and day.weekday() <= FRIDAY for day in later)
+
+
 ANY, WHOLE = range(24), range(60)
 RULES = (
     Rule("* * * * *", False, ANY, WHOLE),
@@ -75,6 +88,29 @@ RULES = (
     Rule("0 0 */2 * 1-5", True, [0], [0], lambda local: local.day % 2 == 1 and local.weekday() <= FRIDAY),
     Rule("30 0,2 */100,1-7 * MON", True, [0, 2], [30], lambda local: local.day <= 7 and local.weekday() == MONDAY),
     Rule("0 12 29 2 *", True, [12], [0], lambda local: (local.month, local.day) == (2, 29)),
+    Rule("30 2 L * *", True, [2], [30], ends_month),
+    Rule("*/30 1,2 L * *", False, [1, 2], [0, 30], ends_month),
+    Rule("0 3 LW * *", True, [3], [0], last_workday),
+    Rule("0 2 * * 5L", True, [2], [0], lambda local: local.weekday() == FRIDAY and ends_month(local, 7)),
+    Rule("30 1 * * SUNL", True, [1], [30], lambda local: local.weekday() == SUNDAY and ends_month(local, 7)),
+    Rule("15 2 * * 7#2", True, [2], [15], lambda local: local.weekday() == SUNDAY and 8 <= local.day <= 14),
+    Rule(
+        "0 * * * SUN#5,0#1",
+        False,
+        ANY,
+        [0],
+        lambda local: local.weekday() == SUNDAY and (local.day <= 7 or local.day > 28),
+    ),
+    Rule(
+        "59 23 1,L 2,12 MON#4",
+        True,
+        [23],
+        [59],
+        lambda local: (
+            local.month in (2, 12)
+            and (local.day == 1 or ends_month(local) or (local.weekday() == MONDAY and 22 <= local.day <= 28))
+        ),
+    ),
     Rule("@yearly", True, [0], [0], lambda local: (local.month, local.day) == (1, 1)),
 )
 

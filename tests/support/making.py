@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from treadle.engines.contract import Engine
 from treadle.engines.values import Claim, JobFilter, Lease, Ruling, Turn, Verdict
-from treadle.model import Change, Event, Job, JobError, Reason, State, lifecycle, new_id
+from treadle.model import Change, Event, Job, JobError, Reason, Retry, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, FailedForGood, Outcome, Released, Snoozed, Stopped, Succeeded, TimedOut
 from treadle.tasks.task import Task
 from treadle.testing import FakeClock
@@ -158,6 +158,11 @@ def several(make_engine: Callable[[], Engine], number: int) -> list[Engine]:
     for engine in engines:
         engine.migrate()
     return engines
+
+
+def a_policy(**fields: Any) -> Retry:
+    """A retry policy as a row may have it, whether it can be meant or not."""
+    return Retry._make({**Retry()._asdict(), **fields}.values())
 
 
 def race(racers: int, act: Callable[[int], T]) -> list[T]:

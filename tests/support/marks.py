@@ -19,6 +19,7 @@ from tests.support import stores
 any_store = pytest.mark.usefixtures("any_store")
 sql_stores = pytest.mark.parametrize("engine_kind", stores.SQL)
 postgres_only = pytest.mark.parametrize("engine_kind", ["postgres"])
+dynamodb_only = pytest.mark.parametrize("engine_kind", ["dynamodb"])
 
 SERVERS = {
     "shared_postgres": "postgres", "fresh_database": "postgres", "Cluster": "postgres", "postgres_shop": "postgres",

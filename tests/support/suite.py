@@ -37,6 +37,7 @@ TESTS_OF = {
     "src/treadle/schedules/": ("tests/schedules", "tests/worker/test_schedules.py", "tests/race/test_tick_race.py"),
     "src/treadle/worker/": ("tests/worker", "tests/race/test_chaos_sample.py"),
     "src/treadle/cli/": ("tests/cli",),
+    "src/treadle/testing/": ("tests/testing", "tests/app/test_testing.py", "tests/examples/test_tested_app.py"),
     "src/treadle/demo/": ("tests/cli/test_demo.py",),
     "src/treadle/": ("tests/app", "tests/worker", "tests/cli"),
     "tests/chaos/": ("tests/race/test_chaos_sample.py", "tests/tools"),

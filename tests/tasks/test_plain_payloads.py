@@ -42,7 +42,7 @@ from treadle.tasks.plain_schema import plain_shape
 
 def careful(payload: Payload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Bind, validate, dump to plain data, write that: how every payload could be written."""
-    adapter, signature, single = payload._adapter, payload._signature, payload._single
+    adapter, signature, single = payload._adapter, payload._signature, payload.single
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -52,7 +52,9 @@ def careful(payload: Payload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     except ValidationError as error:
         raise InvalidPayload("payload", f"does not fit: {error.error_count()}") from None
     try:
-        data = adapter.dump_python(valid, mode="json", by_alias=True, round_trip=True, warnings="error")
+        data = adapter.dump_python(
+            valid, mode="json", by_alias=payload._trip.by_alias, round_trip=True, warnings="error"
+        )
         text = json_text(data, "payload")
         if "null" in text:
             check_finite(adapter.dump_python(valid, round_trip=True))
@@ -62,6 +64,8 @@ def careful(payload: Payload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         raise InvalidPayload(error.field, error.problem) from None
     except ValueError as error:
         raise InvalidPayload("payload", f"cannot be JSON: {error}") from None
+    if payload._trip.in_doubt() or "\N{REPLACEMENT CHARACTER}" in text:
+        payload._read_back(valid, text)
     return text
 
 
@@ -70,7 +74,7 @@ def outcome(write: Callable[[], str]) -> tuple[str, str]:
     try:
         return "text", write()
     except Exception as error:
-        message = str(error)
+        message = error.problem if isinstance(error, InvalidJob) else str(error)  # the argument is named elsewhere
         for start, short in (("does not fit", "does not fit"), ("secret", "secret")):
             message = short if start in message else message
         return type(error).__name__, message

@@ -269,4 +269,4 @@ def test_with_backoff_a_failed_job_is_pending_for_a_later_time(app: Treadle, clo
 def test_a_delay_that_is_none_fails_the_attempt_and_says_why(app: Treadle, error: Exception) -> None:
     job = raising(app, error)
     assert (job.state, job.failures) == (State.PENDING, 1)
-    assert job.error.type.endswith("ConfigError")
+    assert job.error.type.endswith("InvalidTiming")

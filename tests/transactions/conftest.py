@@ -40,7 +40,7 @@ def postgres_shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 def shop(engine_kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Shop:
     if engine_kind == "postgres":
         shop: Shop = request.getfixturevalue("postgres_shop")
-        tables = [shop.people, *map(shop.named, ("jobs", "finished", "keys", "events"))]
+        tables = [shop.people, *map(shop.named, ("jobs", "finished", "keys", "events", "schedules"))]
         shop.look("; ".join(f"delete from {table}" for table in tables))  # of a few rows, quicker than truncate
         return shop
     return sqlite_shop(tmp_path)
@@ -58,7 +58,7 @@ def postgres_engine(postgres_shop: Shop) -> Iterator[Engine]:
 def app(shop: Shop, request: pytest.FixtureRequest) -> Iterator[Treadle]:
     app = Treadle(shop.url)
     if shop.kind == "postgres":
-        app._store.engine = request.getfixturevalue("postgres_engine")  # type: ignore[misc]
+        app._store._in_force.engine = request.getfixturevalue("postgres_engine")  # type: ignore[misc]
         yield app
     else:
         yield app

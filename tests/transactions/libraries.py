@@ -137,6 +137,12 @@ class Caller:
         bound = task.using(tx=self.tx, **using)
         return await bound.aenqueue_many(calls) if self._asynchronous else bound.enqueue_many(calls)
 
+    async def schedule(self, act: str, app: Treadle, *arguments: Any, **options: Any) -> Any:
+        """Do something to a schedule: `create`, `upsert`, `update`, `delete` …"""
+        call = getattr(app.schedules, f"a{act}" if self._asynchronous else act)
+        done = call(*arguments, tx=self.tx, **options)
+        return await done if self._asynchronous else done
+
     async def settle(self, ctx: Context, result: Any = None) -> None:
         if self._asynchronous:
             await ctx.asettle(self.tx, result)

@@ -39,6 +39,21 @@ def test_effect_and_completion_commit_together(library: Library, shop: Shop, app
     assert shop.names == ["tea"]
 
 
+@ONE_OF_EACH
+def test_the_result_settled_there_is_passed_to_what_follows(library: Library, shop: Shop, app: Treadle) -> None:
+    told: list[Any] = []
+
+    async def sell(ctx: Context) -> None:
+        async with library.transaction(shop) as caller:
+            await caller.settle(ctx, {"sold": "tea"})
+            assert app.count()[State.PENDING] == 0  # not before the commit
+
+    app.register("tell", lambda job_id, result: told.append((job_id, result)))
+    job = app.register("sell", library.handler(sell), on_succeeded="tell").enqueue()
+    app.run_worker(until_idle=True, poll=0.02)
+    assert told == [(job.id, {"sold": "tea"})]
+
+
 def test_a_rollback_is_a_failed_attempt_that_says_so(library: Library, shop: Shop, app: Treadle) -> None:
     async def sell(ctx: Context) -> str:
         try:

@@ -99,10 +99,10 @@ def test_no_other_way_out_leads_to_another_attempt(app: Treadle, started: thread
 
 @any_store
 def test_a_claimed_job_that_has_not_started_is_cancelled_without_running(app: Treadle) -> None:
-    """A suspect waits for its turn behind another; the request reaches it there."""
+    """An isolated job waits for its turn behind another; the request reaches it there."""
     release, ran = threading.Event(), []
 
-    @app.task(retry=Retry(max_attempts=1))
+    @app.task(retry=Retry(max_attempts=1), isolated=True)
     def work(name: str) -> None:
         ran.append(name)
         assert release.wait(30)

@@ -37,14 +37,16 @@ def test_a_job_is_held_by_its_lease_not_by_its_id() -> None:
     assert not holdings.holds(claimed(a_job(NOW), "second"))
 
 
-def test_a_suspect_that_ended_is_unwritten_until_it_is_forgotten() -> None:
+def test_an_isolated_job_that_ended_is_unwritten_until_it_is_forgotten() -> None:
     holdings = Holdings()
-    suspect, plain = an_attempt(a_job(NOW, crashes=1), "t"), an_attempt(a_job(NOW), "t")
-    holdings.add([suspect, plain])
+    isolated, plain = an_attempt(a_job(NOW, crashes=1), "t"), an_attempt(a_job(NOW), "t")
+    holdings.add([isolated, plain])
     plain.started_at, plain.ended = NOW, True
-    suspect.started_at = NOW
-    assert not holdings.has_unwritten_suspect()
-    suspect.ended = True
-    assert holdings.has_unwritten_suspect()
-    holdings.forget(suspect)
-    assert not holdings.has_unwritten_suspect()
+    isolated.started_at = NOW
+    assert holdings.has_isolated()
+    assert not holdings.has_unwritten_isolated()
+    isolated.ended = True
+    assert not holdings.has_isolated()
+    assert holdings.has_unwritten_isolated()
+    holdings.forget(isolated)
+    assert not holdings.has_unwritten_isolated()

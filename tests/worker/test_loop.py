@@ -422,8 +422,8 @@ def test_chores_that_failed_are_not_repeated_before_the_jobs() -> None:
 # ------------------------------------------------------------------------------------------------- the verdicts
 
 VERDICTS = {
-    Ruling.APPLIED: lambda one: Settled([one]),
-    Ruling.ALREADY: lambda one: Settled([one]),
+    Ruling.APPLIED: lambda one: Settled([one], NOW),
+    Ruling.ALREADY: lambda one: Settled([one], NOW),
     Ruling.LOST: OutcomeLost,
     Ruling.STALE: lambda one: DecideAgain(one, None),
     Ruling.BUSY: lambda one: SettleLater(one, 100.0 + LOCKED_ROW.first, LOCKED_ROW.first),
@@ -507,11 +507,11 @@ def test_a_start_that_could_not_be_written_waits(renewal: Renewal) -> None:
     assert (effects, state.locked) == ([], frozenset([before, attempt]))
 
 
-def test_a_suspect_waits_while_another_suspects_end_is_not_written_and_its_neighbours_do_not() -> None:
-    suspect, plain, lost = an_attempt(crashes=1), an_attempt(), an_attempt()
+def test_an_isolated_job_waits_while_the_end_of_another_is_not_written_and_its_neighbours_do_not() -> None:
+    isolated, once, lost = an_attempt(crashes=1), an_attempt(retry=Retry(1)), an_attempt()
     lost.request_stop(StopReason.LOST)
-    assert sort_starts([suspect, plain, lost], suspect_unwritten=True) == ([lost], [plain], [suspect])
-    assert sort_starts([suspect, plain], suspect_unwritten=False) == ([], [suspect, plain], [])
+    assert sort_starts([isolated, once, lost], isolated_unwritten=True) == ([lost], [once], [isolated])
+    assert sort_starts([isolated, once], isolated_unwritten=False) == ([], [isolated, once], [])
 
 
 # ------------------------------------------------------------------------------------------------- a random walk
@@ -616,7 +616,7 @@ class Walk:
 
     def apply(self, effect: object) -> None:
         match effect:
-            case Settled(settled):
+            case Settled(settled, _):
                 for one in settled:
                     assert id(one.attempt) in self.written, "forgotten, and not written"
                     del self.held[one.attempt.job.id]

@@ -1,6 +1,7 @@
 """A plain success travels as a few values, every other end as a whole change: both leave the same rows."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -216,8 +217,11 @@ def test_a_success_that_makes_a_whole_turn_fail_is_decided_the_general_way(
     assert [(job.state, job.result) for job in done] == [(State.SUCCEEDED, 1)] * 3
 
 
-def test_a_written_success_needs_no_job(app: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_written_success_needs_no_job(
+    app: Treadle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Neither the claim nor the end of a plain job makes a Job: only who asks for one pays for it."""
+    caplog.set_level(logging.WARNING, "treadle.worker")  # a line about each job is one of those who ask
     take_turn, asked, settled = app.engine.turn, list[str](), list[str]()
 
     def turn(changes: Sequence[Success], *claim: Any, **named: Any) -> Turn:

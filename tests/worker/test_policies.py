@@ -302,4 +302,4 @@ def test_without_a_logger_of_its_own_an_app_speaks_as_treadle(app: Treadle, capl
         ended(app, job)
         in_state(app, lost, crashes=1)
     assert records(caplog, job) == {"treadle.worker", "treadle.task"}
-    assert records(caplog, lost) == {"treadle.maintenance"}
+    assert records(caplog, lost) == {"treadle.worker"}

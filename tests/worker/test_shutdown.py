@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.marks import any_store
 from tests.support.workbench import Process, ended, in_state, until, working
-from treadle import Context, Retry, State, Treadle
+from treadle import Context, Reason, Retry, State, Treadle
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_the_store_is_open_to_jobs_that_finish_while_the_worker_stops(app: Tread
 def test_claimed_jobs_that_have_not_started_are_given_back_unspent(app: Treadle, release: threading.Event) -> None:
     started = threading.Event()
 
-    @app.task(retry=Retry(max_attempts=1))
+    @app.task(retry=Retry(max_attempts=1), isolated=True)
     def suspicious() -> None:
         started.set()
         assert release.wait(30)
@@ -139,7 +139,7 @@ def test_a_job_that_still_runs_after_the_grace_is_given_back_unspent_and_its_end
         return "too late"
 
     task = app.register("work", {"plain": plain, "async": on_the_loop, "swallowing": swallowing}[kind])
-    job = task.using(retry=Retry(max_attempts=1 if kind == "plain" else 5)).enqueue()
+    job = task.enqueue()
 
     async def main() -> None:
         async with app.worker(grace=0.3, poll=0.05, lease=30):
@@ -157,6 +157,35 @@ def test_a_job_that_still_runs_after_the_grace_is_given_back_unspent_and_its_end
 
     asyncio.run(asyncio.wait_for(main(), 60))
     assert (app.get(job.id).state, app.get(job.id).result) == (State.PENDING, None)
+
+
+@any_store
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_job_that_is_not_retried_and_still_runs_after_the_grace_fails_and_never_runs_twice(
+    app: Treadle, release: threading.Event, kind: str
+) -> None:
+    started = threading.Event()
+
+    def plain() -> None:
+        started.set()
+        release.wait(60)
+
+    async def on_the_loop() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    task = app.register("pay", plain if kind == "plain" else on_the_loop, retry=Retry(max_attempts=1))
+    job = task.enqueue()
+    with working(app, grace=0.2) as worker:
+        assert started.wait(30)
+        worker.stop()
+    release.set()
+    [job] = ended(app, job)
+    assert (job.state, job.reason, job.attempt, job.failures) == (State.FAILED, Reason.EXHAUSTED, 1, 1)
+    assert (job.error.type, job.error.message) == (
+        "Stopped",
+        "the worker stopped before it had ended, and it is not retried",
+    )
 
 
 def test_a_coroutine_may_clean_up_when_it_is_told_to_stop(app: Treadle) -> None:

@@ -13,6 +13,7 @@ from treadle import Treadle
 from treadle.engines.values import Claimed
 from treadle.model import Job, lifecycle
 from treadle.model.lifecycle import Failed, Outcome, Released, Stopped, Succeeded, TimedOut
+from treadle.model.retry import Retry
 from treadle.tasks.context import StopReason
 from treadle.testing import FakeClock
 from treadle.worker.attempt import Attempt
@@ -77,7 +78,7 @@ def test_a_job_starts_only_with_half_its_lease_left(left: float, starts: bool) -
     assert isinstance(outcome, Succeeded if starts else Released)
 
 
-def test_one_suspect_at_a_time_and_its_start_is_asked_for_first() -> None:
+def test_one_isolated_job_at_a_time_and_its_start_is_asked_for_first() -> None:
     async def main() -> None:
         bench = Bench()
         suspects = [bench.attempt(crashes=1) for _ in range(2)]
@@ -243,19 +244,44 @@ def test_a_thread_leaves_its_slot_to_a_coroutine_that_waits_and_passes_none_by()
     asyncio.run(main())
 
 
-def test_a_thread_leaves_its_slot_to_a_suspect_that_waits() -> None:
+def test_a_thread_leaves_its_slot_to_an_isolated_job_that_waits() -> None:
     async def main() -> None:
         bench = Threads(concurrency=1)
-        hangs, plain, suspect = (bench.attempt(task=task) for task in ("hang", "note", "note"))
-        suspect.claimed = suspect.claimed._replace(suspect=True)
+        hangs, plain = (bench.attempt(task=task) for task in ("hang", "note"))
+        isolated = bench.attempt(task="note", crashes=1)
         bench.slots.add([hangs, plain])
         assert await asyncio.to_thread(bench.hung.wait, 30)
-        bench.slots.add([suspect])
+        bench.slots.add([isolated])
         bench.release.set()
         async with asyncio.timeout(30):
             while not bench.requests:
                 await asyncio.sleep(0.001)
-        assert (bench.requests, list(bench.slots.waiting), bench.ran) == ([suspect], [plain], [])
+        assert (bench.requests, list(bench.slots.waiting), bench.ran) == ([isolated], [plain], [])
+        bench.app.close()
+
+    asyncio.run(main())
+
+
+def test_a_thread_does_not_go_on_with_a_job_whose_start_must_be_written_first() -> None:
+    async def main() -> None:
+        bench = Threads(concurrency=1)
+        first, once = bench.attempt(task="note"), bench.attempt(task="note", retry=Retry(1))
+        bench.slots.add([first, once])
+        async with asyncio.timeout(30):
+            while not bench.requests:
+                await asyncio.sleep(0.001)
+        assert (bench.requests, len(bench.reports)) == ([once], 1)
+        bench.app.close()
+
+    asyncio.run(main())
+
+
+def test_jobs_that_are_not_retried_ask_for_their_starts_together() -> None:
+    async def main() -> None:
+        bench = Bench(concurrency=3)
+        once = [bench.attempt(retry=Retry(1)) for _ in range(4)]
+        bench.slots.add(once)
+        assert bench.requests == once[:3]
         bench.app.close()
 
     asyncio.run(main())

@@ -1,7 +1,9 @@
-"""Jobs that may take their process down: started in writing, one at a time, while the others go on beside them."""
+"""Jobs whose crash counts: started in writing. Isolated ones run one at a time, while the others go on beside them."""
 
+import asyncio
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,8 +11,8 @@ import pytest
 
 from tests.support.making import claim
 from tests.support.marks import any_store
-from tests.support.workbench import Crowd, Process, ended, until, working
-from treadle import Context, Job, Reason, Retry, State, Task, Treadle
+from tests.support.workbench import Crowd, Process, ended, in_state, until, working
+from treadle import ConfigError, Context, Job, Reason, Retry, State, Task, Treadle
 from treadle.engines.values import Turn
 from treadle.model import Change, lifecycle
 from treadle.model.lifecycle import Success
@@ -61,20 +63,108 @@ def test_the_start_of_a_suspect_is_written_before_its_handler_begins(app: Treadl
 
 
 @any_store
-def test_suspects_run_one_at_a_time(app: Treadle) -> None:
+def test_jobs_that_crashed_before_and_isolated_tasks_run_one_at_a_time(app: Treadle) -> None:
     crowd = Crowd()
 
     def work() -> None:
         with crowd:
-            until(lambda: crowd.most, "a suspect")
+            time.sleep(0.02)  # so that a second one would be seen beside it
 
     task = app.register("work", work)
     jobs = crashed_before(app, task, 4)
-    jobs += [task.using(retry=ONCE).enqueue() for _ in range(4)]
+    jobs += [app.register("apart", work, isolated=True).using(retry=ONCE).enqueue() for _ in range(4)]
     with working(app, concurrency=4):
         done = ended(app, *jobs)
     assert {job.state for job in done} == {State.SUCCEEDED}
     assert crowd.most == 1
+
+
+@any_store
+@pytest.mark.parametrize("colour", ["plain", "async"])
+def test_jobs_that_are_not_retried_run_at_full_concurrency(app: Treadle, colour: str) -> None:
+    """Users met a worker that ran one of them at a time, with nine idle slots."""
+    together, waiting = threading.Barrier(4), [0]
+
+    def plain() -> None:
+        together.wait(60)
+
+    async def on_the_loop() -> None:
+        waiting[0] += 1
+        async with asyncio.timeout(60):
+            while waiting[0] < 4:
+                await asyncio.sleep(0.001)
+
+    task = app.register("work", plain if colour == "plain" else on_the_loop, retry=ONCE)
+    jobs = [task.enqueue() for _ in range(4)]
+    with working(app, concurrency=4):
+        done = ended(app, *jobs, within=90)
+    assert {job.state for job in done} == {State.SUCCEEDED}
+
+
+def test_the_starts_of_many_are_written_together(app: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+    extend, starts = app.engine.extend, []
+
+    def counted(leases: Any, **options: Any) -> Any:
+        starts.append(len(leases))
+        return extend(leases, **options)
+
+    monkeypatch.setattr(app.engine, "extend", counted)
+    together = threading.Barrier(8)
+    task = app.register("work", lambda: together.wait(60) and None, retry=ONCE)
+    jobs = [task.enqueue() for _ in range(8)]
+    with working(app, concurrency=8, lease=60):
+        ended(app, *jobs)
+    assert sum(starts) == 8
+    assert len(starts) <= 4
+
+
+@any_store
+def test_a_crash_ends_what_had_started_and_is_not_retried_the_innocent_with_the_guilty(
+    app: Treadle, process: Callable[..., Process]
+) -> None:
+    innocent = app.enqueue("nap", {"seconds": 60}, checked=False, retry=ONCE)
+    first = process(lease=0.6)
+    in_state(app, innocent, state=State.RUNNING)
+    until(lambda: app.get(innocent.id).started_at, "the start of the innocent one")
+    guilty = app.enqueue("die", {}, checked=False, retry=ONCE)
+    assert first.exit_code() == 9
+    with working(app, lease=0.6, queues=["other"]):
+        done = ended(app, innocent, guilty)
+    assert {(job.state, job.reason, job.attempt) for job in done} == {(State.FAILED, Reason.CRASHED, 1)}
+
+
+def test_while_an_isolated_job_runs_the_next_ones_are_not_claimed(app: Treadle, release: threading.Event) -> None:
+    began = threading.Event()
+
+    def hold() -> None:
+        began.set()
+        assert release.wait(60)
+
+    task = app.register("apart", hold, isolated=True)
+    first = task.enqueue()
+    with working(app, concurrency=4):
+        assert began.wait(30)
+        second = task.enqueue()
+        ordinary = app.register("tick", lambda: "ordinary").enqueue()
+        ended(app, ordinary)  # a claim that saw them both
+        assert (app.get(first.id).state, app.get(second.id).state) == (State.RUNNING, State.PENDING)
+        release.set()
+        ended(app, first, second)
+
+
+def test_a_worker_says_at_its_start_what_a_crash_will_cost(app: Treadle, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    app.register("pay", lambda: None, retry=ONCE)
+    app.register("apart", lambda: None, isolated=True)
+    with working(app):
+        pass
+    assert "not retried: pay; if this process dies, their jobs that have started fail" in caplog.messages
+    assert "isolated: apart; one job of them runs here at a time" in caplog.messages
+
+
+def test_isolated_is_a_yes_or_a_no(app: Treadle) -> None:
+    with pytest.raises(ConfigError, match="task 'work': isolated: 'yes' must be True or False"):
+        app.register("work", lambda: None, isolated="yes")
 
 
 def test_a_suspect_starts_when_the_end_of_the_one_before_is_written(
@@ -119,7 +209,7 @@ def test_ordinary_jobs_run_beside_a_suspect(app: Treadle, release: threading.Eve
         assert release.wait(60)
 
     tick = app.register("tick", lambda: "ordinary")
-    task = app.register("suspicious", suspicious, retry=ONCE)
+    task = app.register("suspicious", suspicious, retry=ONCE, isolated=True)
     if order == "suspects first":
         suspects = [task.enqueue() for _ in range(6)]
     ordinary = [tick.enqueue() for _ in range(6)]
@@ -145,7 +235,7 @@ def test_waiting_suspects_are_given_to_a_worker_that_is_free(
 
     first, second = make_app(), make_app()
     for each in (first, second):
-        each.register("suspicious", suspicious, retry=ONCE)
+        each.register("suspicious", suspicious, retry=ONCE, isolated=True)
     jobs = [first.tasks["suspicious"].enqueue() for _ in range(3)]
     with working(first, concurrency=3, name="first"):
         until(lambda: len(ran) == 1, "the first suspect")

@@ -1,7 +1,9 @@
 """A worker run with until_idle ends when nothing is due, and not before."""
 
+import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -147,3 +149,32 @@ def test_a_hiccup_of_the_recovery_does_not_keep_it_from_the_schedules(
     monkeypatch.setattr(app.engine, "turn", fails_once)
     app.run_worker(until_idle=True)
     assert (failed, ran) == ([1], [1])
+
+
+def test_idle_is_not_said_by_a_claim_that_left_isolated_tasks_out(app: Treadle) -> None:
+    """The store is away just when an isolated job ends, and another one is due."""
+    ran: list[int] = []
+    turn, refused = app.engine.turn, threading.Event()
+    over = threading.Event()
+
+    @app.task(isolated=True)
+    def apart(n: int) -> None:
+        ran.append(n)
+        if n == 1:
+            assert refused.wait(30)
+            over.set()
+
+    def away(changes: Any, claim: Any = None, **options: Any) -> Any:
+        if claim is not None and claim.tasks is not None and "apart" not in claim.tasks:
+            if not refused.is_set():
+                apart.enqueue(2)
+                refused.set()
+                raise EngineUnavailable("away")
+            over.wait(30)
+        return turn(changes, claim, **options)
+
+    app.register("other", lambda: None)
+    apart.enqueue(1)
+    app.engine.turn = away  # type: ignore[method-assign]
+    app.run_worker(until_idle=True, concurrency=4)
+    assert ran == [1, 2]

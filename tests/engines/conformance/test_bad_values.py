@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.making import LEASE, a_job, an_error, claim, current, enqueued, running, settle, write
+from tests.support.making import LEASE, a_job, a_policy, an_error, claim, current, enqueued, running, settle, write
 from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Ruling
 from treadle.errors import InvalidJob
 from treadle.model import (
@@ -151,7 +151,7 @@ def test_a_job_with_a_bad_note_can_still_be_read_and_recovered(engine, clock):
     [
         {"priority": 2**70},
         {"timeout": float("inf")},
-        {"retry": Retry(cap=float("inf"))},
+        {"retry": a_policy(cap=float("inf"))},
         {"task": "x" * 201},
         {"timeout": -1.0},
         {"key": "k"},
@@ -373,13 +373,13 @@ def test_a_name_is_text_and_not_empty(field, name):
         ({"timeout": -1.0}, "timeout", "more than 0"),
         ({"timeout": float("inf")}, "timeout", "None for no limit"),
         ({"timeout": float("nan")}, "timeout", "more than 0"),
-        ({"retry": Retry(max_attempts=0)}, "max_attempts", "from 1 to 10,000"),
-        ({"retry": Retry(max_attempts=10_001)}, "max_attempts", "from 1 to 10,000"),
-        ({"retry": Retry(max_attempts=2.5)}, "max_attempts", "from 1 to 10,000"),
-        ({"retry": Retry(base=-1)}, "base", "0 seconds or more"),
-        ({"retry": Retry(cap=-1)}, "cap", "0 seconds or more"),
-        ({"retry": Retry(jitter=float("nan"))}, "jitter", "0 seconds or more"),
-        ({"retry": Retry(cap=float("inf"))}, "cap", "0 seconds or more"),
+        ({"retry": a_policy(max_attempts=0)}, "max_attempts", "from 1 to 10,000"),
+        ({"retry": a_policy(max_attempts=10_001)}, "max_attempts", "from 1 to 10,000"),
+        ({"retry": a_policy(max_attempts=2.5)}, "max_attempts", "from 1 to 10,000"),
+        ({"retry": a_policy(base=-1)}, "base", "0 seconds or more"),
+        ({"retry": a_policy(cap=-1)}, "cap", "0 seconds or more"),
+        ({"retry": a_policy(jitter=float("nan"))}, "jitter", "0 seconds or more"),
+        ({"retry": a_policy(cap=float("inf"))}, "cap", "0 seconds or more"),
         ({"id": "not a uuid"}, "id", "leave it out"),
         ({"id": new_id().upper()}, "id", "not a valid UUID"),
     ],

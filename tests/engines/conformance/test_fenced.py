@@ -461,6 +461,20 @@ def test_a_cancel_request_meets_whoever_holds_the_job_now(engine, clock):
     assert [event.revision for event in engine.events(first.id)][-1] == second.revision + 1
 
 
+def test_cancel_requests_names_the_running_jobs_that_were_asked_to_stop(engine, clock):
+    asked, untouched, done, again = (running(engine) for _ in range(4))
+    waiting = enqueued(engine)
+    for job in (asked, done):
+        write(engine, lifecycle.cancel(job, clock.now(), actor="ann"))
+    settle(engine, current(engine, done), Succeeded("1"))
+    settle(engine, again, Released())
+    ids = [job.id for job in (asked, untouched, done, again, waiting)]
+
+    assert engine.cancel_requests(ids) == {asked.id}
+    assert engine.cancel_requests([untouched.id, "01920000-0000-7000-8000-000000000000"]) == set()
+    assert engine.cancel_requests([]) == set()
+
+
 def test_the_flag_of_a_cancel_request_never_falls(engine, clock):
     job = running(engine)
     for actor in ("ann", "bob"):

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.support.making import a_job, claim, current, ended, enqueued, race, several
-from treadle.engines.values import OVERWRITE, JobFilter, Saved
+from treadle.engines.values import OVERWRITE, JobFilter, Saved, ScheduleFilter
 from treadle.errors import EngineError
 from treadle.model import PAYLOAD_CAP, Event, EventKind, FollowUp, OnEnd, Scope, State
-from treadle.model.records import ANY, Misfire, Overlap, Pause, Schedule, Seal, WorkerInfo, subject
+from treadle.model.records import ANY, GONE, Misfire, Overlap, Pause, Schedule, Seal, WorkerInfo, subject
 from treadle.model.retry import Retry
 
 MINUTE = timedelta(minutes=1)
@@ -323,7 +323,7 @@ def maybe(strategy):
 retries = st.builds(Retry, st.integers(1, 10_000), seconds, maybe(seconds), seconds)
 follow_ups = st.builds(
     FollowUp, event=words, task=words, queue=names, lane=words, priority=numbers, version=numbers, retry=retries,
-    timeout=maybe(seconds), wants=maybe(st.lists(names)),
+    timeout=maybe(seconds), wants=maybe(st.lists(names)), on_end=st.none(),
 )  # fmt: skip
 
 
@@ -694,3 +694,41 @@ def test_due_ones_are_found_among_many_that_are_not(engine, clock):
 
     assert sorted(due(engine)) == [f"due {number:02}" for number in range(20)]
     assert len(due(engine, limit=7)) == 7
+
+
+# ------------------------------------------------------------------------------------------- schedules by the page
+
+
+def found(engine, limit=100, after=None, **where):
+    return [(one.tenant, one.name) for one in engine.find_schedules(ScheduleFilter(**where), limit=limit, after=after)]
+
+
+def test_schedules_are_found_by_every_filter(engine, clock):
+    at = clock.now()
+    saved(engine, a_schedule(at, name="a1", tenant="acme", task="mail"))
+    saved(engine, a_schedule(at, name="a2", tenant="acme", enabled=False))
+    saved(engine, a_schedule(at, name="A1", tenant="bolt", declared="0123 shop"))
+    saved(engine, a_schedule(at, name="b_1", tenant="bolt", declared=f"0123 shop{GONE}"))
+
+    assert found(engine) == [("acme", "a1"), ("acme", "a2"), ("bolt", "A1"), ("bolt", "b_1")]
+    assert found(engine, tenant="bolt") == [("bolt", "A1"), ("bolt", "b_1")]
+    assert found(engine, name="a1") == found(engine, task="mail") == [("acme", "a1")]
+    assert found(engine, prefix="a") == [("acme", "a1"), ("acme", "a2")]
+    assert found(engine, prefix="b%") == found(engine, prefix="_") == found(engine, prefix="\ud800") == []
+    assert found(engine, enabled=False) == [("acme", "a2")]
+    assert found(engine, declared=True) == [("bolt", "A1"), ("bolt", "b_1")]
+    assert found(engine, declared=False, enabled=True) == [("acme", "a1")]
+    assert found(engine, gone=True) == [("bolt", "b_1")]
+    assert found(engine, gone=False, tenant="bolt") == [("bolt", "A1")]
+    assert found(engine, limit=2, gone=False) == [("acme", "a1"), ("acme", "a2")]
+
+
+def test_schedules_are_found_after_a_place_whether_or_not_there_is_one(engine, clock):
+    for name in ("a", "b", "ba", "c"):
+        saved(engine, a_schedule(clock.now(), name=name, payload={"large": "☃" * 200_000 * (name == "ba")}))
+
+    assert found(engine, after=("default", "a"), limit=2) == [("default", "b"), ("default", "ba")]
+    assert found(engine, after=("default", "bb")) == [("default", "c")]
+    assert found(engine, after=("default", "c")) == found(engine, after=("e", "")) == []
+    [whole] = engine.find_schedules(ScheduleFilter(name="ba"), limit=1)
+    assert len(whole.payload["large"]) == 200_000

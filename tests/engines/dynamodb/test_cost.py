@@ -203,6 +203,10 @@ def spent(engine: Any, clock: Any) -> Job:
     return job
 
 
+def watching(engine: Any, job: Any, now: Any) -> Any:
+    return engine.cancel_requests([job.id])
+
+
 def lines(engine: Any, clock: Any) -> list[Event]:
     for _ in range(10):
         ended(engine, State.FAILED)
@@ -234,6 +238,8 @@ COSTS = {
         ),
         1, 0,
     ),
+    "look for a cancellation": Cost(held(), watching, 0, 1),
+    "look for a cancellation, 100 KB": Cost(held(payload_json=payload_of(100_000)), watching, 0, 1),
     "look for leases that ran out": Cost(past_its_lease, lambda engine, job, now: engine.expired(limit=10), 0, 10),
     "crash, found and requeued": Cost(
         past_its_lease, lambda engine, job, now: recover(engine, engine.expired(limit=10)[0]), 6, 10
