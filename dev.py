@@ -102,7 +102,7 @@ def lock(arguments: list[str]) -> int:
 
     build = tomllib.loads(PROJECT.read_text())["build-system"]["requires"]
     compile_ = ("pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes")
-    sources = (PROJECT.name, "--all-extras", "-")
+    sources = (PROJECT.name, "--all-extras", "--group", "test", "-")
     target = ("--custom-compile-command", "python3 dev.py lock", "--output-file", LOCK.name)
     run(uv(), *compile_, *sources, *target, *arguments, given="\n".join(build))
     return 0
