@@ -51,10 +51,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# Of conformance, on the servers for a second opinion: all of it, and what else they are asked, with --all-servers.
-SAMPLE = ("conformance/test_no_job_is_lost.py", "conformance/test_final_is_final.py", "conformance/test_audit.py")
-
-
 LONG = {
     "test_cost", "test_django", "test_django_docs", "test_django_shop", "test_django_worker", "test_failover",
     "test_fastapi_app", "test_faults", "test_interleavings", "test_leases", "test_network", "test_nightly_report",
@@ -65,17 +61,18 @@ LONG = {
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by their store. A second opinion takes minutes: a sample of it in every run, all of it on request.
+    """Mark tests by their store.
 
     Files with slow tests come first, then those with many: xdist hands out whole files, and none shall be left over.
     """
     for item in items:
         marks.mark(item)
-    if not config.getoption("--all-servers"):
-        _leave(config, items, lambda item: _asks_again(item) and "/".join(item.path.parts[-2:]) not in SAMPLE)
     if engine := config.getoption("--engine"):
         others = [kind for kind in stores.KINDS if kind != engine]
-        _leave(config, items, lambda item: any(map(item.get_closest_marker, others)))
+        left = [item for item in items if any(map(item.get_closest_marker, others))]
+        out = set(left)
+        items[:] = [item for item in items if item not in out]
+        config.hook.pytest_deselected(items=left)
     weights: dict[Path, tuple[bool, int]] = {}
     for item in items:
         slow, number = weights.get(item.path, (False, 0))
@@ -84,21 +81,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (weights[item.path], str(item.path)), reverse=True)
 
 
-def _leave(config: pytest.Config, items: list[pytest.Item], out: Callable[[pytest.Item], bool]) -> None:
-    left = [item for item in items if out(item)]
-    items[:] = [item for item in items if not out(item)]
-    config.hook.pytest_deselected(items=left)
-
-
 def pytest_collection_finish() -> None:
     """Nine thousand tests stay where they are: to look through them for garbage again and again took a tenth."""
     gc.collect()
     gc.freeze()
-
-
-def _asks_again(item: pytest.Item) -> bool:
-    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return any(value in stores.SLOW for value in given if isinstance(value, str))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
