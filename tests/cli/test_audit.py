@@ -63,6 +63,16 @@ def test_lines_are_limited_and_filtered_and_have_stable_names_in_json(busy):
     assert busy("audit", "--json").json["events"] == events  # sealed or not
 
 
+def test_the_spellings_of_jobs_list_are_understood_too(busy):
+    events = busy("audit", "--json").json["events"]
+    assert busy("audit", "--limit", "1", "--json").json["events"] == events[:1]
+    assert busy("audit", "--before", events[0]["at"], "--json").json["events"] == events[1:]
+    assert busy("audit", "--until", events[0]["at"], "--json").json["events"] == events[1:]
+    shown = busy("audit", "--help").out
+    assert "-n, --limit N" in shown
+    assert "--until, --before TIME" in shown
+
+
 def test_a_mistyped_kind_is_answered_with_the_nearest_ones(busy):
     for typed, hint in {
         "retryed": "did you mean retried or created?",

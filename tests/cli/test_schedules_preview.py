@@ -45,6 +45,8 @@ def test_a_preview_as_json(call):
 def test_a_preview_is_of_five_runs_from_now_in_utc(call):
     answer = call(*PREVIEW, "--cron", "@daily", "--json").json
     assert (len(answer["runs"]), answer["timezone"]) == (5, "UTC")
+    for option in ("-n", "--limit"):
+        assert len(call(*PREVIEW, "--cron", "@daily", option, "2", "--json").json["runs"]) == 2
 
 
 def test_a_preview_needs_no_database_and_makes_none(call, project, monkeypatch):

@@ -45,8 +45,10 @@ def audit(
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only of this job.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Since 2h ago, or since a time.")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Until 1d ago, or until a time.")] = None,
-    n: Annotated[int, typer.Option("-n", metavar="N", help="How many, up to 1000.")] = 50,
+    until: Annotated[
+        str | None, typer.Option("--until", "--before", metavar="TIME", help="Until 1d ago, or until a time.")
+    ] = None,
+    n: Annotated[int, typer.Option("-n", "--limit", metavar="N", help="How many, up to 1000.")] = 50,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
     as_json: options.Json = False,
 ) -> None:

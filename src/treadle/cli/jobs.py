@@ -36,7 +36,7 @@ OfKey = Annotated[str | None, typer.Option("--key", help="Only with this unique 
 OfError = Annotated[str | None, typer.Option("--error", metavar="TYPE", help="Only with this error: ValueError.")]
 Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Ended, or stored, since: 1h, or a time.")]
 Before = Annotated[
-    str | None, typer.Option("--before", metavar="TIME", help="Ended, or stored, before: 7d, or a time.")
+    str | None, typer.Option("--before", "--until", metavar="TIME", help="Ended, or stored, before: 7d, or a time.")
 ]
 
 
@@ -51,7 +51,7 @@ def list_jobs(
     error: OfError = None,
     since: Since = None,
     before: Before = None,
-    limit: Annotated[int, typer.Option("--limit", help="How many, up to 500.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="How many, up to 500.")] = 50,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
     as_json: options.Json = False,
 ) -> None:

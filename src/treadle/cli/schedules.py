@@ -69,7 +69,7 @@ def list_schedules(
         bool | None, typer.Option("--declared/--undeclared", help="Only those that code declares, or does not.")
     ] = None,
     gone: Annotated[bool, typer.Option("--gone", help="Only those that code no longer declares.")] = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="How many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="How many.")] = 100,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
     as_json: options.Json = False,
 ) -> None:
