@@ -91,7 +91,7 @@ def test_bad_input_is_one_clear_line(call, words, said):
 
 
 def test_help_has_the_group_and_an_example(call):
-    assert "List, create, change, run and preview schedules." in call("--help").out
+    assert "List, show, create, change, run and preview schedules." in call("--help").out
     assert "treadle schedules preview --cron" in call(*PREVIEW, "--help").out
 
 
