@@ -62,7 +62,10 @@ def migrate(
 
 
 def doctor(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
-    """Look the store over and say what an operator should know."""
+    """Look the store over and say what an operator should know; exit code 1 if there is an error.
+
+    That jobs are due which no live worker serves is an error too, as in `treadle status`. Warnings alone exit with 0.
+    """
     with closing(find_store(app, url)) as store:
         findings = store.doctor()
     healthy = all(finding.level != "error" for finding in findings)
