@@ -70,7 +70,7 @@ def doctor(app: options.App = None, url: options.Url = None, as_json: options.Js
         findings = store.doctor()
     healthy = all(finding.level != "error" for finding in findings)
     if as_json:
-        document({"ok": healthy, "findings": [finding._asdict() for finding in findings]})
+        document({"ok": healthy, "findings": [{"level": finding.level, "text": finding.text} for finding in findings]})
     else:
         for finding in findings:
             mark = MARKS.get(finding.level, "?")
