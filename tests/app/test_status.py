@@ -69,4 +69,5 @@ def test_doctor_says_how_many_jobs_are_due_that_nobody_works_on(app: Treadle) ->
     assert not any("due" in finding.text for finding in app.doctor())
     greet.enqueue_many([()] * 3)
     last = app.doctor()[-1]
-    assert (last.level, last.text.partition(";")[0]) == ("warning", "3 jobs are due and no worker is alive")
+    assert (last.level, last.text.partition(";")[0]) == ("error", "3 jobs are due and no worker is alive")
+    assert all(finding.level != "error" for finding in app.doctor(workers=False))

@@ -63,6 +63,42 @@ def test_lines_are_limited_and_filtered_and_have_stable_names_in_json(busy):
     assert busy("audit", "--json").json["events"] == events  # sealed or not
 
 
+def test_the_spellings_of_jobs_list_are_understood_too(busy):
+    events = busy("audit", "--json").json["events"]
+    assert busy("audit", "--limit", "1", "--json").json["events"] == events[:1]
+    assert busy("audit", "--before", events[0]["at"], "--json").json["events"] == events[1:]
+    assert busy("audit", "--until", events[0]["at"], "--json").json["events"] == events[1:]
+    shown = busy("audit", "--help").out
+    assert "-n, --limit N" in shown
+    assert "--until, --before TIME" in shown
+
+
+def test_a_mistyped_kind_is_answered_with_the_nearest_ones(busy):
+    for typed, hint in {
+        "retryed": "did you mean retried or created?",
+        "retry": "did you mean retrying or retried?",
+        "DELETE": "did you mean deleted?",
+        "banana": "the kinds: enqueued, claimed, succeeded,",
+        "": "the kinds: enqueued, claimed, succeeded,",
+        "\x1b[31m": "the kinds: enqueued, claimed, succeeded,",
+    }.items():
+        answer = busy("audit", "--act", typed)
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.out.startswith("no audit events; --act: ")
+        assert f"is not a known kind; {hint}" in answer.out
+        assert "\x1b" not in answer.out
+        assert busy("audit", "--act", typed, "--json").json == {"events": [], "cursor": None}
+    assert busy("audit", "--act", "resumed").out == "no audit events\n"  # known, only nobody did it
+
+
+def test_the_words_of_the_app_itself_are_known_kinds(busy, project):
+    own = "@app.task(audit={'failed': 'MAIL_LOST', 'exhausted': 'MAIL_GIVEN_UP'})\ndef mail(): ...\n"
+    (project / "tasks.py").write_text((project / "tasks.py").read_text() + own)
+    assert busy("audit", "--act", "MAIL_LOST").out == "no audit events\n"
+    answer = busy("audit", "--act", "mail_givenup").out
+    assert "'mail_givenup' is not a known kind; did you mean MAIL_GIVEN_UP?" in answer
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_in_a_terminal_every_line_fits_and_ids_are_whole(ready, work, monkeypatch, columns):
     ready("enqueue", "give_up", json.dumps({"text": "no luck with the server " * 20}))

@@ -8,7 +8,7 @@ NOBODY = "0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"
 GREET = ("enqueue", "greet", '{"name": "Ada"}')
 EVERY = ("schedules", "create", "a", "--task", "whatever", "--every", "1m")
 READERS = (
-    "schedules list", "schedules update a --every 1m", "schedules enable a", "schedules disable a",
+    "schedules list", "schedules show a", "schedules update a --every 1m", "schedules enable a", "schedules disable a",
     "schedules delete a", "schedules run a", "schedules preview a", "pause --all", "resume --all", "pauses",
     f"why {NOBODY}", "workers", "audit", "audit verify", "costs", "prune",
 )  # fmt: skip
@@ -99,6 +99,8 @@ CASES = [
     ("schedules update a", 2, "nothing to change"),
     ("schedules update a --cron @daily --every 1m", 2, "cannot be given together"),
     ("schedules update a --every 1m", 1, "there is no schedule 'a'; `treadle schedules list` shows"),
+    ("schedules show", 2, "Missing argument"),
+    ("schedules show a", 1, "there is no schedule 'a'"),
     ("schedules enable", 2, "Missing argument"),
     ("schedules enable a", 1, "there is no schedule 'a'"),
     ("schedules disable a", 1, "there is no schedule 'a'"),

@@ -51,6 +51,18 @@ def test_the_list_is_read_page_by_page(store):
     assert f"more: --cursor {first['cursor']}" in store("jobs", "list", "--limit", "2").out
 
 
+def test_the_spellings_of_audit_are_understood_too(store):
+    jobs = store("jobs", "list", "--json").json["jobs"]
+    assert store("jobs", "list", "-n", "1", "--json").json["jobs"] == jobs[:1]
+    last = jobs[0]["created_at"]  # the others have ended before it was stored
+    assert store("jobs", "list", "--until", last, "--json").json["jobs"] == jobs[1:]
+    assert store("jobs", "list", "--before", last, "--json").json["jobs"] == jobs[1:]
+    assert store("jobs", "delete", "--until", last, "--dry-run", "--json").json["found"] == 2
+    shown = store("jobs", "list", "--help").out
+    assert "-n, --limit N" in shown
+    assert "--before, --until TIME" in shown
+
+
 def test_the_table_in_a_pipe_has_whole_ids_and_one_line_a_job(store):
     ids = [job["id"] for job in store("jobs", "list", "--json").json["jobs"]]
     header, *lines = store("jobs", "list").out.splitlines()

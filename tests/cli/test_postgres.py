@@ -28,6 +28,7 @@ COMMANDS = {
     "enqueue": ["enqueue", "greet", '{"name": "Ada"}'],
     "enqueue --unchecked": ["enqueue", "greet", '{"name": "Ada"}', "--unchecked"],
     "schedules create": ["schedules", "create", "a", "--task", "whatever", "--every", "1m"],
+    "schedules show": ["schedules", "show", "a"],
     "schedules run": ["schedules", "run", "a"],
     "pause": ["pause", "--all"],
     "why": ["why", "0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"],

@@ -243,7 +243,8 @@ def test_nothing_in_a_schedule_reaches_the_terminal_raw(ready):
     evil = Schedule("a\x1b[31m", "b\u202e", moment, "c\x07", cron="d\x9b", timezone="e\x7f", next_at=moment)
     app.engine.save(evil.evolve(last_job="f\x1b"), before=None)
     app.close()
-    for words in (("list",), ("list", "--json"), ("delete", "a\x1b[31m", "--tenant", "c\x07")):
+    name = ("a\x1b[31m", "--tenant", "c\x07")
+    for words in (("list",), ("list", "--json"), ("show", *name), ("show", *name, "--json"), ("delete", *name)):
         answer = ready("schedules", *words)
         assert answer.code == 0
         assert not set("\x1b\u202e\x07\x9b\x7f") & set(answer.out)
@@ -319,7 +320,7 @@ def test_who_deletes_what_code_declares_is_told_that_it_comes_back(ready, projec
 
 def test_a_schedule_of_another_tenant_is_named_with_the_way_to_it(nightly):
     nightly(*CREATE, "often", *GREET, "--every", "15m", "--tenant", "acme")
-    for words in (("enable", "often"), ("disable", "often"), ("run", "often"), ("preview", "often"),
+    for words in (("show", "often"), ("enable", "often"), ("disable", "often"), ("run", "often"), ("preview", "often"),
                   ("update", "often", "--every", "1m"), ("delete", "often")):  # fmt: skip
         answer = nightly("schedules", *words)
         assert (answer.code, answer.out) == (1, "")
@@ -367,6 +368,7 @@ def test_a_schedule_is_found_by_its_id_too(ready):
     ids = [answer["schedule"]["id"] for answer in made]
     assert len({*ids, str(UUID(ids[0]))}) == 2
     assert ready("schedules", "update", ids[1].upper(), "--every", "2m", "--json").json["schedule"]["tenant"] == "b"
+    assert ready("schedules", "show", ids[1], "--json").json["schedule"]["tenant"] == "b"
     assert ready("schedules", "disable", ids[1]).code == 0
     assert ready("schedules", "preview", ids[1], "-n", "1", "--json").json["tenant"] == "b"
     assert ready("schedules", "enable", ids[1]).code == 0

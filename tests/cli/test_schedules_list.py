@@ -50,6 +50,7 @@ def test_a_list_is_shown_by_the_page_and_says_how_to_go_on(many):
     assert [line.split()[0] for line in rest.out.splitlines()[1:]] == ["acme:2", "off", "report"]
     document = many(*LIST, "--limit", "4", "--json").json
     assert (len(document["schedules"]), document["cursor"]) == (4, "default/off")
+    assert names(many(*LIST, "-n", "1", "--json")) == ["acme:0"]  # as in other lists
 
 
 def test_what_code_no_longer_declares_is_marked(many):

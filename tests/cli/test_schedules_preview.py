@@ -45,6 +45,8 @@ def test_a_preview_as_json(call):
 def test_a_preview_is_of_five_runs_from_now_in_utc(call):
     answer = call(*PREVIEW, "--cron", "@daily", "--json").json
     assert (len(answer["runs"]), answer["timezone"]) == (5, "UTC")
+    for option in ("-n", "--limit"):
+        assert len(call(*PREVIEW, "--cron", "@daily", option, "2", "--json").json["runs"]) == 2
 
 
 def test_a_preview_needs_no_database_and_makes_none(call, project, monkeypatch):
@@ -89,7 +91,7 @@ def test_bad_input_is_one_clear_line(call, words, said):
 
 
 def test_help_has_the_group_and_an_example(call):
-    assert "List, create, change, run and preview schedules." in call("--help").out
+    assert "List, show, create, change, run and preview schedules." in call("--help").out
     assert "treadle schedules preview --cron" in call(*PREVIEW, "--help").out
 
 

@@ -87,12 +87,26 @@ def test_pauses_are_shown(night):
     assert "! paused: queue mail" in night("status").out
 
 
-def test_doctor_says_that_nobody_works(night):
-    finding = night("doctor", "--json").json["findings"][-1]
-    assert finding["level"] == "warning"
-    assert finding["text"] == "1 job is due and no worker is alive; start one with `treadle worker`"
+def test_doctor_says_that_nobody_works_with_the_exit_code_of_status(night):
+    answer = night("doctor")
+    assert (answer.code, answer.err) == (1, "")
+    assert "✗ error   1 job is due and no worker is alive; start one with `treadle worker`" in answer.out
+    machine = night("doctor", "--json")
+    assert (machine.code, machine.json["ok"]) == (1, False)
+    assert machine.json["findings"][-1]["level"] == "error"
+    alive(queues=["mail"])
+    assert (night("doctor").code, night("status").code) == (1, 1)
     alive()
-    assert "no worker" not in night("doctor").out
+    answer = night("doctor")
+    assert (answer.code, "due" in answer.out) == (0, False)
+    assert "jobs are due which no live worker serves" in " ".join(night("doctor", "--help").out.split())
+
+
+def test_a_worker_that_starts_is_not_told_that_nobody_works(night):
+    answer = night("worker", "--until-idle")
+    assert answer.code == 0
+    assert "no worker is alive" not in answer.err
+    assert night("doctor").code == 0  # what was due is done
 
 
 def test_numbers_that_were_cut_are_marked(ready, monkeypatch):

@@ -14,7 +14,7 @@ TOP = (
 )  # fmt: skip
 GROUPS = {
     "jobs": ("list", "show", "retry", "cancel", "delete", "edit", "run-now", "count"),
-    "schedules": ("list", "create", "update", "enable", "disable", "delete", "run", "preview", "explain"),
+    "schedules": ("list", "show", "create", "update", "enable", "disable", "delete", "run", "preview", "explain"),
     "audit": ("seal", "verify"),
     "bench": ("drain", "enqueue", "latency"),
 }

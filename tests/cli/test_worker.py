@@ -1,7 +1,9 @@
 """`treadle worker`, as the process it is."""
 
 import json
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -79,6 +81,39 @@ def test_json_logs_are_lines_of_json_and_the_end_is_a_document(treadle, start, p
     [told] = [line for line in lines if line["message"].startswith("started")]
     assert told["task"] == "long"
     assert "\x1b" not in err
+
+
+@pytest.fixture
+def old_sqlite(monkeypatch):
+    """As if this SQLite were one with the WAL-reset bug, as the stock one of Debian is."""
+    monkeypatch.setattr("treadle.engines.sqlite.schema.WAL_RESET_FIXED", (999,))
+
+
+def test_a_worker_on_an_old_sqlite_starts_with_one_calm_line_and_doctor_tells_more(ready, old_sqlite):
+    started = ready("worker", "--until-idle")
+    assert started.code == 0
+    [line] = [line for line in started.err.splitlines() if "SQLite" in line]
+    assert line == (
+        f"  note    SQLite {sqlite3.sqlite_version}: back the file up if several processes write to it; "
+        "`treadle doctor` says why"
+    )
+    assert not re.search("warning|damage|bug", started.err)
+    told = ready("doctor")
+    assert told.code == 0
+    assert f"! warning SQLite {sqlite3.sqlite_version} has the WAL-reset bug (fixed in 3.51.3)" in told.out
+    assert {one.keys() == {"level", "text"} for one in ready("doctor", "--json").json["findings"]} == {True}
+
+
+def test_in_json_logs_the_line_about_an_old_sqlite_is_information(ready, old_sqlite):
+    lines = [json.loads(line) for line in ready("worker", "--until-idle", "--json").err.splitlines()]
+    [line] = [line for line in lines if "SQLite" in line["message"]]
+    assert (line["level"], line["message"].startswith("SQLite")) == ("info", True)
+    assert "warning" not in {line["level"] for line in lines}
+
+
+def test_other_warnings_are_still_warnings_at_the_start(ready, monkeypatch):
+    monkeypatch.setenv("TREADLE_URL", "sqlite:///treadle.db?synchronous=normal")
+    assert "warning: synchronous=normal: a power cut may undo" in ready("worker", "--until-idle").err
 
 
 def test_a_second_signal_does_not_wait_for_what_runs(treadle, start, project):

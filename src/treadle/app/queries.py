@@ -121,16 +121,15 @@ def count(engine: JobStore, wanted: Selection) -> dict[State, int]:
 
 def resolve_id(engine: JobStore, prefix: str, tenant: str | None) -> str:
     """The id of the one job that begins so, dashes or not; maybe only one tenant's."""
-    digits = str(prefix).lower().replace("-", "")
-    if not _HEX.fullmatch(digits):
+    meant = _id_range(prefix)
+    if meant is None:
         raise InvalidJob(
             "id", f"{prefix!r} is not a job id (a UUID), nor the first {FEWEST_DIGITS} digits or more of one"
         )
-    low, high = (_dashed(digits.ljust(32, fill)) for fill in "0f")
+    low, high = meant
     if low == high:
         return low
-    found = engine.find(JobFilter(tenant=tenant), limit=MOST_CANDIDATES + 1, cursor=high).jobs
-    ids = [job.id for job in found if job.id >= low]
+    ids = [job.id for job in find_by_prefix(engine, prefix, tenant, limit=MOST_CANDIDATES + 1)]
     if not ids:
         raise JobNotFound(str(prefix))
     if len(ids) > 1:
@@ -139,6 +138,26 @@ def resolve_id(engine: JobStore, prefix: str, tenant: str | None) -> str:
             "id", f"{prefix!r} fits several jobs: {', '.join(ids[:MOST_CANDIDATES])}{more}; give more digits"
         )
     return ids[0]
+
+
+def find_by_prefix(engine: JobStore, prefix: str, tenant: str | None, *, limit: int) -> list[Job]:
+    """The newest jobs whose ids begin so, dashes or not; none where these are not the digits of an id."""
+    meant = _id_range(prefix)
+    if meant is None:
+        return []
+    low, high = meant
+    if low == high:
+        return [job for job in engine.get([low]) if job is not None and tenant in (None, job.tenant)]
+    found = engine.find(JobFilter(tenant=tenant), limit=limit, cursor=high).jobs
+    return [job for job in found if job.id >= low]
+
+
+def _id_range(prefix: str) -> tuple[str, str] | None:
+    """The lowest and the highest id that begin so; None if no id does."""
+    digits = str(prefix).lower().replace("-", "")
+    if not _HEX.fullmatch(digits):
+        return None
+    return _dashed(digits.ljust(32, "0")), _dashed(digits.ljust(32, "f"))
 
 
 def _dashed(digits: str) -> str:

@@ -335,7 +335,7 @@ class Treadle(Operations):
         from treadle.schedules.retirement import findings  # noqa: PLC0415
 
         problems = status(self.engine, None, [], limit=1_000).problems if workers else ()
-        return [*found, *findings(self.engine), *(Finding("warning", problem) for problem in problems)]
+        return [*found, *findings(self.engine), *(Finding("error", problem) for problem in problems)]
 
     def close(self) -> None:
         """Close the store's connections; the next call opens them again.

@@ -1,12 +1,14 @@
 """`treadle audit`: what was done to jobs, schedules and pauses, and whether the record of it is as it was."""
 
 from contextlib import closing
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from treadle.app.audit import AuditReport
+from treadle.app.treadle import Treadle
 from treadle.app.views import report_view, trail_view
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
@@ -43,8 +45,10 @@ def audit(
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only of this job.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Since 2h ago, or since a time.")] = None,
-    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Until 1d ago, or until a time.")] = None,
-    n: Annotated[int, typer.Option("-n", metavar="N", help="How many, up to 1000.")] = 50,
+    until: Annotated[
+        str | None, typer.Option("--until", "--before", metavar="TIME", help="Until 1d ago, or until a time.")
+    ] = None,
+    n: Annotated[int, typer.Option("-n", "--limit", metavar="N", help="How many, up to 1000.")] = 50,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -72,12 +76,13 @@ def audit(
         if job is not None and not UUID.fullmatch(job.lower()):
             filters["job_id"] = store.resolve_id(job)
         page = store.audit_page(limit=n, cursor=cursor, **filters)
+        known = _kinds(store)
     events = page.events
     if as_json:
         document({"events": trail_view(events), "cursor": page.cursor})
         return
     if not events:
-        say("no audit events")
+        say(f"no audit events{_unknown_kind(act, known)}")
     elif (room := width()) is not None and room < NARROW:
         table(NARROW_COLUMNS, [_narrow_row(event) for event in events], notes=[_below(event, room) for event in events])
     else:
@@ -123,6 +128,23 @@ def _check_order(ctx: typer.Context) -> None:
         if source is not None and source.name == "COMMANDLINE":
             sub = ctx.invoked_subcommand
             raise ConfigError(f"{param.opts[0]} must stand after {sub}: treadle audit {sub} {param.opts[0]} …")
+
+
+def _kinds(store: Treadle) -> list[str]:
+    """The kinds that treadle writes, and those that the app's tasks give the ends of their jobs."""
+    ends = [end for task in store.tasks.values() for end in task.options.on_end or () if end is not None]
+    own = {word for end in ends for word in (end.event, end.exhausted) if word}
+    return [*(kind.value for kind in EventKind), *sorted(own)]
+
+
+def _unknown_kind(act: str | None, known: list[str]) -> str:
+    """What to say of a kind that may be mistyped. It is not refused: the store may hold words of other apps."""
+    if act is None or act in known:
+        return ""
+    words = {word.lower(): word for word in known}
+    near = [words[word] for word in get_close_matches(act.lower(), words, 2)]
+    hint = f"did you mean {' or '.join(near)}?" if near else f"the kinds: {', '.join(known)}"
+    return safe(f"; --act: {act!r} is not a known kind; {hint}")
 
 
 def _row(event: Event) -> tuple[str, ...]:

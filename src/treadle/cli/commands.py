@@ -15,7 +15,22 @@ import typer
 from typer.core import TyperGroup
 
 import treadle
-from treadle.cli import acts, audit, bench, enqueue, gate, jobs, look, options, schedules, status, store, ticks, work
+from treadle.cli import (
+    acts,
+    audit,
+    bench,
+    enqueue,
+    gate,
+    jobs,
+    look,
+    options,
+    schedule_facts,
+    schedules,
+    status,
+    store,
+    ticks,
+    work,
+)
 from treadle.cli.terminal import console, document, masked, safe, say
 from treadle.demo import show
 from treadle.errors import ConfigError, InvalidJob, TreadleError, UnknownTask
@@ -109,6 +124,7 @@ NIGHTLY = 'nightly --task report --cron "30 2 * * *" --tz Europe/Berlin'
 
 schedules_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
 schedules_cli.command("list", epilog=_example("treadle schedules list"))(schedules.list_schedules)
+schedules_cli.command("show", epilog=_example("treadle schedules show nightly"))(schedule_facts.show)
 schedules_cli.command("create", epilog=_example(f"treadle schedules create {NIGHTLY}"))(schedules.create)
 schedules_cli.command("update", epilog=_example("treadle schedules update nightly --every 15m"))(schedules.update)
 schedules_cli.command("enable", epilog=_example("treadle schedules enable nightly"))(schedules.enable)
@@ -124,7 +140,7 @@ schedules_cli.command("explain", epilog=_example('treadle schedules explain "0 9
 cli.add_typer(
     schedules_cli,
     name="schedules",
-    help="List, create, change, run and preview schedules.",
+    help="List, show, create, change, run and preview schedules.",
     rich_help_panel=JOBS,
     epilog=_example(f"treadle schedules create {NIGHTLY}"),
 )

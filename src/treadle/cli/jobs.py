@@ -4,7 +4,7 @@ import getpass
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from typing import Annotated
@@ -36,7 +36,7 @@ OfKey = Annotated[str | None, typer.Option("--key", help="Only with this unique 
 OfError = Annotated[str | None, typer.Option("--error", metavar="TYPE", help="Only with this error: ValueError.")]
 Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Ended, or stored, since: 1h, or a time.")]
 Before = Annotated[
-    str | None, typer.Option("--before", metavar="TIME", help="Ended, or stored, before: 7d, or a time.")
+    str | None, typer.Option("--before", "--until", metavar="TIME", help="Ended, or stored, before: 7d, or a time.")
 ]
 
 
@@ -51,7 +51,7 @@ def list_jobs(
     error: OfError = None,
     since: Since = None,
     before: Before = None,
-    limit: Annotated[int, typer.Option("--limit", help="How many, up to 500.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="How many, up to 500.")] = 50,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -217,20 +217,15 @@ def _account(job: Job, events: list[Event], now: datetime, profile: Profile) -> 
     yield Text.assemble(job.id, "  ", coloured(job.label(now), standing(job, now, profile)))
     for title, text in _facts(job, now):
         yield Text.assemble((f"  {title:<12}", "dim"), text)
-    yield from _block("payload", _pretty(job.payload))
+    yield from block("payload", pretty(job.payload))
     if job.result_json is not None:
-        yield from _block("result", _pretty(job.result))
+        yield from block("result", pretty(job.result))
     if job.error is not None:
         when = age(datetime.fromisoformat(job.error.at), now)
-        yield from _block(f"error in attempt {job.error.attempt}, {when}", _error(job), "red")
+        yield from block(f"error in attempt {job.error.attempt}, {when}", _error(job), "red")
         if job.error.traceback.strip():
-            yield from _block("traceback", job.error.traceback.rstrip())
-    if events:
-        yield Text("  history", "dim")
-    for event in events:
-        who = f"{event.kind:<16} by {safe(event.actor)}"
-        note = f"  {preview(event.note, 200)}" if event.note else ""
-        yield Text(f"    {clock(event.at)}  {who}{note}")
+            yield from block("traceback", job.error.traceback.rstrip())
+    yield from history(events)
 
 
 def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
@@ -273,11 +268,23 @@ def _times(number: int) -> str:
     return {0: "never", 1: "once"}.get(number, f"{number:,} times")
 
 
-def _block(title: str, text: str, style: str = "") -> Iterator[Text]:
+def history(events: Sequence[Event]) -> Iterator[Text]:
+    """What was done, a line an event, below a title."""
+    if events:
+        yield Text("  history", "dim")
+    for event in events:
+        who = f"{safe(event.kind):<16} by {safe(event.actor)}"
+        note = f"  {preview(event.note, 200)}" if event.note else ""
+        yield Text(f"    {clock(event.at)}  {who}{note}")
+
+
+def block(title: str, text: str, style: str = "") -> Iterator[Text]:
+    """A text of several lines below a title."""
     yield Text(f"  {title}", "dim")
     for line in safe(text, lines=True).split("\n"):
         yield Text(f"    {line}", style)
 
 
-def _pretty(value: object) -> str:
+def pretty(value: object) -> str:
+    """A value as JSON for people."""
     return json.dumps(value, indent=2, ensure_ascii=False)

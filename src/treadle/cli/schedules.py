@@ -69,7 +69,7 @@ def list_schedules(
         bool | None, typer.Option("--declared/--undeclared", help="Only those that code declares, or does not.")
     ] = None,
     gone: Annotated[bool, typer.Option("--gone", help="Only those that code no longer declares.")] = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="How many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="How many.")] = 100,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -342,10 +342,11 @@ def _tell(store: Treadle, schedule: Schedule, words: str, as_json: bool) -> None
 
 def _plan(schedule: Schedule) -> str:
     off = "" if schedule.enabled else ", off"
-    return f"{safe(schedule.task)}, {_when(schedule)}{off}"
+    return f"{safe(schedule.task)}, {timing(schedule)}{off}"
 
 
-def _when(schedule: Schedule) -> str:
+def timing(schedule: Schedule) -> str:
+    """Its interval, or its expression and time zone."""
     if schedule.cron is None:
         return f"every {span(schedule.every or 0)}"
     return safe(f"{schedule.cron} {schedule.timezone}")
@@ -360,9 +361,13 @@ def _narrow_row(schedule: Schedule, now: datetime) -> tuple[str | Text, ...]:
     """Without the task and the last job, which go below."""
     last = "" if schedule.last_at is None else age(schedule.last_at, now)
     due = age(schedule.next_at, now) if schedule.enabled and schedule.next_at is not None else ""
+    return safe(schedule.name), timing(schedule), standing(schedule), last, due
+
+
+def standing(schedule: Schedule) -> Text:
+    """Whether it is on, and whether code declares it no more."""
     state = "on" if schedule.enabled else "off"
-    shown = coloured(state, f"{state}, gone" if schedule.gone else state)
-    return safe(schedule.name), _when(schedule), shown, last, due
+    return coloured(state, f"{state}, gone" if schedule.gone else state)
 
 
 def _below(schedule: Schedule, several: bool, room: int) -> Text:

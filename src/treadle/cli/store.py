@@ -62,12 +62,15 @@ def migrate(
 
 
 def doctor(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
-    """Look the store over and say what an operator should know."""
+    """Look the store over and say what an operator should know; exit code 1 if there is an error.
+
+    That jobs are due which no live worker serves is an error too, as in `treadle status`. Warnings alone exit with 0.
+    """
     with closing(find_store(app, url)) as store:
         findings = store.doctor()
     healthy = all(finding.level != "error" for finding in findings)
     if as_json:
-        document({"ok": healthy, "findings": [finding._asdict() for finding in findings]})
+        document({"ok": healthy, "findings": [{"level": finding.level, "text": finding.text} for finding in findings]})
     else:
         for finding in findings:
             mark = MARKS.get(finding.level, "?")

@@ -42,7 +42,7 @@ def preview_ticks(
         str | None,
         typer.Option(metavar="TIME", help="Later than: 2030-01-31T12:00Z; else than now.", show_default=False),
     ] = None,
-    n: Annotated[int, typer.Option("-n", metavar="N", help="How many, up to 1000.")] = 5,
+    n: Annotated[int, typer.Option("-n", "--limit", metavar="N", help="How many, up to 1000.")] = 5,
     as_json: options.Json = False,
 ) -> None:
     """Show the next runs of a schedule or a cron expression, with notes where clocks are changed.

@@ -20,6 +20,7 @@ from treadle.model import check_name
 
 log = logging.getLogger("treadle.cli")
 
+LEVELS = {"warning": logging.WARNING, "error": logging.ERROR}
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -125,7 +126,8 @@ def _banner(app: Treadle, facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         log.info("worker starts", extra={"facts": facts})
         for finding in findings:
-            log.log(logging.ERROR if finding.level == "error" else logging.WARNING, "%s", finding.text)
+            level = logging.INFO if finding.brief else LEVELS[finding.level]
+            log.log(level, "%s", finding.brief or finding.text)
         return
     lines = {
         "store": facts["store"],
@@ -137,7 +139,10 @@ def _banner(app: Treadle, facts: dict[str, Any], as_json: bool) -> None:
     for title, text in lines.items():
         say(f"  {title:<8}{safe(text)}", stderr=True)
     for finding in findings:
-        say(coloured(finding.level), f": {safe(finding.text)}", stderr=True)
+        if finding.brief:
+            say(f"  {'note':<8}{safe(finding.brief)}", stderr=True)
+        else:
+            say(coloured(finding.level), f": {safe(finding.text)}", stderr=True)
 
 
 def _set_up_logging(as_json: bool, verbose: bool) -> None:

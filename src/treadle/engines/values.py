@@ -248,6 +248,7 @@ class Finding(NamedTuple):
 
     level: str  # ok | warning | error
     text: str
+    brief: str = ""  # said instead when a worker starts, as information: what need not alarm anybody each time
 
 
 LISTED = (State.FAILED, State.CANCELLED)

@@ -153,6 +153,7 @@ def _library() -> Finding:
         "warning",
         f"SQLite {version} has the WAL-reset bug (fixed in 3.51.3): several processes writing one file can, "
         "very rarely, damage it. Upgrade SQLite, or keep to one process, and back the file up",
+        f"SQLite {version}: back the file up if several processes write to it; `treadle doctor` says why",
     )
 
 

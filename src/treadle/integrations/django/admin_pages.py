@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from treadle.errors import JobNotFound
+from treadle.app.queries import find_by_prefix
 from treadle.integrations.django import app
-from treadle.model import UUID, Job, State
+from treadle.model import Job, State
 from treadle.model.records import ANY, Pause
 
 PAGE = 50  # jobs
@@ -43,11 +43,13 @@ class JobList:
         self.cursor = query.get("cursor") or None
         self.rows: list[JobRow] = []
         self.next = ""  # the query string of the next page
+        self.more = False  # a search found more than a page
 
     def read(self) -> None:
-        """Read the jobs; by id or by key, if one is searched for."""
+        """Read the jobs; by key, id or the first digits of one, if that is searched for."""
         if self.search:
-            jobs, cursor = self._found(), None
+            found, cursor = self._found(), None
+            jobs, self.more = found[:PAGE], len(found) > PAGE
         else:
             jobs, cursor = app.find(**self.query, limit=PAGE, cursor=self.cursor)
         now = app.engine.now()
@@ -55,12 +57,10 @@ class JobList:
         self.next = self._link(cursor=cursor) if cursor else ""
 
     def _found(self) -> list[Job]:
-        if UUID.fullmatch(self.search.lower()):
-            try:
-                return [app.get(self.search.lower())]
-            except JobNotFound:
-                return []
-        return app.find(key=self.search, limit=PAGE).jobs
+        """One job more than a page has, if there are so many; keys come first, because they fit as a whole."""
+        by_key = app.find(key=self.search, limit=PAGE + 1).jobs
+        by_id = find_by_prefix(app.engine, self.search, None, limit=PAGE + 1)
+        return list({job.id: job for job in (*by_key, *by_id)}.values())
 
     @property
     def first(self) -> str:

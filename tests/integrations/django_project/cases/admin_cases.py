@@ -58,6 +58,35 @@ class AdminTests(TreadleTestMixin, TestCase):
             self.assertNotContains(page, self.waiting.id)
         self.assertContains(self.client.get(JOBS, {"q": "nothing"}), "No job has this id or key")
 
+    def test_a_job_is_found_by_the_first_digits_of_its_id(self):
+        whole = self.failed.id
+        own = next(end for end in range(4, 37) if not self.waiting.id.startswith(whole[:end]))
+        for search in (whole[:own], whole[:-1].upper(), whole.replace("-", ""), whole.replace("-", "")[:-3]):
+            with self.subTest(search):
+                page = self.client.get(JOBS, {"q": search})
+                self.assertContains(page, f"{JOBS}{whole}/")
+                self.assertNotContains(page, self.waiting.id)
+        both = self.client.get(JOBS, {"q": whole[:4]})  # jobs of one day begin alike
+        self.assertContains(both, f"{JOBS}{whole}/")
+        self.assertContains(both, f"{JOBS}{self.waiting.id}/")
+        for search in (whole[:3], "00000000", "0000-", "x" + whole[:8], whole + "0"):
+            self.assertContains(self.client.get(JOBS, {"q": search}), "No job has this id or key")
+
+    def test_a_key_that_looks_like_the_digits_of_an_id_is_found_first(self):
+        keyed = tasks.fail.using(key=self.waiting.id[:6]).enqueue("later")
+        page = self.client.get(JOBS, {"q": keyed.key}).content.decode()
+        self.assertLess(page.index(f"{JOBS}{keyed.id}/"), page.index(f"{JOBS}{self.waiting.id}/"))
+        self.assertEqual(page.count(f"{JOBS}{keyed.id}/"), 1)
+
+    def test_a_search_that_finds_too_many_says_so(self):
+        app.tasks["fail"].enqueue_many([("no",)] * 60)
+        newest = app.find(limit=1).jobs[0]
+        page = self.client.get(JOBS, {"q": self.failed.id[:4]})
+        self.assertContains(page, "50 jobs")
+        self.assertContains(page, "There are more: search for more digits.")
+        self.assertContains(page, newest.id)
+        self.assertNotContains(self.client.get(JOBS, {"q": self.failed.id}), "There are more")
+
     def test_a_long_list_goes_on_page_by_page(self):
         tasks.add.get_backend()
         app.tasks["shop.tasks.add"].enqueue_many([{"args": [number], "kwargs": {}} for number in range(60)])
