@@ -22,7 +22,10 @@ DYNAMO = {"dynamodb" if kind == dynamo_servers.DEFAULT else kind: kind for kind 
 """By kind, the server that speaks DynamoDB; the conformance suite asks the others for a second opinion."""
 
 
-TABLES = ("jobs", "finished", "keys", "events", "schedules", "pauses", "workers", "seals")  # of a PostgreSQL schema
+TABLES = (
+    "jobs", "finished", "keys", "events", "schedules", "pauses", "workers", "seals", "tokens", "minutes", "drains",
+)  # fmt: skip
+"""Of a PostgreSQL schema."""
 
 SLOW = (*SECOND, *(kind for kind in DYNAMO if kind not in KINDS))
 

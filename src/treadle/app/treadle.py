@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 from weakref import WeakSet
 
 from treadle.app.enqueue import Enqueuer
-from treadle.app.handle import note
-from treadle.app.operations import Operations
+from treadle.app.oversight import Oversight
 from treadle.app.profile import Profile, check_profile
 from treadle.app.store import Store
 from treadle.app.tenant import Tenant
-from treadle.engines.contract import StagedSchema, TenantIsolation
-from treadle.engines.values import Finding, Half, RowSecurity
 from treadle.errors import ConfigError, NotPossible
 from treadle.model import Job, check_name
 from treadle.model.clock import Clock, Duration
-from treadle.model.records import Schedule, WorkerInfo
+from treadle.model.records import Schedule
 from treadle.model.retry import Retry
 from treadle.tasks.context import Context
 from treadle.tasks.decorator import Decorator, HandlerClass, Untyped
@@ -53,7 +50,7 @@ class UrlObject(Protocol):
     def render_as_string(self, hide_password: bool = ...) -> str: ...
 
 
-class Treadle(Operations):
+class Treadle(Oversight):
     """A job queue in the database you already have.
 
     >>> app = Treadle("sqlite:///:memory:")
@@ -245,97 +242,7 @@ class Treadle(Operations):
 
         return Schedules(store.engine, self._declarations, store.tenant)
 
-    def workers(self) -> list[WorkerInfo]:
-        """The workers that are alive, as they last reported."""
-        now = self.engine.now()
-        return [member for member in self.engine.records(WorkerInfo) if member.alive(now)]
-
-    # ------------------------------------------------------------------------------------ keeping order
-
-    def recover(self, *, message: str | None = None, actor: str = "api") -> int:
-        """Requeue or end every job whose lease has run out; workers do this by themselves. How many it was.
-
-        `message` is kept as the error, instead of the setting crash_message or our own words. A job that is locked is
-        left for the next time.
-        """
-        from treadle.worker.maintenance.recovery import recover_leases  # noqa: PLC0415 - a process that only enqueues does not need it
-
-        check_name("actor", actor)
-        settings = self.settings
-        text = note(settings.crash_message if message is None else message)
-        return recover_leases(
-            self.engine, actor=actor, message=text, count_claims=settings.count_claims, logger=self.logger
-        )
-
-    def prune(self) -> int:
-        """Delete finished jobs and audit events older than their retention, as workers do by themselves.
-
-        How many jobs were deleted.
-        """
-        from treadle.worker.maintenance.sealing import prune_old_events  # noqa: PLC0415
-
-        total = 0
-        while batch := self.engine.prune(self.settings.keep, limit=1000, to_the_end=True):
-            total += batch
-        prune_old_events(self.engine, self.settings.audit_retention)
-        return total
-
-    def seal_audit(self) -> int:
-        """Seal every audit event there is, as workers do by themselves within a minute or two; how many it was."""
-        from treadle.worker.maintenance.sealing import seal_events  # noqa: PLC0415
-
-        return seal_events(self.engine)
-
-    def open(self) -> None:
-        """See that the store is there and its schema fits; otherwise done on first use."""
-        self.engine.open()
-
-    def migrate(self, half: Half | None = None) -> list[str]:
-        """Create or upgrade the schema; the names of the migrations applied now.
-
-        To upgrade PostgreSQL without a pause: "pre" before the new code starts, "post" when no old code runs any more.
-        """
-        engine = self.engine
-        if half is not None and isinstance(engine, StagedSchema):
-            return engine.migrate_half(half)
-        return engine.migrate()
-
-    def check_schema(self, *, quick: bool = False) -> list[str]:
-        """Every difference between the live schema and the expected one; `quick`: what keeps it from being used."""
-        return self.engine.check(quick=quick)
-
-    def schema_sql(self, half: Half | None = None) -> str:
-        """The schema as SQL, for your own migration tool."""
-        engine = self.engine
-        if half is None or not isinstance(engine, StagedSchema):
-            return "" if half == "post" else engine.schema_sql()
-        return engine.half_sql(half)
-
-    def rls(self, *, worker_role: str, app_role: str, owner: str = "", only_sql: bool = False) -> str:
-        """Keep tenants apart in the database itself (PostgreSQL's row-level security); the statements.
-
-        Workers connect as `worker_role`, which sees all rows; the application as `app_role`, whose `app.tenant(name)`
-        sees that tenant's. `owner` is a condition in SQL that also lets a row be seen, over its column `tenant`. Run it
-        as the tables' owner, after each migration.
-        """
-        engine = self.engine
-        if not isinstance(engine, TenantIsolation):
-            raise NotPossible(
-                "only PostgreSQL has row-level security: whoever can open this store sees every row; "
-                "give each tenant a store of its own, or move to PostgreSQL"
-            )
-        return engine.rls(RowSecurity(worker_role, app_role, owner), only_sql=only_sql)
-
-    def doctor(self, *, workers: bool = True) -> list[Finding]:
-        """What an operator should know about this store; with `workers`, also whether somebody does what is due."""
-        found = self.engine.doctor()
-        if any(finding.level == "error" for finding in found):  # the tables may not be there
-            return found
-        from treadle.app.status import status  # noqa: PLC0415 - a process that only enqueues does not need them
-        from treadle.schedules.retirement import findings  # noqa: PLC0415
-
-        problems = status(self.engine, None, [], limit=1_000).problems if workers else ()
-        return [*found, *findings(self.engine), *(Finding("error", problem) for problem in problems)]
+    # ------------------------------------------------------------------------------------ open and closed
 
     def close(self) -> None:
         """Close the store's connections; the next call opens them again.

@@ -155,10 +155,10 @@ class JobStore(LeaseStore, Protocol):
 
 
 class RecordStore(StoreClock, Protocol):
-    """The rows beside the jobs: schedules, pauses, workers, seals."""
+    """The rows beside the jobs: schedules, pauses, workers and the like (model.records)."""
 
     def records(self, kind: type[R], *, tenant: str | None = None, name: str | None = None) -> list[R]:
-        """All records of a kind, in the order of their keys; of a kind that has tenants, maybe only one tenant's.
+        """All records of a kind, in the order of their keys; maybe only one tenant's, or of minutes one hour's.
 
         With a `name`, the one record of that tenant and name: it costs the same beside any number of others.
         """

@@ -7,13 +7,27 @@ from typing import Any, NamedTuple
 
 from treadle.engines.rows import Row, on_end_from, on_end_text
 from treadle.engines.values import ScheduleFilter
-from treadle.model.records import GONE, KEYS, Misfire, Overlap, Pause, PauseOwner, Record, Schedule, Seal, WorkerInfo
+from treadle.model.records import (
+    GONE,
+    KEYS,
+    ApiToken,
+    Drain,
+    Minute,
+    Misfire,
+    Overlap,
+    Pause,
+    PauseOwner,
+    Record,
+    Schedule,
+    Seal,
+    WorkerInfo,
+)
 
 TIMES = frozenset(
     ("created_at", "updated_at", "next_at", "last_at", "at", "until", "started_at", "seen_at", "first_at",
-     "last_at", "sealed_at", "pruned_at")
+     "last_at", "sealed_at", "pruned_at", "expires_at", "revoked_at")
 )  # fmt: skip
-JSONS = frozenset(("payload", "queues", "lanes", "tasks"))
+JSONS = frozenset(("payload", "queues", "lanes", "tasks", "scopes", "only_queues", "counts"))
 FLAGS = frozenset(("enabled", "stopping"))
 WORDS: Mapping[str, Callable[[str], str]] = {"misfire": Misfire, "overlap": Overlap, "owner": PauseOwner}
 
@@ -42,19 +56,27 @@ class Table(NamedTuple):
 
 TABLES: Mapping[type[Any], Table] = {
     kind: Table(name, kind)
-    for name, kind in {"schedules": Schedule, "pauses": Pause, "workers": WorkerInfo, "seals": Seal}.items()
+    for name, kind in {
+        "schedules": Schedule,
+        "pauses": Pause,
+        "workers": WorkerInfo,
+        "seals": Seal,
+        "tokens": ApiToken,
+        "minutes": Minute,
+        "drains": Drain,
+    }.items()
 }
 
 
-def chosen(tenant: str | None, name: str | None) -> dict[str, str]:
-    """By column, what a record must have to be read."""
-    return {column: value for column, value in (("tenant", tenant), ("name", name)) if value is not None}
+def chosen(kind: type[Any], within: str | None, name: str | None) -> dict[str, str]:
+    """By column, what a record must have to be read: `within` is the first part of its key."""
+    return {column: value for column, value in ((KEYS[kind][0], within), ("name", name)) if value is not None}
 
 
 def conditions(where: ScheduleFilter) -> list[tuple[str, Any]]:
     """What a row of schedules must fulfil to be listed: each with `?` for its value, if it has one."""
     found: list[tuple[str, Any]] = [
-        (f"{column} = ?", value) for column, value in chosen(where.tenant, where.name).items()
+        (f"{column} = ?", value) for column, value in chosen(Schedule, where.tenant, where.name).items()
     ]
     if where.prefix is not None:
         found.append((f"substr(name, 1, {len(where.prefix)}) = ?", where.prefix))

@@ -71,6 +71,8 @@ class Claimed(NamedTuple):
     suspect: bool
     plain: bool
     cost_micros: int
+    queue: str
+    due: float  # when it was due, in seconds since 1970
     job: Callable[[], Job]
 
     @classmethod
@@ -87,6 +89,8 @@ class Claimed(NamedTuple):
             job.suspect,
             job.key_scope is None and job.on_end is None,
             job.cost_micros,
+            job.queue,
+            job.due_at.timestamp(),
             lambda: job,
         )
 

@@ -27,12 +27,13 @@ class EventKind(StrEnum):
     RETRIED = "retried"
     CHANGED = "changed"  # of a waiting job, or of a schedule
     DELETED = "deleted"  # a job, or a schedule
-    CREATED = "created"  # from here on, of a schedule or a pause
+    CREATED = "created"  # from here on, of a schedule, a pause or a token
     ENABLED = "enabled"
     DISABLED = "disabled"
     RUN_REQUESTED = "run_requested"
     PAUSED = "paused"
     RESUMED = "resumed"
+    REVOKED = "revoked"  # a token of the API
 
     @classmethod
     def _missing_(cls, value: object) -> "EventKind":

@@ -1,4 +1,4 @@
-"""The rows beside the jobs, as frozen values: schedules, pauses, live workers, seals of the audit trail.
+"""The rows beside the jobs, as frozen values: schedules, pauses, workers, seals, API tokens, counts of a minute.
 
 A record has a kind, a key within it and, but for those that only their owner writes, a revision that rises with every
 save. Engines store all kinds in the same way (engines.contract: records, save, drop).
@@ -224,7 +224,51 @@ class Seal(NamedTuple):
         return self._replace(**changes)
 
 
-Record = Schedule | Pause | WorkerInfo | Seal
+class ApiToken(NamedTuple):
+    """Who may use the REST API. The token itself is shown once, and only a hash of it is kept.
+
+    `name` is the beginning of the hash, which finds it; `label` is what people call it.
+    """
+
+    name: str
+    hash: str
+    label: str
+    scopes: Sequence[str]
+    actor: str  # who made it
+    created_at: datetime
+    only_tenant: str | None = None
+    only_queues: Sequence[str] | None = None
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    revision: int = 0
+
+    def evolve(self, **changes: Any) -> Self:
+        return self._replace(**changes)
+
+    def usable(self, now: datetime) -> bool:
+        """Whether it has neither expired nor been revoked."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+class Minute(NamedTuple):
+    """What one worker has settled in one minute of the clock: `counts` by queue and task, as model.stats reads it."""
+
+    hour: str  # in UTC: 2026-11-18T02
+    minute: int
+    worker: str
+    counts: Mapping[str, Mapping[str, Any]]
+
+
+class Drain(NamedTuple):
+    """A request that a worker of this name stop, as a signal would: it finishes what it runs, and takes no more."""
+
+    name: str
+    actor: str
+    reason: str
+    at: datetime
+
+
+Record = Schedule | Pause | WorkerInfo | Seal | ApiToken | Minute | Drain
 
 
 def subject(record: Record) -> str:
@@ -244,6 +288,9 @@ KEYS: Mapping[type[Any], tuple[str, ...]] = {
     Pause: ("tenant", "queue", "task"),
     WorkerInfo: ("name",),
     Seal: ("tenant", "number"),
+    ApiToken: ("name",),
+    Minute: ("hour", "minute", "worker"),
+    Drain: ("name",),
 }
 """What tells two records of a kind apart."""
 

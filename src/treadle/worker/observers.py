@@ -1,4 +1,4 @@
-"""Who hears of claims and of ends: the worker's log, and the hooks of the app."""
+"""Who hears of claims and of ends: the worker's log, the hooks of the app, and the counts of the minute."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from treadle.engines.values import Claimed
 from treadle.model import Change, EventKind, Reason, State, lifecycle
 from treadle.model.lifecycle import Success
+from treadle.model.stats import ENDS
 from treadle.tasks.hooks import AttemptEnd, Hooks
 from treadle.worker.attempt import Attempt
 from treadle.worker.outcomes import own_frames
@@ -23,8 +24,18 @@ class HookCaller(Protocol):
 class Observers:
     """Tells the log and the hooks. A hook is called in a thread of its own, so that a slow one keeps no job waiting."""
 
-    def __init__(self, hooks: Hooks, caller: HookCaller, log: logging.Logger, *, log_jobs: bool) -> None:
+    def __init__(
+        self,
+        hooks: Hooks,
+        caller: HookCaller,
+        log: logging.Logger,
+        *,
+        log_jobs: bool,
+        note_end: Callable[[Attempt, str, datetime], None] | None = None,
+    ) -> None:
+        """`note_end` counts the ends."""
         self._hooks, self._caller, self._log = hooks, caller, log
+        self._note_end = note_end or (lambda *_: None)
         self._level = logging.INFO if log_jobs else logging.DEBUG  # of a job that ended well
 
     def claimed(self, claimed: Sequence[Claimed]) -> None:
@@ -41,11 +52,16 @@ class Observers:
                 self._caller.call(self._hooks.failure, lambda: [_end(one, at) for one in failed])
         logs_all = self._log.isEnabledFor(self._level)
         for settling in settled:
-            if isinstance(settling.change, Success):
+            change, attempt = settling.change, settling.attempt
+            if isinstance(change, Success):
+                self._note_end(attempt, EventKind.SUCCEEDED, at)
                 if logs_all:
-                    self._log_end(settling.attempt, settling.change.change(at))
-            elif logs_all or settling.change.kind.noteworthy:
-                self._log_end(settling.attempt, settling.change)
+                    self._log_end(attempt, change.change(at))
+                continue
+            if change.kind in ENDS:
+                self._note_end(attempt, change.kind, at)
+            if logs_all or change.kind.noteworthy:
+                self._log_end(attempt, change)
 
     def recovered(self, change: Change) -> None:
         """The lease of this job had run out, or its time to live: now it is requeued or has ended."""

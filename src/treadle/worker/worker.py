@@ -27,6 +27,7 @@ from treadle.worker.holdings import Holdings
 from treadle.worker.hook_thread import HookThread
 from treadle.worker.host import Host
 from treadle.worker.maintenance import Maintenance
+from treadle.worker.maintenance.minutes import Minutes
 from treadle.worker.maintenance.presence import Presence
 from treadle.worker.observers import Observers
 from treadle.worker.orphans import Orphans
@@ -61,15 +62,28 @@ class Worker:
         self._host = Host(self._holdings, self.stop)
         marks = declaring(declared or ())
         self._presence = Presence(
-            engine, config, lambda: versions_of(tasks) | marks, lambda: len(self._holdings), self._log
+            engine,
+            config,
+            lambda: versions_of(tasks) | marks,
+            lambda: len(self._holdings),
+            drain=lambda: self._host.on_loop(self._drain),
+            logger=self._log,
         )
         self._hook_thread = HookThread(lambda: self._host.event_loop, logger)
-        observers = Observers(hooks or Hooks(), self._hook_thread, self._log, log_jobs=config.log_jobs)
+        self._minutes = Minutes(engine, config)
+        observers = Observers(
+            hooks or Hooks(),
+            self._hook_thread,
+            self._log,
+            log_jobs=config.log_jobs,
+            note_end=self._minutes.note,
+        )
         self._maintenance = Maintenance(
             engine,
             config,
             tasks,
             presence=self._presence,
+            minutes=self._minutes,
             holds=self._holdings.holds,
             recovered=observers.recovered,
             declared=declared,
@@ -236,6 +250,10 @@ class Worker:
     def _stop_exhausted(self) -> None:
         """Too many slots are abandoned to handlers that never end: only a new process gets them back."""
         self.exhausted = True
+        self._drain()
+
+    def _drain(self) -> None:
+        """Take no more jobs; a worker that was started with `run` ends when those it has are done."""
         self._host.stopping = True
         self._host.slots.close()
         self.stop()
@@ -252,8 +270,9 @@ class Worker:
         finally:
             self._watch.stop()
             self._renewal.stop()
-            with suppress(EngineError):
-                self._presence.leave()
+            for last in (self._minutes.write, self._presence.leave):
+                with suppress(EngineError):
+                    last()
 
     def _renewable(self) -> list[Attempt]:
         """The attempts whose leases are renewed: none once the host has closed the loop that the handlers ran on."""

@@ -39,7 +39,8 @@ FIRST = OURS[0]
 APPLIED = [step.name for step in OURS]
 RECORDED = [(step.name, step.checksum) for step in OURS]
 TABLES = {
-    "events", "finished", "jobs", "keys", "migrations", "pauses", "schedules", "seals", "workers",
+    "drains", "events", "finished", "jobs", "keys", "migrations", "minutes", "pauses", "schedules", "seals", "tokens",
+    "workers",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The records beside the jobs: schedules, pauses, workers, seals. A save is one transaction with all that it writes."""
+"""The records beside the jobs: schedules, pauses, workers and the like. A save is one transaction."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -46,7 +46,7 @@ class Records:
     def read(self, kind: type[R], tenant: str | None, name: str | None = None) -> list[R]:
         if name is not None:
             try:
-                key = named_key(kind, chosen(tenant, name))
+                key = named_key(kind, chosen(kind, tenant, name))
                 key.sk.encode()
             except UnicodeEncodeError:  # what cannot be stored is not there
                 return []

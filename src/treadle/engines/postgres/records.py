@@ -1,4 +1,4 @@
-"""The rows beside the jobs: schedules, pauses, workers, seals.
+"""The rows beside the jobs: schedules, pauses, workers and the like.
 
 A function that is given `query(sql, values)` runs its queries by it; `@` stands for the schema.
 """
@@ -31,7 +31,7 @@ _CLAIMS_POLL = Backoff(0.002, 0.05)  # the waits between two reads of them
 
 
 def read(query: Query, kind: type[R], tenant: str | None = None, name: str | None = None) -> list[R]:
-    table, wanted = TABLES[kind], chosen(tenant, name)
+    table, wanted = TABLES[kind], chosen(kind, tenant, name)
     if not all(map(storable, wanted.values())):
         return []
     only = "".join(f" {'and' if place else 'where'} {column} = %s" for place, column in enumerate(wanted))
@@ -45,7 +45,7 @@ def _selected(table: Table) -> str:
 
 def _in_order(kind: type[Any]) -> str:
     """Their keys, sorted as every engine does, whatever the collation of the database is."""
-    return ", ".join(name if name == "number" else f'{name} collate "C"' for name in KEYS[kind])
+    return ", ".join(name if name in ("number", "minute") else f'{name} collate "C"' for name in KEYS[kind])
 
 
 def due(query: Query, limit: int, ahead: float, now: datetime | None) -> list[Schedule]:

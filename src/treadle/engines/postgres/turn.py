@@ -155,7 +155,8 @@ _ID, _TASK, _PAYLOAD = (COLUMNS.index(name) for name in ("id", "task", "payload"
 _TIMEOUT, _ATTEMPT, _REVISION = (COLUMNS.index(name) for name in ("timeout", "attempt", "revision"))
 _CRASHES, _BUDGET, _COST = (COLUMNS.index(name) for name in ("crashes", "max_attempts", "cost_micros"))
 _FLOAT = struct.Struct(">d")
-_SCOPE, _ON_END = (COLUMNS.index(name) for name in ("key_scope", "on_end"))
+_SCOPE, _ON_END, _QUEUE, _DUE = (COLUMNS.index(name) for name in ("key_scope", "on_end", "queue", "due_at"))
+_Y2000 = 946_684_800.0  # when the server's binary times begin, in seconds since 1970
 
 
 class ClaimedRows:
@@ -183,6 +184,8 @@ class ClaimedRows:
                     int_of(value(row, _CRASHES), "big") > 0 or int_of(value(row, _BUDGET), "big") == 1,
                     value(row, _SCOPE) is None and value(row, _ON_END) is None,
                     int_of(value(row, _COST), "big", signed=True),
+                    value(row, _QUEUE).decode(),
+                    int_of(value(row, _DUE), "big", signed=True) / 1e6 + _Y2000,
                     partial(self.job, row),
                 )
             )

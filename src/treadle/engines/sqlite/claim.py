@@ -38,11 +38,11 @@ where id in {IDS} and state = 'pending'
 HELD = f"select {JOB} from treadle_jobs where state = 'running' and lease_token = ?"  # noqa: S608
 _USED = (
     "id", "task", "payload", "due_at", "tenant", "priority", "max_attempts", "timeout", "key_scope", "on_end",
-    "attempt", "crashes", "lease_token", "cost_micros", "revision",
+    "attempt", "crashes", "lease_token", "cost_micros", "revision", "queue",
 )  # fmt: skip
 (
     ID, TASK, PAYLOAD, DUE_AT, TENANT, PRIORITY, MAX_ATTEMPTS, TIMEOUT, KEY_SCOPE, ON_END,
-    ATTEMPT, CRASHES, LEASE_TOKEN, COST, REVISION,
+    ATTEMPT, CRASHES, LEASE_TOKEN, COST, REVISION, QUEUE,
 ) = map(COLUMNS.index, _USED)  # fmt: skip
 
 PARK_BY_TASK = f"update treadle_jobs set parked = 1 where id in {IDS} and state = 'pending'"  # noqa: S608
@@ -136,6 +136,8 @@ def _claimed(row: Row) -> Claimed:
         row[CRASHES] > 0 or row[MAX_ATTEMPTS] == 1,
         row[KEY_SCOPE] is None and row[ON_END] is None,
         row[COST],
+        row[QUEUE],
+        row[DUE_AT] / 1e6,
         partial(job_from, row),
     )
 

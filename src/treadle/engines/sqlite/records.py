@@ -1,4 +1,4 @@
-"""The rows beside the jobs: schedules, pauses, workers, seals. Every function is given its connection."""
+"""The rows beside the jobs: schedules, pauses, workers and the like. Every function is given its connection."""
 
 import sqlite3
 from datetime import datetime
@@ -16,7 +16,7 @@ R = TypeVar("R", bound=Record)
 
 def read(connection: sqlite3.Connection, kind: type[R], tenant: str | None = None, name: str | None = None) -> list[R]:
     """All records of a kind, in the order of their keys; a tenant's, or the one of this name."""
-    table, wanted = TABLES[kind], chosen(tenant, name)
+    table, wanted = TABLES[kind], chosen(kind, tenant, name)
     only = "".join(f" {'and' if place else 'where'} {column} = ?" for place, column in enumerate(wanted))
     sql = f"select {', '.join(table.columns)} from treadle_{table.name}{only} order by {', '.join(table.key)}"  # noqa: S608
     try:

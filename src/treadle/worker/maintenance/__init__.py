@@ -1,4 +1,4 @@
-"""What every worker does between its claims: recover leases, expire jobs, fire schedules, prune, seal, enforce budgets.
+"""What every worker does between its claims: recover leases, expire jobs, fire schedules, prune, seal, count.
 
 There is no leader. Every write compares what was there, so what two workers do at once is done once.
 """
@@ -15,6 +15,7 @@ from treadle.model.records import Schedule
 from treadle.schedules.firing import Scheduler
 from treadle.worker.config import WorkerConfig
 from treadle.worker.maintenance.budgets import BUDGET_INTERVAL, Budgets
+from treadle.worker.maintenance.minutes import MINUTES_INTERVAL, PRUNE_MINUTES_INTERVAL, Minutes
 from treadle.worker.maintenance.presence import Presence
 from treadle.worker.maintenance.pruning import FORGET_INTERVAL, PRUNE_INTERVAL, Pruning
 from treadle.worker.maintenance.recovery import Recovery
@@ -35,6 +36,7 @@ class Maintenance:
         tasks: Iterable[str],
         *,
         presence: Presence,
+        minutes: Minutes,
         holds: Callable[[Job], bool],
         recovered: Callable[[Change], None],
         declared: Sequence[Schedule] | None = None,
@@ -60,6 +62,8 @@ class Maintenance:
             ("prune", pruning.prune, PRUNE_INTERVAL),
             ("forget", pruning.forget, FORGET_INTERVAL),
             ("seal", sealing.seal_due, SEAL_INTERVAL),
+            ("minutes", minutes.write, MINUTES_INTERVAL),
+            ("old minutes", minutes.prune, PRUNE_MINUTES_INTERVAL),
         ]
         if config.budgets:
             chores.append(("budgets", Budgets(engine, config.budgets, self._log).enforce, BUDGET_INTERVAL))

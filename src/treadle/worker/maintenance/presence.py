@@ -9,7 +9,7 @@ from datetime import datetime
 
 from treadle.engines.contract import RecordStore
 from treadle.engines.values import OVERWRITE
-from treadle.model.records import WorkerInfo, missed_after, twin_name
+from treadle.model.records import Drain, WorkerInfo, missed_after, twin_name
 from treadle.worker.config import WorkerConfig
 
 log = logging.getLogger("treadle.worker")
@@ -24,12 +24,16 @@ class Presence:
         config: WorkerConfig,
         tasks: Callable[[], Mapping[str, int]],
         running: Callable[[], int],
+        *,
+        drain: Callable[[], None] = lambda: None,
         logger: logging.Logger | None = None,
     ) -> None:
+        """`drain` is called when an operator has asked this worker to stop."""
         self._engine = engine
         self._config = config
         self._tasks = tasks
         self._running = running
+        self._drain = drain
         self._log = logger or log
         self._name = config.name  # another one, while a live worker of another process has this name
         self._started_at: datetime | None = None
@@ -45,6 +49,8 @@ class Presence:
         self._started_at = self._started_at or now
         info = self._info(now)
         self._engine.save(info, before=OVERWRITE)
+        if not self._stopping:
+            self._heed_drain()
         if self._config.fail_unknown:
             self._alone = all(one.name == info.name for one in self._engine.records(WorkerInfo))
         if time.monotonic() - self._beaten_at > 2 * self._config.heartbeat:  # the first one, or one that came late
@@ -72,6 +78,17 @@ class Presence:
     def leave(self) -> None:
         """Take this worker off the list."""
         self._engine.drop(self._info(self._started_at or self._engine.now()))
+        for request in self._engine.records(Drain, name=self._name):
+            self._engine.drop(request)
+
+    def _heed_drain(self) -> None:
+        """Stop if somebody has asked this worker to, and not one of its name that ran before it."""
+        for request in self._engine.records(Drain, name=self._name):
+            if self._started_at is not None and request.at >= self._started_at:
+                self._log.info(
+                    "%s asks this worker to stop%s", request.actor, f": {request.reason}" * bool(request.reason)
+                )
+                self._drain()
 
     def _avoid_twin(self, now: datetime) -> None:
         """Be listed under another name while a live worker of another process has ours, or each would hide the other.
