@@ -123,7 +123,8 @@ def test_a_second_signal_does_not_wait_for_what_runs(treadle, start, project):
     until(mark.exists)
     process.send_signal(signal.SIGINT)
     told(process, "INFO    stopping: jobs at work (1) may run for 50 s more")
-    assert process.poll() is None  # it waits for the job
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)  # it waits for the job
     process.send_signal(signal.SIGINT)
     told(process, "second signal")
     process.communicate(timeout=20)

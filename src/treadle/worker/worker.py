@@ -38,6 +38,8 @@ from treadle.worker.watch import AttemptWatch
 
 log = logging.getLogger("treadle.worker")
 
+SAME_SIGNAL = 0.2  # seconds: `timeout` and process groups send a signal twice at once, and mean it once
+
 
 class Worker:
     """Runs the jobs of these tasks until it is asked to stop: `async with worker:`, or `worker.run()`."""
@@ -118,6 +120,7 @@ class Worker:
         )
         self._stop_requested = threading.Event()
         self._stop_event: asyncio.Event | None = None
+        self._signalled_at = 0.0  # on the monotonic clock
 
     # ----------------------------------------------------------------------------------- start and stop
 
@@ -169,7 +172,10 @@ class Worker:
             ) from None
 
     def _signalled(self) -> None:
-        if self._stop_requested.is_set():
+        now = time.monotonic()
+        if not self._stop_requested.is_set():
+            self._signalled_at = now
+        elif now - self._signalled_at > SAME_SIGNAL:
             self._log.warning("second signal: what still runs is released")
             self._hurry.set()
         self.stop()
