@@ -2,7 +2,20 @@
 
 import pytest
 
-from tests.support.making import an_error, claim, claimed, current, ended, enqueued, running, settle, write
+from tests.support.making import (
+    an_error,
+    claim,
+    claimed,
+    current,
+    ended,
+    enqueued,
+    insisted,
+    race,
+    running,
+    settle,
+    several,
+    write,
+)
 from treadle.engines.values import JobFilter, Ruling
 from treadle.errors import NotPossible
 from treadle.model import EventKind, Scope, State, lifecycle, new_id
@@ -91,6 +104,61 @@ def test_an_ended_job_is_deleted_though_a_newer_one_has_its_key(engine):
     deleted(engine, old)
 
     assert enqueued(engine, **key).id == new.id
+
+
+def in_window(engine, **fields):
+    """The fields of a request whose key is held for an hour."""
+    until = engine.now() + lifecycle.timedelta(hours=1)
+    return {"key": "k", "key_scope": Scope.WINDOW, "key_until": until, **fields}
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.RUNNING])
+def test_a_job_whose_window_is_over_is_deleted_and_its_successor_keeps_the_key(engine, clock, state):
+    old = enqueued(engine, **in_window(engine)) if state is State.PENDING else ended(engine, state, **in_window(engine))
+    clock.advance(hours=1)
+    new = enqueued(engine, **in_window(engine))
+    assert new.id != old.id
+
+    assert deleted(engine, old).ruling is Ruling.APPLIED
+
+    assert engine.get([old.id]) == [None]
+    assert everywhere(engine) == {new.id}
+    assert engine.events(old.id)[-1].kind is EventKind.DELETED
+    assert enqueued(engine, **in_window(engine)).id == new.id
+    deleted(engine, new)
+    assert enqueued(engine, **in_window(engine)).id not in (old.id, new.id)
+
+
+def test_all_who_had_a_key_before_are_deleted_in_one_turn_and_the_last_keeps_it(engine, clock):
+    jobs = []
+    for _ in range(4):
+        jobs.append(ended(engine, State.SUCCEEDED, **in_window(engine)))
+        clock.advance(hours=1)
+    last = enqueued(engine, **in_window(engine))
+
+    turn = engine.turn([lifecycle.delete(job, engine.now(), actor="ada") for job in jobs])
+
+    assert {verdict.ruling for verdict in turn.verdicts} == {Ruling.APPLIED}
+    assert everywhere(engine) == {last.id}
+    assert enqueued(engine, **in_window(engine)).id == last.id
+
+
+def test_a_key_that_is_taken_while_its_former_job_is_deleted_stays_taken(make_engine, clock):
+    engines = several(make_engine, 3)
+    for name in map(str, range(10)):
+        old = ended(engines[0], State.SUCCEEDED, **in_window(engines[0], key=name, queue=name))
+        clock.advance(hours=1)
+        wanted = in_window(engines[0], key=name, queue=name)
+
+        def act(place, old=old, wanted=wanted):
+            if place == 0:
+                return insisted(lambda: deleted(engines[0], old)).ruling
+            return enqueued(engines[place], **wanted).id
+
+        ruling, *got = race(3, act)
+
+        assert (ruling, engines[0].get([old.id])) == (Ruling.APPLIED, [None])
+        assert {*got, enqueued(engines[0], **wanted).id} == {got[0]}
 
 
 def test_a_large_payload_goes_with_its_job(engine):

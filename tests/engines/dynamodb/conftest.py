@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from tests.support import dynamo_servers
 from tests.support.faults_dynamodb import FaultLayer
 from treadle import Treadle
 from treadle.engines import connect
-from treadle.engines.dynamodb import claim, leases, scan, settle
+from treadle.engines.dynamodb import claim, cursors, gate, leases, scan, settle
 from treadle.engines.dynamodb.engine import DynamoEngine
 from treadle.engines.dynamodb.items import Item, ItemKey, Value
 from treadle.testing import FakeClock
@@ -135,6 +136,18 @@ def layer() -> Iterator[FaultLayer]:
 def far_url(layer: FaultLayer, store_url: str) -> str:
     """The store by way of the layer."""
     return store_url.replace(dynamo_servers.shared_dynamodb(), layer.url)
+
+
+@pytest.fixture
+def long_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a claim has seen it trusts for an hour instead of a second or two.
+
+    Else a count depends on the machine: where a claim takes longer than that, the next one reads everything again.
+    """
+    monkeypatch.setattr(gate, "GATE_LIFETIME", 3600.0)  # that there is no gate
+    monkeypatch.setattr(scan, "CURSOR_LIFETIME", 3600.0)  # that these jobs run; a third of a lease is the most
+    monkeypatch.setattr(cursors, "QUIET_LIFETIME", timedelta(hours=1))  # that a lane has no jobs
+    monkeypatch.setattr(claim, "FRESH_TOKEN_AGE", 3600.0)  # that no other process has sent this claim
 
 
 class Units(NamedTuple):

@@ -27,7 +27,6 @@ from tests.support.making import (
     settle,
 )
 from treadle.engines import connect
-from treadle.engines.dynamodb import gate
 from treadle.engines.values import OVERWRITE, Claim, JobFilter, Lease, Retention
 from treadle.model import Event, EventKind, Job, Progress, Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, FailedForGood, Released, Snoozed, Succeeded
@@ -35,6 +34,8 @@ from treadle.model.records import Pause, Schedule, Seal, WorkerInfo, subject
 
 DAY = timedelta(days=1)
 KEPT = Retention({State.SUCCEEDED: DAY, State.FAILED: DAY, State.CANCELLED: DAY})
+
+pytestmark = pytest.mark.usefixtures("long_memory")
 
 
 @pytest.fixture
@@ -46,12 +47,6 @@ def store_url() -> Iterator[str]:
     yield url
     engine.client.call("DeleteTable", {"TableName": engine.client.table})
     engine.close()
-
-
-@pytest.fixture(autouse=True)
-def _quick_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim that takes over a second looks at the gate again, for one more unit; none is so slow here."""
-    monkeypatch.setattr(gate, "GATE_LIFETIME", 3600.0)
 
 
 @pytest.fixture

@@ -235,3 +235,19 @@ def test_the_window_of_a_record_is_that_of_its_key(app, table, clock):
     [record] = table.items("scheduled-job#")
     until = datetime.fromisoformat(record["until"]["S"])
     assert until == clock.now() + timedelta(days=1)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["whose job is there", "whose job is gone"])
+def test_our_job_is_deleted_beside_a_later_record_of_the_companions_own_code(app, table, scheduler, there):
+    ours = scheduled(app)
+    run_until_idle(app)
+    table.remove(table.places("scheduled-job#")[0])  # as time to live does
+    scheduler.schedule("ada")
+    [record] = table.items("scheduled-job#")
+    if not there:
+        table.remove(table.places("job")[0])
+
+    app.delete(ours)
+
+    assert table.items("id#") == []
+    assert (table.items("scheduled-job#"), len(table.items("job"))) == ([record], int(there))

@@ -1,22 +1,13 @@
 """A claim beside thousands of lanes, tasks or pauses costs what it costs beside ten."""
 
-from datetime import timedelta
-
 import pytest
 
 from tests.engines.dynamodb.test_many_lanes import TOMORROW, lanes, paused, walked, wish
 from tests.support.making import a_job, enqueued
-from treadle.engines.dynamodb import cursors, gate, scan
 
 FEW, MANY = 10, 3_000
 
-
-@pytest.fixture(autouse=True)
-def _quick_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a claim has seen it trusts for a second or two: a machine on which a claim takes longer reads it again."""
-    monkeypatch.setattr(gate, "GATE_LIFETIME", 3600.0)
-    monkeypatch.setattr(scan, "CURSOR_LIFETIME", 3600.0)
-    monkeypatch.setattr(cursors, "QUIET_LIFETIME", timedelta(hours=1))
+pytestmark = pytest.mark.usefixtures("long_memory")
 
 
 def beside_future_lanes(engine, number):

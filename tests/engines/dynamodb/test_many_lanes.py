@@ -217,6 +217,17 @@ def test_a_claim_that_finds_nothing_has_looked_into_every_lane(meter, engine, cl
     assert nothing.requests >= 48
 
 
+def test_lanes_that_were_quiet_a_second_ago_are_looked_into_again_beside_lanes_with_jobs(meter, engine, clock):
+    engine.enqueue(lanes(200, clock.now(), due_at=clock.now() + TOMORROW))
+    assert walked(meter.engine) == []
+    clock.advance(seconds=1)
+    job = enqueued(meter.engine)
+    with meter:
+        turn = meter.engine.turn([], wish(10))
+    assert [one.id for one in turn.claimed] == [job.id]
+    assert meter.last.requests >= 48
+
+
 # -------------------------------------------------------------------------------------- while others move jobs
 
 

@@ -122,19 +122,20 @@ class Settler:
             return Verdict(Ruling.REFUSED, why=str(error))
 
     def _settle(self, change: Change, now: datetime, deadline: float) -> Verdict:
-        dead, id_ = None, change.before.id
+        other: str | None = None  # the job that has its key
+        id_ = change.before.id
         key = self._last_keys.get(id_) or self._compared_key(change)
         for _ in range(MAX_TRIES):
             if key is None or not _lease_is_past(change, now):
                 return judge(change, self._reader.get([id_])[0])
-            refused = self._write(change, key, now, dead, deadline - time.monotonic())
+            refused = self._write(change, key, now, other, deadline - time.monotonic())
             if refused is None:
                 return Verdict(Ruling.APPLIED)
             if 0 not in refused:  # its key belongs to another job
                 holder = next((holder_of(item) for item in refused.values() if item), None)
-                if dead is not None or not self._is_gone(holder):
+                if other is not None or (change.takes_key and not self._is_gone(holder)):
                     return Verdict(Ruling.REFUSED, holder=holder, why=f"key {change.after.key!r} is taken")
-                dead = holder
+                other = holder or ""  # a record of another program need not say whose it is
                 continue
             there = self._compared_key(change)
             if there == key:
@@ -156,11 +157,11 @@ class Settler:
         return holder is not None and self._reader.get([holder]) == [None]
 
     def _write(
-        self, change: Change, key: ItemKey, now: datetime, dead: str | None, retry_for: float
+        self, change: Change, key: ItemKey, now: datetime, other: str | None, retry_for: float
     ) -> Mapping[int, Item | None] | None:
         """Write a change; None if that was done, else which parts were refused."""
         once = change.fence is not Fence.HOLDER  # the holder's repeat is known by its token
-        parts = self._parts(change, key, now, dead)
+        parts = self._parts(change, key, now, other)
         follow = self._enqueuer.parts(change.follow.stored_at(now), now) if change.follow is not None else []
         try:
             self._client.write([*parts, *follow], retry_for=retry_for, once=once)
@@ -175,7 +176,7 @@ class Settler:
             self._last_keys.drop(change.before.id)
         return None
 
-    def _parts(self, change: Change, key: ItemKey, now: datetime, dead: str | None = None) -> list[Part]:
+    def _parts(self, change: Change, key: ItemKey, now: datetime, other: str | None = None) -> list[Part]:
         before, after = change.before, change.after
         stays = all(getattr(before, field) == getattr(after, field) for field in PLACED_BY)
         new = key
@@ -183,7 +184,7 @@ class Settler:
             new = self._ranges.due_key(self._table, after)
         self._cursors.move_back(new)
         self._cost_days.note(after)
-        return change_parts(self._table, change, key, new, now, dead)
+        return change_parts(self._table, change, key, new, now, other)
 
     def put_back(self, job: Job, now: datetime) -> None:
         """Give back a job that we have claimed and should not have, as its holder would."""
@@ -260,14 +261,19 @@ def fence(change: Change) -> list[Test]:
 
 
 def change_parts(
-    table: TableInfo, change: Change, old: ItemKey, new: ItemKey, now: datetime, dead: str | None = None
+    table: TableInfo, change: Change, old: ItemKey, new: ItemKey, now: datetime, other: str | None = None
 ) -> list[Part]:
-    """A change: `old` is where its item is, `new` where its due item will be (the same if it stays)."""
+    """A change: `old` is where its item is, `new` where its due item will be (the same if it stays).
+
+    `other` is another job that was found to have the key. A job that wants the key takes it only because that one is
+    gone. A job that would free it leaves it alone; it cannot come to hold it meanwhile, because that raises its
+    revision, which the fence compares.
+    """
     before, after = change.before, change.after
     parts = _item_parts(table, change, old, new)
     if change.takes_key:
-        parts.append(take_key(table, after, now, dead))
-    elif change.frees_key:
+        parts.append(take_key(table, after, now, other))
+    elif change.frees_key and other is None:
         parts.append(free_key(table, before))
     if change.audited(table.audit_all):
         parts += event_parts(table, change.event)
