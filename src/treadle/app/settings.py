@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     count_claims: bool = False
     cancel: Literal["any", "pending"] = "any"
     tenant_required: bool = False
-    enqueue_allow: list[Literal["cli", "sql"]] = ["cli", "sql"]
+    enqueue_allow: list[Literal["api", "cli", "sql"]] = ["api", "cli", "sql"]
     audit: Literal["failures", "everything"] = "failures"
     keep_succeeded: Age = 7 * DAY
     keep_cancelled: Age = 7 * DAY

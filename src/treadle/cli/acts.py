@@ -10,6 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from treadle.app.bulk import BulkReport
+from treadle.app.reading import past_from, soon_from
 from treadle.app.treadle import Treadle
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
@@ -26,7 +27,6 @@ from treadle.cli.jobs import (
     check_id,
     resolved,
 )  # fmt: skip
-from treadle.cli.reading import past_from, soon_from
 from treadle.cli.terminal import clock, console, document, safe, say
 from treadle.errors import ConfigError
 from treadle.model import Job, State

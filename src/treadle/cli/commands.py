@@ -26,9 +26,11 @@ from treadle.cli import (
     options,
     schedule_facts,
     schedules,
+    serve,
     status,
     store,
     ticks,
+    tokens,
     work,
 )
 from treadle.cli.terminal import console, document, masked, safe, say
@@ -92,6 +94,7 @@ def _example(command: str) -> str:
 
 cli.command("demo", rich_help_panel=START, epilog=_example("treadle demo"))(show.demo)
 cli.command("worker", rich_help_panel=RUN, epilog=_example("treadle worker --app tasks:app --queue mail"))(work.worker)
+cli.command("serve", rich_help_panel=RUN, epilog=_example("treadle serve --app tasks:app"))(serve.serve)
 cli.command(
     "enqueue", rich_help_panel=RUN, epilog=_example("""treadle enqueue greet '{"name": "Ada"}' --app tasks:app""")
 )(enqueue.enqueue)
@@ -158,6 +161,18 @@ audit_cli.command("seal", epilog=_example("treadle audit seal"))(audit.seal)
 audit_cli.command("verify", epilog=_example("treadle audit verify"))(audit.verify)
 cli.add_typer(audit_cli, name="audit", rich_help_panel=ACCOUNT)
 cli.command("costs", rich_help_panel=ACCOUNT, epilog=_example("treadle costs --days 7"))(look.costs)
+
+tokens_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
+tokens_cli.command("create", epilog=_example("treadle tokens create grafana --scope read --expires 90d"))(tokens.create)
+tokens_cli.command("list", epilog=_example("treadle tokens list"))(tokens.list_tokens)
+tokens_cli.command("revoke", epilog=_example('treadle tokens revoke grafana --reason "leaked"'))(tokens.revoke)
+cli.add_typer(
+    tokens_cli,
+    name="tokens",
+    help="Make, list and revoke tokens of the REST API.",
+    rich_help_panel=STORE,
+    epilog=_example("treadle tokens create ci --scope enqueue"),
+)
 
 cli.command("migrate", rich_help_panel=STORE, epilog=_example("treadle migrate --check"))(store.migrate)
 cli.command("doctor", rich_help_panel=STORE, epilog=_example("treadle doctor --url sqlite:///treadle.db"))(store.doctor)

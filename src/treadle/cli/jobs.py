@@ -13,11 +13,11 @@ import typer
 from rich.text import Text
 
 from treadle.app.profile import Profile
+from treadle.app.reading import past_from
 from treadle.app.treadle import Treadle
 from treadle.app.views import event_view, short_standing, standing
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
-from treadle.cli.reading import past_from
 from treadle.cli.terminal import age, clock, coloured, document, lasted, preview, safe, say, table, width
 from treadle.errors import ConfigError, JobNotFound, NotPossible
 from treadle.model import Event, EventKind, Job, State
