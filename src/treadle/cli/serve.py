@@ -33,8 +33,7 @@ def serve(
     for module in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(module) is None:
             raise ConfigError("treadle serve needs FastAPI and uvicorn; run: pip install 'treadle[web]'")
-    from treadle.server.run import Address  # noqa: PLC0415 - FastAPI is heavy, and only this needs it
-    from treadle.server.run import serve as run
+    from treadle.server import run  # noqa: PLC0415 - FastAPI is heavy, and only this needs it
 
     used = find_store(app, url)
     has_app = bool(used.tasks)
@@ -42,7 +41,7 @@ def serve(
         find_app(app, url)  # says what is wrong with it
     set_up_logging(as_json, verbose)
 
-    def started(address: Address, link: str | None) -> None:
+    def started(address: run.Address, link: str | None) -> None:
         say(f"treadle {treadle.__version__}: serving {safe(address.url)}; stop it with Ctrl-C or SIGTERM", stderr=True)
         say(f"  store   {safe(masked(used.settings.url))}", stderr=True)
         tasks = ", ".join(sorted(used.tasks)) or "none: no app is named, so no jobs run here"
@@ -50,4 +49,4 @@ def serve(
         if link is not None:
             say(f"  sign in {safe(address.url)}/login?code={link} (once, within 15 minutes)", stderr=True)
 
-    run(used, Address(host, port), worker=worker and has_app, hosts=allow_host or (), started=started)
+    run.serve(used, run.Address(host, port), worker=worker and has_app, hosts=allow_host or (), started=started)
