@@ -10,9 +10,11 @@ import treadle
 from treadle.app.treadle import Treadle
 from treadle.server import health, jobs, overview, schedules, session, stream
 from treadle.server.auth import Auth, StoreAuth
+from treadle.server.caller import SIGN_IN
 from treadle.server.confirm import Confirmations
 from treadle.server.guard import App, Guard, Receive, Send
 from treadle.server.problems import MEDIA_TYPE, add_problems
+from treadle.server.stream import Streams
 
 PREFIX = "/api/v1"
 
@@ -54,14 +56,15 @@ def asgi(
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         generate_unique_id_function=_operation_id,
         responses={"default": {"description": "A problem", "content": {MEDIA_TYPE: {}}}},
     )
     chosen = auth or StoreAuth(app, secret)
     api.state.treadle, api.state.auth = app, chosen
-    api.state.confirmations = Confirmations(secret)
-    api.state.streams, api.state.stopping = set(), False
-    versioned = APIRouter(prefix=PREFIX)
+    api.state.confirmations = Confirmations(lambda: app.engine.now(), secret)  # noqa: PLW0108 - opened later
+    api.state.streams, api.state.stopping = Streams(), False
+    versioned = APIRouter(prefix=PREFIX, dependencies=SIGN_IN)
     for part in (jobs, schedules, overview, stream):
         versioned.include_router(part.router)
     api.include_router(versioned)
