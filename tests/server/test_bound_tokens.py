@@ -78,13 +78,13 @@ def test_a_foreign_job_is_answered_as_one_that_is_not_there(bound: Client, forei
     before = foreign.unchanged()
     for change in (str, str.upper, lambda id_: id_.replace("-", ""), lambda id_: id_[:-1]):
         for job in (foreign.waiting, foreign.failed):
-            pair = (change(job), change(UNKNOWN), (job, UNKNOWN))
-            same(bound, "GET", "/jobs/{}", *pair)
-            same(bound, "GET", "/jobs/{}/why", *pair)
-            for act in ("retry", "cancel", "run-now"):
-                same(bound, "POST", f"/jobs/{{}}/{act}", *pair, json={})
-            same(bound, "PATCH", "/jobs/{}", *pair, json={"priority": 1})
-            same(bound, "DELETE", "/jobs/{}", *pair)
+            same(bound, "GET", "/jobs/{}", change(job), change(UNKNOWN), (job, UNKNOWN))
+    pair = (foreign.waiting, UNKNOWN)
+    same(bound, "GET", "/jobs/{}/why", *pair)
+    for act in ("retry", "cancel", "run-now"):
+        same(bound, "POST", f"/jobs/{{}}/{act}", *pair, json={})
+    same(bound, "PATCH", "/jobs/{}", *pair, json={"priority": 1})
+    same(bound, "DELETE", "/jobs/{}", *pair)
     assert foreign.unchanged() == before
 
 

@@ -5,6 +5,7 @@ import pytest
 from tests.server.conftest import Client, Login
 from tests.support.marks import any_store
 from treadle import Treadle
+from treadle.server.api import Server
 from treadle.testing import FakeClock, run_until_idle
 
 UNKNOWN = "0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"
@@ -200,15 +201,14 @@ def test_the_payload_is_checked_against_the_task(admin: Client, app: Treadle) ->
     assert app.find().jobs == []
 
 
-def test_a_server_without_an_app_stores_jobs_of_any_task(make_app, http, login: Login) -> None:
-    server_of = http.app.api.state
-    server_of.treadle = make_app()
+def test_a_server_without_an_app_stores_jobs_of_any_task(make_app, server: Server, login: Login) -> None:
+    server.serve_app(make_app())
     job = login("admin").post("/jobs", {"task": "elsewhere", "payload": {"a": 1}}, 201)["job"]
     assert (job["task"], job["payload"]) == ("elsewhere", {"a": 1})
 
 
-def test_enqueueing_over_the_api_can_be_closed(make_app, http, login: Login) -> None:
-    http.app.api.state.treadle = make_app(enqueue_allow=["cli"])
+def test_enqueueing_over_the_api_can_be_closed(make_app, server: Server, login: Login) -> None:
+    server.serve_app(make_app(enqueue_allow=["cli"]))
     answer = login("admin").post("/jobs", {"task": "greet", "payload": {"name": "Ada"}}, 403)
     assert "enqueue_allow" in answer["detail"]
 

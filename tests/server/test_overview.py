@@ -1,4 +1,4 @@
-"""What stands beside the jobs, on every store: pauses, queues, workers, tasks, rates, failures, audit, costs, tokens."""
+"""What stands beside the jobs, on every store: pauses, queues, workers, rates, failures, audit, costs, tokens."""
 
 import asyncio
 import re
@@ -173,7 +173,7 @@ def test_tokens_are_made_listed_and_revoked(admin: Client, http, secrets: list[s
     [
         ({"label": ""}, "label"), ({"label": "*"}, "label"), ({"label": "a\x00b"}, "label"), ({"scopes": []}, "scopes"),
         ({"scopes": ["root"]}, "scopes.0"), ({"scopes": "read"}, "scopes"), ({"queues": []}, "queues"),
-        ({"queues": ["\n"]}, "queue"), ({"tenant": " "}, "tenant"), ({"expires": "0"}, "expires"),
+        ({"queues": ["\n"]}, "queues.0"), ({"tenant": " "}, "tenant"), ({"expires": "0"}, "expires"),
         ({"expires": "2020-01-01T00:00Z"}, "expires"), ({"expires": "then"}, "expires"), ({"secret": "mine"}, "secret"),
         ({"queues": ["q"] * 5000}, "queues"),
     ],

@@ -95,8 +95,8 @@ class Guard:
         """
         hosts = headers.getlist("host")
         found = _HOST.fullmatch(hosts[0].lower()) if len(hosts) == 1 else None
-        name = found["name"] if found else ""
-        if name not in self._hosts and "*" not in self._hosts and name != _address(scope):
+        allowed = found is not None and (found["name"] in self._hosts or found["name"] == _address(scope))
+        if not allowed and "*" not in self._hosts:
             raise Refused(421, "this server does not answer to that Host; allow it with --allow-host", field="Host")
 
     def _check_rate(self, scope: Any, headers: Headers) -> None:
