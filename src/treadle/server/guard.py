@@ -180,6 +180,7 @@ class RateLimit:
     """A bucket for each caller: `burst` requests at once, then `rate` a second."""
 
     MOST = 10_000  # callers that are remembered
+    ROUNDING = 1e-6  # seconds
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, burst
@@ -197,7 +198,7 @@ class RateLimit:
             key = hash(caller)  # a token is not kept in memory longer than its request
             full = max(self._full_at.get(key, now), now) + 1 / self._rate
             wait = full - now - self._burst / self._rate
-            if wait > 0:
+            if wait > self.ROUNDING:
                 return wait
             self._full_at[key] = full
             return 0.0
