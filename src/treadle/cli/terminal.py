@@ -13,6 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from treadle.model.clock import span
+
 Cell = str | Text
 
 IDS = ("id", "job", "last job")  # columns that are never cut
@@ -80,15 +82,6 @@ def age(moment: datetime, now: datetime) -> str:
     if span < 0:
         return f"in {words}"
     return f"{words} ago"
-
-
-def span(seconds: float) -> str:
-    """A duration as people write it: `15m`, `1h30m`, `1.5s`."""
-    words, rest = "", seconds
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        number, rest = divmod(rest, size)
-        words += f"{number:g}{unit}" if number else ""
-    return f"{words}{rest:g}s" if rest or not words else words
 
 
 def lasted(duration: timedelta) -> str:
