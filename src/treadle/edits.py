@@ -44,10 +44,11 @@ class Act(NamedTuple):
 
 
 class Edited(NamedTuple):
-    """What became of one edit: the job's id, and why nothing was written, if so."""
+    """What became of one edit: the job's id, and why nothing was written, if so; `asked`: it runs, and shall stop."""
 
     job_id: str
     problem: NotPossible | JobNotFound | None = None
+    asked: bool = False
 
 
 def id_of(job: Job | str) -> str:
@@ -103,13 +104,14 @@ def edit_jobs(
         verdicts = engine.turn(list(changes.values())).verdicts
         left = []
         for change, verdict in zip(changes.values(), verdicts, strict=True):
+            asked = change.kind is EventKind.CANCEL_REQUESTED
             if verdict.ruling is Ruling.APPLIED:
-                yield Edited(change.id)
+                yield Edited(change.id, asked=asked)
             elif verdict.ruling is Ruling.REFUSED:
                 by = f" by job {verdict.holder}; wait for it, or cancel it first" if verdict.holder else ""
                 yield Edited(change.id, NotPossible(f"job {change.id}: {verdict.why}{by}"))
             elif verdict.ruling is Ruling.LOST and _in_trail(engine, change.event):  # by us, and the answer was lost
-                yield Edited(change.id)
+                yield Edited(change.id, asked=asked)
             else:
                 left.append(change.id)
         if not left:

@@ -355,7 +355,7 @@ def test_the_options_of_a_worker_have_the_same_ranges(store_url: str, name: str)
         ("queues", "mail", "queues: 'mail' is not valid; it must be a list of at least one name"),
         ("lanes", [], "lanes: [] is out of range; it must be a list of at least one name"),
         ("gone_schedules", "drop", "gone_schedules: 'drop' is not valid; it must be disable or keep"),
-        ("enqueue_allow", ["web"], "enqueue_allow: 'web' is not valid; it must be a list of cli and sql"),
+        ("enqueue_allow", ["web"], "enqueue_allow: 'web' is not valid; it must be a list of api, cli and sql"),
         ("log_jobs", "perhaps", "log_jobs: 'perhaps' is not valid; it must be true or false"),
         ("crash_message", "x" * 9999, "it must be text of at most 4,000 characters"),
     ],

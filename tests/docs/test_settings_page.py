@@ -66,5 +66,5 @@ def test_an_example_of_an_error_on_the_page_is_true(monkeypatch: pytest.MonkeyPa
 def test_ranges_and_suggestions_are_read_off_the_fields() -> None:
     assert range_of("concurrency") == "from 1 to 1,000"
     assert range_of("poll") == "from 0.01s to 1h"
-    assert range_of("enqueue_allow") == "a list of cli and sql, or an empty one"
+    assert range_of("enqueue_allow") == "a list of api, cli and sql, or an empty one"
     assert meant("concurency") == ", did you mean concurrency?"

@@ -14,7 +14,7 @@ from treadle.app.pauses import Pauses
 from treadle.app.results import Results
 from treadle.edits import edit_job, id_of
 from treadle.engines.values import JobFilter, Page
-from treadle.errors import InvalidJob
+from treadle.errors import InvalidJob, NotPossible
 from treadle.model import Change, Event, EventKind, Job, State, lifecycle
 from treadle.model.clock import Duration, moment, past_moment
 from treadle.model.records import WorkerInfo
@@ -157,8 +157,10 @@ class Operations(Pauses, Bulk, Results):
 
     # ------------------------------------------------------------------------------------ acts on a job
 
-    def cancel(self, job_id: Job | str, *, actor: str = "api", reason: str = "") -> Job:
+    def cancel(self, job_id: Job | str, *, actor: str = "api", reason: str = "", revision: int | None = None) -> Job:
         """Cancel a pending job, or ask a running one to stop; NotPossible once it has ended.
+
+        With a `revision`, here and below, the job must still be the one that you have seen.
 
         With the setting `cancel = "pending"` a running one cannot be cancelled either.
         """
@@ -167,15 +169,23 @@ class Operations(Pauses, Bulk, Results):
         def decide(job: Job, now: datetime) -> Change:
             return lifecycle.cancel(job, now, actor=actor, note=note(reason), only_pending=only_pending)
 
-        return self._edit(job_id, decide, actor)
+        return self._edit(job_id, decide, actor, revision)
 
-    def retry(self, job_id: Job | str, *, keep_attempts: bool = False, actor: str = "api", reason: str = "") -> Job:
+    def retry(
+        self,
+        job_id: Job | str,
+        *,
+        keep_attempts: bool = False,
+        actor: str = "api",
+        reason: str = "",
+        revision: int | None = None,
+    ) -> Job:
         """Run a failed or cancelled job again, with a fresh budget, or with `keep_attempts` just once more."""
 
         def decide(job: Job, now: datetime) -> Change:
             return lifecycle.retry(job, now, actor=actor, note=note(reason), keep_attempts=keep_attempts)
 
-        return self._edit(job_id, decide, actor)
+        return self._edit(job_id, decide, actor, revision)
 
     def edit(
         self,
@@ -187,6 +197,7 @@ class Operations(Pauses, Bulk, Results):
         run_after: Duration | datetime | None = None,
         actor: str = "api",
         reason: str = "",
+        revision: int | None = None,
     ) -> Job:
         """Give a pending job another queue, lane, priority or due time; NotPossible if it runs or has ended.
 
@@ -200,17 +211,17 @@ class Operations(Pauses, Bulk, Results):
         def decide(job: Job, now: datetime) -> Change:
             return lifecycle.edit(job, wanted, now, actor=actor, note=note(reason))
 
-        return self._edit(job_id, decide, actor)
+        return self._edit(job_id, decide, actor, revision)
 
-    def run_now(self, job_id: Job | str, *, actor: str = "api", reason: str = "") -> Job:
+    def run_now(self, job_id: Job | str, *, actor: str = "api", reason: str = "", revision: int | None = None) -> Job:
         """Let a pending job that is due later run now, or one that waits for its next attempt."""
 
         def decide(job: Job, now: datetime) -> Change:
             return lifecycle.run_now(job, now, actor=actor, note=note(reason))
 
-        return self._edit(job_id, decide, actor)
+        return self._edit(job_id, decide, actor, revision)
 
-    def delete(self, job_id: Job | str, *, actor: str = "api", reason: str = "") -> Job:
+    def delete(self, job_id: Job | str, *, actor: str = "api", reason: str = "", revision: int | None = None) -> Job:
         """Delete a job that waits or has ended, with its payload, result, error and key; the job as it was.
 
         The audit trail keeps its events, and this one: who has deleted it, when and why. NotPossible while it runs.
@@ -219,10 +230,17 @@ class Operations(Pauses, Bulk, Results):
         def decide(job: Job, now: datetime) -> Change:
             return lifecycle.delete(job, now, actor=actor, note=note(reason))
 
-        return self._edit(job_id, decide, actor)
+        return self._edit(job_id, decide, actor, revision)
 
-    def _edit(self, job_id: Job | str, decide: Callable[[Job, datetime], Change], actor: str) -> Job:
-        return edit_job(self.engine, job_id, decide, actor=actor, tenant=self._store.tenant)
+    def _edit(
+        self, job_id: Job | str, decide: Callable[[Job, datetime], Change], actor: str, revision: int | None
+    ) -> Job:
+        def decide_if_unchanged(job: Job, now: datetime) -> Change:
+            if revision not in (None, job.revision):
+                raise NotPossible(f"job {job.id} has changed since: it has revision {job.revision}, not {revision}")
+            return decide(job, now)
+
+        return edit_job(self.engine, job_id, decide_if_unchanged, actor=actor, tenant=self._store.tenant)
 
     # -------------------------------------------------------------------------------- the audit trail
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Oversight(Operations):
     """The store as a whole; a tenant's handle has nothing of it."""
 
-    logger: logging.Logger | None = None
+    logger: logging.Logger | None
 
     # ---------------------------------------------------------------------------------------- workers and rates
 

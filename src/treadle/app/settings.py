@@ -145,8 +145,8 @@ class Settings(BaseSettings):
         "any", "which jobs can be cancelled; pending refuses to cancel a running job", "pending"
     )
     tenant_required: bool = setting(False, "refuses a job without a tenant; plain SQL is not checked", True)
-    enqueue_allow: list[Literal["cli", "sql"]] = setting(
-        ["cli", "sql"], "surfaces beside your own code that may enqueue", ["sql"]
+    enqueue_allow: list[Literal["api", "cli", "sql"]] = setting(
+        ["api", "cli", "sql"], "surfaces beside your own code that may enqueue", ["sql"]
     )
     audit: Literal["failures", "everything"] = setting(
         "failures", "which events are written; failures includes what operators do", "everything"

@@ -87,7 +87,8 @@ def range_of(name: str) -> str:
     if kind == "boolean":
         return "true or false"
     words = list(_words(field.annotation))
-    return f"a list of {' and '.join(words)}, or an empty one" if kind == "list" else " or ".join(words)
+    first, last = ", ".join(words[:-1]), words[-1]
+    return f"a list of {first} and {last}, or an empty one" if kind == "list" else f"{first} or {last}"
 
 
 def as_written(name: str, value: Any) -> Any:

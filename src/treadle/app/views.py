@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from treadle.app.audit import AuditReport
 from treadle.app.profile import Profile
 from treadle.model import Event, Job, State
-from treadle.model.records import ANY, Pause, Schedule, WorkerInfo
+from treadle.model.records import ANY, ApiToken, Pause, Schedule, WorkerInfo
 
 if TYPE_CHECKING:
     from treadle.app.settings import Settings
@@ -67,6 +67,11 @@ def pause_view(pause: Pause) -> dict[str, Any]:
 def worker_view(worker: WorkerInfo) -> dict[str, Any]:
     """A worker: `running` are its busy slots, `waiting` the jobs it holds beyond them."""
     return {**record_view(worker), "running": worker.busy, "waiting": worker.waiting}
+
+
+def token_view(token: ApiToken) -> dict[str, Any]:
+    """A token of the API, without its hash."""
+    return {name: value for name, value in record_view(token).items() if name != "hash"}
 
 
 def status_view(status: "Status") -> dict[str, Any]:

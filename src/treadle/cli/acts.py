@@ -10,6 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from treadle.app.bulk import BulkReport
+from treadle.app.reading import past_from, soon_from
 from treadle.app.treadle import Treadle
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
@@ -26,7 +27,6 @@ from treadle.cli.jobs import (
     check_id,
     resolved,
 )  # fmt: skip
-from treadle.cli.reading import past_from, soon_from
 from treadle.cli.terminal import clock, console, document, safe, say
 from treadle.errors import ConfigError
 from treadle.model import Job, State
@@ -309,8 +309,17 @@ def _say_done(report: BulkReport, done: str, as_json: bool, interrupted: int | N
         of = f"{report.done:,} of {_jobs(interrupted)} {'was' if report.done == 1 else 'were'} {done}"
         say(f"interrupted: {of}; the same command goes on with the rest", stderr=True)
     else:
-        say(f"{done} {_jobs(report.done)}")
+        say(_summary(report, done))
     _say_problems(report)
+
+
+def _summary(report: BulkReport, done: str) -> str:
+    """Of a cancellation, how many still run: these may yet succeed."""
+    if not report.asked:
+        return f"{done} {_jobs(report.done)}"
+    ended = report.done - report.asked
+    first = f"{done} {_jobs(ended)}; " if ended else ""
+    return f"{first}asked {_jobs(report.asked)} to stop that still {'runs' if report.asked == 1 else 'run'}"
 
 
 def _say_problems(report: BulkReport) -> None:

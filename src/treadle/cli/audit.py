@@ -8,12 +8,12 @@ import typer
 from rich.text import Text
 
 from treadle.app.audit import AuditReport
+from treadle.app.reading import past_from
 from treadle.app.treadle import Treadle
 from treadle.app.views import report_view, trail_view
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, check_id
-from treadle.cli.reading import past_from
 from treadle.cli.store import MARKS
 from treadle.cli.terminal import clock, coloured, document, preview, safe, say, table, width
 from treadle.errors import ConfigError, InvalidJob, NotPossible

@@ -27,10 +27,12 @@ from treadle.cli import (
     options,
     schedule_facts,
     schedules,
+    serve,
     start,
     status,
     store,
     ticks,
+    tokens,
     work,
 )
 from treadle.cli.terminal import console, document, masked, safe, say
@@ -95,6 +97,7 @@ def _example(command: str) -> str:
 cli.command("demo", rich_help_panel=START, epilog=_example("treadle demo"))(show.demo)
 cli.command("init", rich_help_panel=START, epilog=_example("treadle init shop"))(start.init)
 cli.command("worker", rich_help_panel=RUN, epilog=_example("treadle worker --app tasks:app --queue mail"))(work.worker)
+cli.command("serve", rich_help_panel=RUN, epilog=_example("treadle serve --app tasks:app"))(serve.serve)
 cli.command(
     "enqueue", rich_help_panel=RUN, epilog=_example("""treadle enqueue greet '{"name": "Ada"}' --app tasks:app""")
 )(enqueue.enqueue)
@@ -173,6 +176,18 @@ cli.add_typer(
     help="Show, check and change the settings.",
     rich_help_panel=STORE,
     epilog=_example("treadle config show"),
+)
+
+tokens_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
+tokens_cli.command("create", epilog=_example("treadle tokens create grafana --scope read --expires 90d"))(tokens.create)
+tokens_cli.command("list", epilog=_example("treadle tokens list"))(tokens.list_tokens)
+tokens_cli.command("revoke", epilog=_example('treadle tokens revoke grafana --reason "leaked"'))(tokens.revoke)
+cli.add_typer(
+    tokens_cli,
+    name="tokens",
+    help="Make, list and revoke tokens of the REST API.",
+    rich_help_panel=STORE,
+    epilog=_example("treadle tokens create ci --scope enqueue"),
 )
 
 cli.command("migrate", rich_help_panel=STORE, epilog=_example("treadle migrate --check"))(store.migrate)

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from treadle import Retry, Unique
+from treadle.app.reading import moment_from
 from treadle.app.treadle import Treadle
 from treadle.app.views import standing
 from treadle.cli import options
 from treadle.cli.discovery import check_open, find_app, find_store
-from treadle.cli.reading import moment_from, payload_from
+from treadle.cli.reading import payload_from
 from treadle.cli.terminal import age, document, safe, say
 from treadle.errors import InvalidJob, UnknownTask
 from treadle.model import Job, Scope, State, new_id

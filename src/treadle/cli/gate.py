@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from treadle.app.reading import soon_from
 from treadle.app.views import pause_view
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import NARROW, actor
-from treadle.cli.reading import soon_from
 from treadle.cli.terminal import age, clock, document, preview, safe, say, table, width
 from treadle.errors import ConfigError
 from treadle.model.clock import seconds

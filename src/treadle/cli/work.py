@@ -61,7 +61,7 @@ def worker(
         used.close()
         _end(name, False, as_json)
         return
-    _set_up_logging(as_json, verbose)
+    set_up_logging(as_json, verbose)
     made = used.worker(
         queues=queue, lanes=lane, concurrency=concurrency, lease=lease, grace=grace, poll=poll, name=name
     )
@@ -145,7 +145,7 @@ def _banner(app: Treadle, facts: dict[str, Any], as_json: bool) -> None:
             say(coloured(finding.level), f": {safe(finding.text)}", stderr=True)
 
 
-def _set_up_logging(as_json: bool, verbose: bool) -> None:
+def set_up_logging(as_json: bool, verbose: bool) -> None:
     """Our handler on the root logger, unless the app has set up its own and no --json asks for ours."""
     root = logging.getLogger()
     if as_json or not root.handlers:

@@ -11,9 +11,10 @@ from flask.cli import with_appcontext
 from flask.typing import ResponseReturnValue
 from werkzeug.local import LocalProxy
 
+from treadle.app.answers import STATUS, answer_to
 from treadle.app.treadle import Treadle
 from treadle.errors import ConfigError, TreadleError
-from treadle.integrations.http import STATUS, JobView, answer_to
+from treadle.integrations.http import JobView
 from treadle.tasks.context import Context
 from treadle.worker.worker import Worker
 

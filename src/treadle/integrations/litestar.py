@@ -6,10 +6,11 @@ from litestar import Request, Response
 from litestar.config.app import AppConfig
 from litestar.plugins import InitPlugin
 
+from treadle.app.answers import STATUS, answer_to
 from treadle.app.treadle import Treadle
 from treadle.errors import TreadleError
 from treadle.integrations.asgi import WorkerOptions, lifespan
-from treadle.integrations.http import STATUS, JobView, answer_to
+from treadle.integrations.http import JobView
 
 __all__ = ["JobView", "TreadlePlugin", "WorkerOptions"]
 

@@ -4,9 +4,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from treadle.app.answers import STATUS, answer_to
 from treadle.errors import TreadleError
 from treadle.integrations.asgi import WorkerOptions, lifespan, running
-from treadle.integrations.http import STATUS, JobView, answer_to
+from treadle.integrations.http import JobView
 
 __all__ = ["JobView", "WorkerOptions", "add_error_handlers", "lifespan", "running"]
 

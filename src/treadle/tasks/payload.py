@@ -56,6 +56,15 @@ class Payload:
         self._adapter = _adapter(name, taken, self.single, model)
         self._bind()
 
+    def json_schema(self) -> dict[str, Any] | None:
+        """The JSON Schema of the payload; None where a type of it has none."""
+        from pydantic import PydanticUserError  # noqa: PLC0415 - heavy, loaded on first use
+
+        try:
+            return self._adapter.json_schema()
+        except PydanticUserError:  # PydanticInvalidForJsonSchema is one
+            return None
+
     def wanted(self, names: Sequence[str]) -> list[str]:
         """Which of these keys the payload may hold."""
         keys = self._keys

@@ -19,6 +19,7 @@ class Attempt:
     """
 
     started_at: datetime | None = None
+    start_written = False  # whether the store has it
     progress: Progress | None = None
     progress_written: Progress | None = None  # what the store has of it
     stop_reason: StopReason | None = None

@@ -177,8 +177,12 @@ class Worker:
             self._signalled_at = now
         elif now - self._signalled_at > SAME_SIGNAL:
             self._log.warning("second signal: what still runs is released")
-            self._hurry.set()
+            self.hurry()
         self.stop()
+
+    def hurry(self) -> None:
+        """Wait no longer for what still runs: it is released. To be called on the event loop, after `stop`."""
+        self._hurry.set()
 
     async def __aenter__(self) -> Self:
         for task in self._tasks.values():

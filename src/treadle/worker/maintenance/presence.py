@@ -34,6 +34,7 @@ class Presence:
         self._tasks = tasks
         self._running = running
         self._drain = drain
+        self.on_absent: Callable[[], None] = lambda: None  # called when the store has lost this worker's row
         self._log = logger or log
         self._name = config.name  # another one, while a live worker of another process has this name
         self._started_at: datetime | None = None
@@ -48,6 +49,8 @@ class Presence:
             self._avoid_twin(now)
         self._started_at = self._started_at or now
         info = self._info(now)
+        if self._beaten_at > float("-inf") and not self._engine.records(WorkerInfo, name=self._name):
+            self.on_absent()  # another store is there now: a file that was removed, a table that was emptied
         self._engine.save(info, before=OVERWRITE)
         if not self._stopping:
             self._heed_drain()

@@ -1,0 +1,52 @@
+"""`treadle serve`: the REST API of a store, and a worker beside it."""
+
+import importlib.util
+from typing import Annotated
+
+import typer
+
+import treadle
+from treadle.cli import options
+from treadle.cli.discovery import find_app, find_store
+from treadle.cli.terminal import masked, safe, say
+from treadle.cli.work import set_up_logging
+from treadle.errors import ConfigError
+
+
+def serve(
+    app: options.App = None,
+    url: options.Url = None,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8787,
+    allow_host: Annotated[
+        list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A name it is asked by; repeatable.")
+    ] = None,
+    worker: Annotated[bool, typer.Option("--worker/--no-worker", help="Whether it runs jobs, too.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything.")] = False,
+) -> None:
+    """Serve the REST API until Ctrl-C or SIGTERM, with a worker for the app's tasks and schedules.
+
+    Without an app it serves the store alone, and runs no jobs. Every request needs a token (treadle tokens create);
+    the link that it prints signs a browser in, once.
+    """
+    for module in ("fastapi", "uvicorn"):
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError("treadle serve needs FastAPI and uvicorn; run: pip install 'treadle[web]'")
+    from treadle.server import run  # noqa: PLC0415 - FastAPI is heavy, and only this needs it
+
+    used = find_store(app, url)
+    has_app = bool(used.tasks)
+    if app is not None and not has_app:
+        find_app(app, url)  # says what is wrong with it
+    set_up_logging(as_json, verbose)
+
+    def started(address: run.Address, link: str | None) -> None:
+        say(f"treadle {treadle.__version__}: serving {safe(address.url)}; stop it with Ctrl-C or SIGTERM", stderr=True)
+        say(f"  store   {safe(masked(used.settings.url))}", stderr=True)
+        tasks = ", ".join(sorted(used.tasks)) or "none: no app is named, so no jobs run here"
+        say(f"  tasks   {safe(tasks if worker else 'run elsewhere: --no-worker')}", stderr=True)
+        if link is not None:
+            say(f"  sign in {safe(address.url)}/login?code={link} (once, within 15 minutes)", stderr=True)
+
+    run.serve(used, run.Address(host, port), worker=worker and has_app, hosts=allow_host or (), started=started)

@@ -1,0 +1,177 @@
+"""The forms of requests: what may be in them, and nothing else."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from treadle.app.queries import LARGEST_PAGE
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Words = Annotated[str, Field(max_length=2000)]
+When = Annotated[str, Field(max_length=64, description="A moment with a zone, or a duration such as 30m.")]
+Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE)]
+Cursor = Annotated[str, Field(max_length=1000)]
+
+
+class Form(BaseModel):
+    """A body or a query: what is not known is refused, and nothing is guessed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Query(BaseModel):
+    """A query: its values arrive as text, so numbers are read from it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class JobQuery(Query):
+    """Which jobs are listed."""
+
+    state: Name | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    tenant: Name | None = None
+    key: Name | None = None
+    error: Name | None = None
+    since: When | None = None
+    before: When | None = None
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class NewJob(Form):
+    """A job to store."""
+
+    task: Name
+    payload: JsonValue = None
+    tenant: Name | None = None
+    queue: Name | None = None
+    lane: Annotated[str, Field(max_length=200)] | None = None
+    priority: int | None = None
+    key: Annotated[str, Field(max_length=500)] | None = None
+    unique: Literal["pending", "active", "ever"] | None = None
+    run_after: When | None = None
+    expires_at: When | None = None
+    timeout: When | None = None
+
+
+class Act(Form):
+    """An act on one job; `revision` is that of the job as it was looked at, and must be its own still."""
+
+    reason: Words = ""
+    revision: int | None = None
+
+
+class Retry(Act):
+    keep_attempts: bool = False
+
+
+class Edit(Act):
+    """What a waiting job is given instead."""
+
+    queue: Name | None = None
+    lane: Annotated[str, Field(max_length=200)] | None = None
+    priority: int | None = None
+    run_after: When | None = None
+
+
+class BulkFilter(Form):
+    """Which jobs are meant by an act on many; all of what is named must fit."""
+
+    ids: Annotated[list[Name], Field(min_length=1, max_length=LARGEST_PAGE)] | None = None
+    state: Name | None = None
+    task: Name | None = None
+    queue: Name | None = None
+    tenant: Name | None = None
+    key: Name | None = None
+    error: Name | None = None
+    since: When | None = None
+    before: When | None = None
+    everything: bool = False
+
+
+class Bulk(Form):
+    """An act on many jobs: first without `confirm`, which counts them; then with the `confirm` of that answer."""
+
+    action: Literal["retry", "cancel", "delete"]
+    filter: BulkFilter
+    keep_attempts: bool = False
+    reason: Words = ""
+    confirm: Annotated[str, Field(max_length=200)] | None = None
+
+
+class ScheduleQuery(Query):
+    tenant: Name | None = None
+    task: Name | None = None
+    prefix: Name | None = None
+    enabled: bool | None = None
+    gone: bool | None = None
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class ScheduleForm(Form):
+    """What a schedule can be told; what is left out comes from the task, or stays."""
+
+    task: Name | None = None
+    payload: JsonValue = None
+    cron: Annotated[str, Field(max_length=200)] | None = None
+    every: When | None = None
+    tz: Annotated[str, Field(max_length=100)] | None = None
+    enabled: bool | None = None
+    queue: Name | None = None
+    lane: Annotated[str, Field(max_length=200)] | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    timeout: When | None = None
+    misfire: Literal["skip", "once", "all"] | None = None
+    misfire_limit: int | None = None
+    misfire_age: When | None = None
+    overlap: Literal["allow", "skip", "queue_one"] | None = None
+    jitter: When | None = None
+    reason: Words = ""
+
+    def options(self) -> dict[str, Any]:
+        """What was given, beside the reason."""
+        return {
+            name: value for name in self.model_fields_set - {"reason"} if (value := getattr(self, name)) is not None
+        }
+
+
+class NewSchedule(ScheduleForm):
+    name: Name
+    task: Name
+    tenant: Name | None = None
+
+
+class PauseForm(Form):
+    """What is paused: at least one of them, or everything."""
+
+    tenant: Name | None = None
+    queue: Name | None = None
+    task: Name | None = None
+    everything: bool = False
+    reason: Words = ""
+    until: When | None = None
+
+
+class AuditQuery(Query):
+    tenant: Name | None = None
+    actor: Name | None = None
+    kind: Name | None = None
+    job: Name | None = None
+    since: When | None = None
+    until: When | None = None
+    limit: Limit = 100
+    cursor: Cursor | None = None
+
+
+class TokenForm(Form):
+    """A token to make."""
+
+    label: Name
+    scopes: Annotated[list[Literal["read", "enqueue", "operate", "admin"]], Field(min_length=1)]
+    tenant: Name | None = None
+    queues: Annotated[list[Name], Field(min_length=1)] | None = None
+    expires: When | None = None

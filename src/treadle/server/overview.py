@@ -1,0 +1,165 @@
+"""What stands beside the jobs: pauses, queues, workers, tasks, rates, audit, costs, tokens."""
+
+from datetime import date
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from treadle.app.reading import past_from, soon_from
+from treadle.app.views import pause_view, record_view, status_view, token_view, trail_view, worker_view
+from treadle.server.caller import Admin, Caller, Operator, Reader
+from treadle.server.forms import AuditQuery, Form, Name, PauseForm, TokenForm, When, Words
+from treadle.tasks.task import Task
+
+router = APIRouter()
+
+
+class Why(Form):
+    reason: Words = ""
+
+
+@router.get("/status", tags=["overview"])
+def status(caller: Reader) -> dict[str, Any]:
+    """What waits, runs and has ended in the last hour, by queue and task; `problems` are sentences."""
+    return status_view(caller.every_queue.status())
+
+
+@router.get("/stats", tags=["overview"])
+def stats(
+    caller: Reader,
+    span: Annotated[When, Query()] = "1h",
+    queue: Annotated[Name | None, Query()] = None,
+    task: Annotated[Name | None, Query()] = None,
+) -> dict[str, Any]:
+    """How many jobs ended, by the minute, and how long they waited and ran."""
+    found = caller.whole.stats(span, queue=queue, task=task)
+    lists = {name: [record_view(one) for one in getattr(found, name)] for name in ("tasks", "minutes")}
+    return {**record_view(found), "total": record_view(found.total), **lists}
+
+
+@router.get("/queues", tags=["overview"])
+def queues(caller: Reader) -> dict[str, Any]:
+    """The queues that hold jobs or had ends in the last hour, with how many are due and since when."""
+    return {"queues": [record_view(group) for group in caller.every_queue.status().queues]}
+
+
+@router.get("/failures", tags=["overview"])
+def failures(caller: Reader) -> dict[str, Any]:
+    """The errors of the last hour by their type: jobs that failed for good, and jobs that will be tried again."""
+    return {"failures": [record_view(group) for group in caller.every_queue.status().errors]}
+
+
+@router.get("/tasks", tags=["overview"])
+def tasks(caller: Reader) -> dict[str, Any]:
+    """The tasks that the server's app has, each with the JSON Schema of its payload."""
+    return {"tasks": [_task(caller.tasks.tasks[name]) for name in sorted(caller.tasks.tasks)]}
+
+
+@router.get("/workers", tags=["workers"])
+def workers(caller: Reader) -> dict[str, Any]:
+    """The workers that are alive, as they last reported."""
+    return {"workers": [worker_view(worker) for worker in caller.whole.workers()]}
+
+
+@router.post("/workers/{name}/drain", tags=["workers"], status_code=202)
+def drain(caller: Operator, name: str, form: Why) -> dict[str, Any]:
+    """Ask a worker to finish what it runs and to take no more; it hears of it with its next heartbeat."""
+    return {"worker": worker_view(caller.whole.drain(name, actor=caller.actor, reason=form.reason))}
+
+
+@router.get("/pauses", tags=["pauses"])
+def pauses(caller: Reader) -> dict[str, Any]:
+    """What is paused."""
+    allowed = caller.who.queues
+    found = [pause for pause in caller.app.pauses() if allowed is None or pause.queue in (*allowed, "*")]
+    return {"pauses": [pause_view(pause) for pause in found]}
+
+
+@router.post("/pauses", tags=["pauses"], status_code=201)
+def pause(caller: Operator, form: PauseForm) -> dict[str, Any]:
+    """Let no such job be claimed; when this is answered, none will be."""
+    made = caller.app.pause(
+        **_scope(caller, form), until=soon_from(form.until, "until"), actor=caller.actor, reason=form.reason
+    )
+    return {"pause": pause_view(made)}
+
+
+@router.post("/pauses/resume", tags=["pauses"])
+def resume(caller: Operator, form: PauseForm) -> dict[str, Any]:
+    """Lift the pause of exactly this scope."""
+    lifted = caller.app.resume(**_scope(caller, form), actor=caller.actor, reason=form.reason)
+    return {"pause": pause_view(lifted)}
+
+
+@router.get("/audit", tags=["audit"])
+def audit(caller: Reader, query: Annotated[AuditQuery, Query()]) -> dict[str, Any]:
+    """What was done to jobs, schedules, pauses and tokens, newest first."""
+    page = caller.every_queue.audit_page(
+        limit=query.limit,
+        cursor=query.cursor,
+        tenant=query.tenant,
+        actor=query.actor,
+        kind=query.kind,
+        job_id=query.job,
+        since=past_from(query.since, "since"),
+        until=past_from(query.until, "until"),
+    )
+    return {"events": trail_view(page.events), "cursor": page.cursor}
+
+
+@router.get("/costs", tags=["overview"])
+def costs(
+    caller: Reader,
+    day: Annotated[date | None, Query()] = None,
+    days: Annotated[int, Query(ge=1, le=366)] = 1,
+    tenant: Annotated[Name | None, Query()] = None,
+) -> dict[str, Any]:
+    """What the jobs that ended on these days have cost, by tenant and task."""
+    return {"costs": [record_view(cost) for cost in caller.every_queue.costs(day, days=days, tenant=tenant)]}
+
+
+@router.get("/tokens", tags=["tokens"])
+def tokens(caller: Admin) -> dict[str, Any]:
+    """All tokens, without their secrets, which nobody has but their owners."""
+    return {"tokens": [token_view(token) for token in caller.whole.tokens.list()]}
+
+
+@router.post("/tokens", tags=["tokens"], status_code=201)
+def create_token(caller: Admin, form: TokenForm) -> dict[str, Any]:
+    """Make a token. `secret` is what a client sends; it is shown this once."""
+    made = caller.whole.tokens.create(
+        form.label,
+        scopes=form.scopes,
+        tenant=form.tenant,
+        queues=form.queues,
+        expires=soon_from(form.expires, "expires"),
+        actor=caller.actor,
+    )
+    return {"token": token_view(made.token), "secret": made.secret}
+
+
+@router.post("/tokens/{name}/revoke", tags=["tokens"])
+def revoke_token(caller: Admin, name: str, form: Why) -> dict[str, Any]:
+    """Let a token be used no more."""
+    return {"token": token_view(caller.whole.tokens.revoke(name, actor=caller.actor, reason=form.reason))}
+
+
+def _scope(caller: Caller, form: PauseForm) -> dict[str, Any]:
+    scope = {name: value for name in ("tenant", "queue", "task") if (value := getattr(form, name)) is not None}
+    if (queue := caller.queue(form.queue)) is not None:
+        scope["queue"] = queue
+    return {**scope, "everything": form.everything}
+
+
+def _task(task: Task[..., Any]) -> dict[str, Any]:
+    options = task.options
+    return {
+        "name": task.name,
+        "queue": options.queue,
+        "priority": options.priority,
+        "retry": options.retry._asdict(),
+        "timeout": options.timeout,
+        "version": options.version,
+        "isolated": options.isolated,
+        "payload_schema": task.payload.json_schema(),
+    }

@@ -1,0 +1,121 @@
+"""`/schedules`: list, look at, make, change, switch, run and preview schedules."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from treadle.app.views import event_view, schedule_view, tick_view
+from treadle.errors import ScheduleNotFound
+from treadle.model.records import Schedule
+from treadle.server.caller import Caller, Operator, Reader
+from treadle.server.forms import Form, Name, NewSchedule, ScheduleForm, ScheduleQuery, Words
+
+router = APIRouter(prefix="/schedules", tags=["schedules"])
+
+MOST_PREVIEWED = 100
+OfTenant = Annotated[Name | None, Query(description="Whose schedule it is; default if left out.")]
+
+
+class Reason(Form):
+    reason: Words = ""
+
+
+@router.get("")
+def list_schedules(caller: Reader, query: Annotated[ScheduleQuery, Query()]) -> dict[str, Any]:
+    """Schedules by name."""
+    given = query.model_dump(exclude_none=True)
+    page = caller.app.schedules.list(**given)
+    shown = [schedule_view(schedule) for schedule in page if _theirs(caller, schedule)]
+    return {"schedules": shown, "cursor": page.cursor}
+
+
+@router.post("", status_code=201)
+def create(caller: Operator, form: NewSchedule) -> dict[str, Any]:
+    """Make a schedule; its payload is checked against the task."""
+    options = form.options()
+    name, task, payload = options.pop("name"), options.pop("task"), options.pop("payload", None)
+    if (queue := caller.queue(form.queue)) is not None:
+        options["queue"] = queue
+    made = caller.app.schedules.create(
+        name, task, payload, **options, checked=bool(caller.tasks.tasks), actor=caller.actor, reason=form.reason
+    )
+    return {"schedule": schedule_view(made)}
+
+
+@router.get("/{name}")
+def show(caller: Reader, name: str, tenant: OfTenant = None) -> dict[str, Any]:
+    """One schedule, with what was done to it."""
+    schedule = _found(caller, name, tenant)
+    events = caller.app.schedules.events(name, tenant=tenant)
+    return {"schedule": schedule_view(schedule), "events": [event_view(event) for event in events]}
+
+
+@router.patch("/{name}")
+def update(caller: Operator, name: str, form: ScheduleForm, tenant: OfTenant = None) -> dict[str, Any]:
+    """Change what is said of a schedule, and leave the rest. A new time, or enabling it, counts from now."""
+    _found(caller, name, tenant)
+    options = form.options()
+    if form.queue is not None:
+        options["queue"] = caller.queue(form.queue)
+    checked = bool(caller.tasks.tasks)
+    changed = caller.app.schedules.update(
+        name, tenant=tenant, **options, checked=checked, actor=caller.actor, reason=form.reason
+    )
+    return {"schedule": schedule_view(changed)}
+
+
+@router.delete("/{name}")
+def delete(
+    caller: Operator, name: str, tenant: OfTenant = None, reason: Annotated[str, Query(max_length=2000)] = ""
+) -> dict[str, Any]:
+    """Remove a schedule; the jobs it has made stay."""
+    schedule = _found(caller, name, tenant)
+    caller.app.schedules.delete(name, tenant=tenant, actor=caller.actor, reason=reason)
+    return {"schedule": schedule_view(schedule)}
+
+
+@router.post("/{name}/enable")
+def enable(caller: Operator, name: str, form: Reason, tenant: OfTenant = None) -> dict[str, Any]:
+    """Let a schedule make jobs again, from now on."""
+    _found(caller, name, tenant)
+    schedule = caller.app.schedules.enable(name, tenant=tenant, actor=caller.actor, reason=form.reason)
+    return {"schedule": schedule_view(schedule)}
+
+
+@router.post("/{name}/disable")
+def disable(caller: Operator, name: str, form: Reason, tenant: OfTenant = None) -> dict[str, Any]:
+    """Let a schedule make no more jobs until it is enabled."""
+    _found(caller, name, tenant)
+    schedule = caller.app.schedules.disable(name, tenant=tenant, actor=caller.actor, reason=form.reason)
+    return {"schedule": schedule_view(schedule)}
+
+
+@router.post("/{name}/run", status_code=201)
+def run(caller: Operator, name: str, form: Reason, tenant: OfTenant = None) -> dict[str, Any]:
+    """Make a job of a schedule now, beside its own runs."""
+    _found(caller, name, tenant)
+    job = caller.app.schedules.run(name, tenant=tenant, actor=caller.actor, reason=form.reason)
+    return {"job": caller.app.view(job)}
+
+
+@router.get("/{name}/preview")
+def preview(
+    caller: Reader,
+    name: str,
+    tenant: OfTenant = None,
+    n: Annotated[int, Query(ge=1, le=MOST_PREVIEWED)] = 5,
+) -> dict[str, Any]:
+    """Its next runs."""
+    _found(caller, name, tenant)
+    return {"ticks": [tick_view(tick) for tick in caller.app.schedules.preview(name, n, tenant=tenant)]}
+
+
+def _found(caller: Caller, name: str, tenant: str | None) -> Schedule:
+    schedule = caller.app.schedules.get(name, tenant=tenant)
+    if not _theirs(caller, schedule):
+        raise ScheduleNotFound(name, [])
+    return schedule
+
+
+def _theirs(caller: Caller, schedule: Schedule) -> bool:
+    return caller.who.queues is None or schedule.queue in caller.who.queues
