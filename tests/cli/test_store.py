@@ -9,9 +9,8 @@ from treadle.cli.commands import cli
 
 URL = ("--url", "sqlite:///x.db")
 TOP = (
-    "demo", "worker", "serve", "enqueue", "status", "why", "workers", "pause", "resume", "pauses", "costs", "migrate",
-    "doctor",
-    "rls", "prune", "version",
+    "demo", "init", "worker", "serve", "enqueue", "status", "why", "workers", "pause", "resume", "pauses", "costs",
+    "migrate", "doctor", "rls", "prune", "version",
 )  # fmt: skip
 GROUPS = {
     "jobs": ("list", "show", "retry", "cancel", "delete", "edit", "run-now", "count"),
@@ -19,6 +18,7 @@ GROUPS = {
     "audit": ("seal", "verify"),
     "tokens": ("create", "list", "revoke"),
     "bench": ("drain", "enqueue", "latency"),
+    "config": ("show", "get", "set", "check"),
 }
 
 

@@ -19,6 +19,7 @@ from treadle.cli import (
     acts,
     audit,
     bench,
+    config,
     enqueue,
     gate,
     jobs,
@@ -27,6 +28,7 @@ from treadle.cli import (
     schedule_facts,
     schedules,
     serve,
+    start,
     status,
     store,
     ticks,
@@ -93,6 +95,7 @@ def _example(command: str) -> str:
 
 
 cli.command("demo", rich_help_panel=START, epilog=_example("treadle demo"))(show.demo)
+cli.command("init", rich_help_panel=START, epilog=_example("treadle init shop"))(start.init)
 cli.command("worker", rich_help_panel=RUN, epilog=_example("treadle worker --app tasks:app --queue mail"))(work.worker)
 cli.command("serve", rich_help_panel=RUN, epilog=_example("treadle serve --app tasks:app"))(serve.serve)
 cli.command(
@@ -161,6 +164,19 @@ audit_cli.command("seal", epilog=_example("treadle audit seal"))(audit.seal)
 audit_cli.command("verify", epilog=_example("treadle audit verify"))(audit.verify)
 cli.add_typer(audit_cli, name="audit", rich_help_panel=ACCOUNT)
 cli.command("costs", rich_help_panel=ACCOUNT, epilog=_example("treadle costs --days 7"))(look.costs)
+
+config_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
+config_cli.command("show", epilog=_example("treadle config show"))(config.show)
+config_cli.command("get", epilog=_example("treadle config get lease"))(config.get)
+config_cli.command("set", epilog=_example("treadle config set lease 1m"))(config.set_value)
+config_cli.command("check", epilog=_example("treadle config check --app tasks:app"))(config.check)
+cli.add_typer(
+    config_cli,
+    name="config",
+    help="Show, check and change the settings.",
+    rich_help_panel=STORE,
+    epilog=_example("treadle config show"),
+)
 
 tokens_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
 tokens_cli.command("create", epilog=_example("treadle tokens create grafana --scope read --expires 90d"))(tokens.create)
