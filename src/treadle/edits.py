@@ -86,11 +86,14 @@ def edit_job(
 
 
 def edit_jobs(
-    engine: AuditedJobs, jobs: Sequence[Job], decide: Callable[[Job, datetime], Change]
+    engine: AuditedJobs,
+    jobs: Sequence[Job],
+    decide: Callable[[Job, datetime], Change],
+    still_meant: Callable[[Job, datetime], bool] = lambda *_: True,
 ) -> Iterator["Edited"]:
     """Write what `decide` makes of each of these jobs, all in one turn; what became of each, as soon as it is known.
 
-    A job that has moved on since it was read is decided again, on its own.
+    A job that has moved on since it was read is decided again, if it is `still_meant`.
     """
     for wait in lock_waits():
         now, changes = engine.now(), dict[str, Change]()
@@ -122,6 +125,12 @@ def edit_jobs(
         gone = [id_ for id_, job in now_there.items() if job is None]
         yield from (Edited(id_, JobNotFound(id_)) for id_ in gone)
         jobs = [job for job in now_there.values() if job is not None]
+        for job in jobs:
+            if not still_meant(job, engine.now()):
+                yield Edited(
+                    job.id, NotPossible(f"job {job.id} has changed since, and is no longer one of those meant")
+                )
+        jobs = [job for job in jobs if still_meant(job, engine.now())]
     for job in jobs:
         yield Edited(job.id, NotPossible(f"job {job.id} keeps changing, or an open transaction holds it; try again"))
 

@@ -258,3 +258,23 @@ def test_jobs_are_found_by_error_and_time(app: Treadle, fail: Task, clock: FakeC
 
 def _give_up() -> None:
     raise GiveUp("no")
+
+
+def test_a_job_that_somebody_retried_meanwhile_is_not_deleted_with_the_failed_ones(
+    app: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail = app.register("fail", lambda: 1 / 0, retry=Retry(max_attempts=1))
+    jobs = [fail.enqueue() for _ in range(3)]
+    run_until_idle(app)
+    take_turn = app.engine.turn
+
+    def turn(*given: object, **named: object) -> object:
+        monkeypatch.setattr(app.engine, "turn", take_turn)
+        app.retry(jobs[0].id, actor="colleague")  # after the jobs were read, before they are written
+        return take_turn(*given, **named)
+
+    monkeypatch.setattr(app.engine, "turn", turn)
+    report = app.delete_many(state="failed")
+    assert (report.found, report.done, report.not_possible) == (3, 2, 1)
+    assert "is no longer one of those meant" in report.problems[0].why
+    assert app.get(jobs[0].id).state is State.PENDING

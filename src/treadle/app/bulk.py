@@ -218,7 +218,7 @@ class Bulk(Handle):
             jobs = [one for one in page if isinstance(one, Job)]
             missing = [one for one in page if isinstance(one, Edited)]
             report = report.after(jobs)
-            for edited in chain(missing, [] if dry_run else edit_jobs(self.engine, jobs, decide)):
+            for edited in chain(missing, [] if dry_run else edit_jobs(self.engine, jobs, decide, _meant(wanted))):
                 report = report.plus(edited)
             if progress is not None:
                 progress(report)
@@ -227,6 +227,11 @@ class Bulk(Handle):
     aretry_many = async_face(retry_many)
     acancel_many = async_face(cancel_many)
     adelete_many = async_face(delete_many)
+
+
+def _meant(wanted: queries.Selection | list[str]) -> Callable[[Job, datetime], bool]:
+    """Whether a job that has changed since it was found is still one of these; one that is named by id always is."""
+    return (lambda *_: True) if isinstance(wanted, list) else wanted.means
 
 
 def _task_name(task: "str | Task[..., Any] | None") -> str | None:

@@ -56,6 +56,12 @@ class Selection(NamedTuple):
             and (self.before is None or at < self.before)
         )
 
+    def means(self, job: Job, now: datetime) -> bool:
+        """Whether a job is meant, whoever found it: by what an engine filters by, and by the rest."""
+        wanted = zip(self.where[1:], (job.task, job.queue, job.tenant, job.key), strict=True)
+        states = self.meaning is None or job.state in self.meaning
+        return states and all(one in (None, there) for one, there in wanted) and self.fits(job, now)
+
     def passed(self, state: State | None, jobs: Sequence[Job]) -> bool:
         """Whether no job after these can be meant: those that failed or were cancelled come by their ends."""
         end = jobs[-1].finished_at if jobs and state in LISTED else None

@@ -23,8 +23,8 @@ class Retry(_Fields):
     """A retry budget and its backoff, kept in the job's row so that any worker can settle it.
 
     `max_attempts` counts failures, not all runs: a snooze or a release spends none. `base`, `cap` and `jitter` are
-    durations ("100ms", 5, "1h"), kept as seconds. With `cap=None` the backoff grows without a cap, and the usual cap of 5
-    minutes is never less than `base`. A policy that cannot be meant is refused; rows, which another program may have
+    durations ("100ms", 5, "1h"), kept as seconds. With `cap=None` the backoff grows without a cap. The usual cap of
+    5 minutes is never less than `base`. A policy that cannot be meant is refused; rows, which another program may have
     written, are read with `_make`.
     """
 

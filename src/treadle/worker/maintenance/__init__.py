@@ -56,7 +56,7 @@ class Maintenance:
             disable_gone=config.disable_gone,
             logger=logger,
         )
-        presence.on_absent = self._scheduler.bring_again
+        presence.on_return = self._scheduler.bring_again
         pruning, sealing = Pruning(engine, config, tasks, self._log), Sealing(engine)
         chores = [
             ("heartbeat", presence.beat, config.heartbeat),
