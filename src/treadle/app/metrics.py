@@ -69,7 +69,7 @@ def metrics(app: "Oversight") -> list[Metric]:
 def _lines(metric: Metric) -> Iterator[str]:
     yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} gauge\n"
     for labels, value in metric.values:
-        yield f"{metric.name}{_written(labels.items())} {value:g}\n"
+        yield f"{metric.name}{_written(labels.items())} {value:.15g}\n"
 
 
 def _written(labels: Iterable[tuple[str, str]]) -> str:

@@ -3,7 +3,7 @@
 A handle that is bound to a tenant answers for the jobs of others as for jobs that are not there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -113,9 +113,12 @@ class Operations(Pauses, Bulk, Results):
 
         return status(self.engine, self._store.tenant, self.pauses())
 
-    def resolve_id(self, prefix: str) -> str:
-        """The id of the one job whose id begins so; JobNotFound if there is none, InvalidJob if there are several."""
-        return queries.resolve_id(self.engine, prefix, self._store.tenant)
+    def resolve_id(self, prefix: str, *, queues: Collection[str] | None = None) -> str:
+        """The id of the one job whose id begins so; JobNotFound if there is none, InvalidJob if there are several.
+
+        With `queues`, only jobs on these count; a whole id is taken as it is.
+        """
+        return queries.resolve_id(self.engine, prefix, self._store.tenant, queues)
 
     def view(self, job: Job) -> dict[str, Any]:
         """The job as the profile prints it, or under our own names; plain data."""
@@ -151,8 +154,8 @@ class Operations(Pauses, Bulk, Results):
             raise InvalidJob("days", f"{days} must be from 1 to {MOST_DAYS:,}")
         if day is not None and not isinstance(day, date):
             raise InvalidJob("day", f"{day!r} is not a valid date; write date(2026, 11, 15)")
-        end = datetime.combine(day or self.engine.now().date(), datetime.min.time(), UTC) + timedelta(days=1)
-        found = self.engine.costs(since=end - timedelta(days=days), until=end, tenant=self._of(tenant))
+        start, end = _span_of(day or self.engine.now().date(), days)
+        found = self.engine.costs(since=start, until=end, tenant=self._of(tenant))
         return [Cost(owner, task, micros) for (owner, task), micros in sorted(found.items())]
 
     # ------------------------------------------------------------------------------------ acts on a job
@@ -314,3 +317,11 @@ class Operations(Pauses, Bulk, Results):
     adelete = async_face(delete)
     aaudit = async_face(audit)
     aaudit_page = async_face(audit_page)
+
+
+def _span_of(day: date, days: int) -> tuple[datetime, datetime]:
+    """The `days` up to the end of this day, within the years that there are."""
+    midnight = datetime.combine(day, datetime.min.time(), UTC)
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    start = midnight - timedelta(days=days - 1) if midnight - first >= timedelta(days=days - 1) else first
+    return start, midnight + timedelta(days=1) if last - midnight > timedelta(days=1) else last

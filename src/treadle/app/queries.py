@@ -1,7 +1,7 @@
 """Which jobs are meant: by state or a profile's word, task, queue, tenant, key, error and time; found page by page."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -125,8 +125,11 @@ def count(engine: JobStore, wanted: Selection) -> dict[State, int]:
     }
 
 
-def resolve_id(engine: JobStore, prefix: str, tenant: str | None) -> str:
-    """The id of the one job that begins so, dashes or not; maybe only one tenant's."""
+def resolve_id(engine: JobStore, prefix: str, tenant: str | None, queues: Collection[str] | None = None) -> str:
+    """The id of the one job that begins so, dashes or not; maybe only one tenant's, or one on these queues.
+
+    A whole id is not looked for.
+    """
     meant = _id_range(prefix)
     if meant is None:
         raise InvalidJob(
@@ -135,7 +138,7 @@ def resolve_id(engine: JobStore, prefix: str, tenant: str | None) -> str:
     low, high = meant
     if low == high:
         return low
-    ids = [job.id for job in find_by_prefix(engine, prefix, tenant, limit=MOST_CANDIDATES + 1)]
+    ids = [job.id for job in find_by_prefix(engine, prefix, tenant, limit=MOST_CANDIDATES + 1, queues=queues)]
     if not ids:
         raise JobNotFound(str(prefix))
     if len(ids) > 1:
@@ -146,7 +149,9 @@ def resolve_id(engine: JobStore, prefix: str, tenant: str | None) -> str:
     return ids[0]
 
 
-def find_by_prefix(engine: JobStore, prefix: str, tenant: str | None, *, limit: int) -> list[Job]:
+def find_by_prefix(
+    engine: JobStore, prefix: str, tenant: str | None, *, limit: int, queues: Collection[str] | None = None
+) -> list[Job]:
     """The newest jobs whose ids begin so, dashes or not; none where these are not the digits of an id."""
     meant = _id_range(prefix)
     if meant is None:
@@ -154,8 +159,10 @@ def find_by_prefix(engine: JobStore, prefix: str, tenant: str | None, *, limit: 
     low, high = meant
     if low == high:
         return [job for job in engine.get([low]) if job is not None and tenant in (None, job.tenant)]
-    found = engine.find(JobFilter(tenant=tenant), limit=limit, cursor=high).jobs
-    return [job for job in found if job.id >= low]
+    found: list[Job] = []
+    for queue in [None] if queues is None else queues:
+        found += engine.find(JobFilter(queue=queue, tenant=tenant), limit=limit, cursor=high).jobs
+    return sorted((job for job in found if job.id >= low), key=lambda job: job.id, reverse=True)[:limit]
 
 
 def _id_range(prefix: str) -> tuple[str, str] | None:

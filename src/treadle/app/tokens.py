@@ -105,6 +105,11 @@ class Tokens:
                 return token
         return None
 
+    def usable(self, name: str) -> ApiToken | None:
+        """The token of this name, if it can still be used."""
+        now = self._engine.now()
+        return next((token for token in self._engine.records(ApiToken, name=name) if token.usable(now)), None)
+
     def _meant(self, which: str) -> ApiToken:
         usable = [token for token in self.list() if token.usable(self._engine.now())]
         meant = [token for token in usable if which in (token.name, token.label)]

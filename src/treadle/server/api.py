@@ -10,9 +10,11 @@ import treadle
 from treadle.app.treadle import Treadle
 from treadle.server import health, jobs, overview, schedules, session, stream
 from treadle.server.auth import Auth, StoreAuth
+from treadle.server.caller import SIGN_IN
 from treadle.server.confirm import Confirmations
 from treadle.server.guard import App, Guard, Receive, Send
 from treadle.server.problems import MEDIA_TYPE, add_problems
+from treadle.server.stream import Streams
 
 PREFIX = "/api/v1"
 
@@ -20,9 +22,19 @@ PREFIX = "/api/v1"
 class Server:
     """An ASGI application: the API behind its guard. `auth` and `api` are there for those who put it together."""
 
-    def __init__(self, api: FastAPI, guarded: App, auth: Auth) -> None:
-        self.api, self.auth = api, auth
+    auth: Auth
+
+    def __init__(self, api: FastAPI, guarded: App) -> None:
+        self.api = api
         self._guarded = guarded
+
+    def serve_app(self, app: Treadle, auth: Auth | None = None, secret: bytes | None = None) -> None:
+        """Serve the store of this app, for those whom `auth` knows, or who have a token of it."""
+        state = self.api.state
+        state.treadle, state.auth = app, auth or StoreAuth(app, secret)
+        state.confirmations = Confirmations(lambda: app.engine.now(), secret)  # noqa: PLW0108 - opened later
+        state.streams, state.stopping = Streams(), False
+        self.auth = state.auth
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         await self._guarded(scope, receive, send)
@@ -54,21 +66,20 @@ def asgi(
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         generate_unique_id_function=_operation_id,
         responses={"default": {"description": "A problem", "content": {MEDIA_TYPE: {}}}},
     )
-    chosen = auth or StoreAuth(app, secret)
-    api.state.treadle, api.state.auth = app, chosen
-    api.state.confirmations = Confirmations(secret)
-    api.state.streams, api.state.stopping = set(), False
-    versioned = APIRouter(prefix=PREFIX)
+    versioned = APIRouter(prefix=PREFIX, dependencies=SIGN_IN)
     for part in (jobs, schedules, overview, stream):
         versioned.include_router(part.router)
     api.include_router(versioned)
     api.include_router(session.router)
     api.include_router(health.router)
     add_problems(api)
-    return Server(api, Guard(api, hosts=hosts, rate=rate, burst=burst), chosen)
+    server = Server(api, Guard(api, hosts=hosts, rate=rate, burst=burst))
+    server.serve_app(app, auth, secret)
+    return server
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -1,17 +1,19 @@
 """A request's caller and the part of the app that is there for them; every endpoint says which scope it needs."""
 
-from collections.abc import Awaitable, Callable
+import json
 from typing import Annotated
 
 from fastapi import Depends, Request
+from fastapi.security import APIKeyCookie, HTTPBearer
 
 from treadle.app.tenant import Tenant
 from treadle.app.treadle import Treadle
 from treadle.errors import InvalidInput, JobNotFound
 from treadle.model import Job
-from treadle.server.auth import known
+from treadle.server.auth import COOKIE, known
 from treadle.server.principal import Principal
 from treadle.server.problems import Refused
+from treadle.server.strict import check_query
 
 
 class Caller:
@@ -21,6 +23,12 @@ class Caller:
         self.who = who
         self.actor = who.actor
         self._app = app
+
+    @property
+    def identity(self) -> str:
+        """What tells this caller from others: two tokens may have one name."""
+        queues = None if self.who.queues is None else sorted(self.who.queues)
+        return json.dumps([self.actor, self.who.tenant, queues])
 
     @property
     def app(self) -> Treadle | Tenant:
@@ -48,10 +56,15 @@ class Caller:
 
     def job(self, job_id: str) -> Job:
         """The job of this id, or of the one that begins so; JobNotFound if it is not theirs."""
-        job = self.app.get(self.app.resolve_id(job_id))
-        if self.who.queues is not None and job.queue not in self.who.queues:
-            raise JobNotFound(job_id)
+        whole_id = self.app.resolve_id(job_id, queues=self.who.queues)
+        job = self.app.get(whole_id)
+        if not self.reaches(job.queue):
+            raise JobNotFound(whole_id)
         return job
+
+    def reaches(self, queue: str) -> bool:
+        """Whether what is on this queue is theirs."""
+        return self.who.queues is None or queue in self.who.queues
 
     def queue(self, queue: str | None) -> str | None:
         """The queue that is meant: of a caller who is bound to queues, one of these."""
@@ -60,26 +73,40 @@ class Caller:
             return queue
         if queue is None and len(allowed) == 1:
             return next(iter(allowed))
-        raise InvalidInput(
-            "queue", f"{queue!r} must be one of {', '.join(sorted(allowed))}: your token is bound to them"
-        )
+        names = ", ".join(sorted(allowed))
+        what = f"name one of {names}" if queue is None else f"{queue!r} must be one of {names}"
+        raise InvalidInput("queue", f"{what}: your token is bound to them")
+
+    def queue_for(self, task: str, queue: str | None) -> str | None:
+        """The queue of something new; None leaves it to the task, whose own queue is one of theirs."""
+        known_task = self._app.tasks.get(task)
+        if queue is None and known_task is not None and self.reaches(known_task.options.queue):
+            return None
+        return self.queue(queue)
 
 
-def needs(scope: str) -> Callable[[Request], Awaitable[Caller]]:
+class Needs:
     """A dependency: the caller, who must have this scope."""
 
-    async def caller(request: Request) -> Caller:
+    def __init__(self, scope: str) -> None:
+        self.scope = scope
+
+    async def __call__(self, request: Request) -> Caller:
         state = request.app.state
         who = await known(state.auth, request)
-        if scope not in who.scopes:
+        if self.scope not in who.scopes:
             has = ", ".join(sorted(who.scopes)) or "none"
-            raise Refused(403, f"this needs the scope {scope}; your token has: {has}", scope=scope)
+            raise Refused(403, f"this needs the scope {self.scope}; your token has: {has}", scope=self.scope)
+        check_query(request)
         return Caller(state.treadle, who)
 
-    return caller
 
+SIGN_IN = [  # for the description of the API: `known` looks at what comes
+    Depends(HTTPBearer(auto_error=False, description="A token of the store.")),
+    Depends(APIKeyCookie(name=COOKIE, auto_error=False, description="The session of a browser.")),
+]
 
-Reader = Annotated[Caller, Depends(needs("read"))]
-Producer = Annotated[Caller, Depends(needs("enqueue"))]
-Operator = Annotated[Caller, Depends(needs("operate"))]
-Admin = Annotated[Caller, Depends(needs("admin"))]
+Reader = Annotated[Caller, Depends(Needs("read"))]
+Producer = Annotated[Caller, Depends(Needs("enqueue"))]
+Operator = Annotated[Caller, Depends(Needs("operate"))]
+Admin = Annotated[Caller, Depends(Needs("admin"))]

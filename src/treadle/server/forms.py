@@ -1,16 +1,28 @@
 """The forms of requests: what may be in them, and nothing else."""
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from treadle.app.queries import LARGEST_PAGE
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+MOST_QUEUES = 100  # that a token may be bound to
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def _printable(text: str) -> str:
+    if _CONTROL.search(text):
+        raise ValueError("holds a control character; remove it")
+    return text
+
+
+Printable = AfterValidator(_printable)
+Name = Annotated[str, Field(min_length=1, max_length=200), Printable]
 Words = Annotated[str, Field(max_length=2000)]
 When = Annotated[str, Field(max_length=64, description="A moment with a zone, or a duration such as 30m.")]
 Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE)]
-Cursor = Annotated[str, Field(max_length=1000)]
+Cursor = Annotated[str, Field(max_length=1000), Printable]
 
 
 class Form(BaseModel):
@@ -56,18 +68,18 @@ class NewJob(Form):
     timeout: When | None = None
 
 
-class Act(Form):
+class ActForm(Form):
     """An act on one job; `revision` is that of the job as it was looked at, and must be its own still."""
 
     reason: Words = ""
     revision: int | None = None
 
 
-class Retry(Act):
+class RetryForm(ActForm):
     keep_attempts: bool = False
 
 
-class Edit(Act):
+class EditForm(ActForm):
     """What a waiting job is given instead."""
 
     queue: Name | None = None
@@ -91,7 +103,7 @@ class BulkFilter(Form):
     everything: bool = False
 
 
-class Bulk(Form):
+class BulkForm(Form):
     """An act on many jobs: first without `confirm`, which counts them; then with the `confirm` of that answer."""
 
     action: Literal["retry", "cancel", "delete"]
@@ -173,5 +185,5 @@ class TokenForm(Form):
     label: Name
     scopes: Annotated[list[Literal["read", "enqueue", "operate", "admin"]], Field(min_length=1)]
     tenant: Name | None = None
-    queues: Annotated[list[Name], Field(min_length=1)] | None = None
+    queues: Annotated[list[Name], Field(min_length=1, max_length=MOST_QUEUES)] | None = None
     expires: When | None = None

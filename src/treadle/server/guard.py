@@ -1,15 +1,15 @@
 """What every request passes before anything else: limits, the Host and Origin checks, the headers of every answer."""
 
+import ipaddress
 import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from treadle.server.problems import Refused, problem
+from treadle.server.problems import ANSWERED, Refused, problem
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -19,6 +19,7 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 MAX_BODY = (1 << 20) + (64 << 10)  # bytes: the largest payload, and what stands around it
 MAX_DEPTH = 64
 MAX_QUERY = 8 << 10
+MOST_DIGITS = 12  # of a Content-Length
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 AT_ONE_ADDRESS = 10  # callers that may use their whole rate from one address
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -33,8 +34,13 @@ HEADERS = {
     "cache-control": "no-store",
 }
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKET = re.compile(rb"[\[\]{}]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]*)?")
+_ORIGIN = re.compile(r"https?://(?P<host>[^/?#@\s]+)")
+
+# A string that does not end reaches to the end: were one looked for again at each of its quotes, a megabyte of quotes
+# would take hours.
+_STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|[\[\]{}]', re.DOTALL)
 
 
 class Guard:
@@ -65,24 +71,32 @@ class Guard:
             answer = problem(error.status, error.detail, error.headers, **error.fields)
             await answer(scope, receive, send_guarded)
             return
-        await self._app(scope, body, send_guarded)
+        try:
+            await self._app(scope, body, send_guarded)
+        except Exception:
+            if ANSWERED not in scope:  # else it is answered and in the log, and the HTTP server need not write it again
+                raise
 
     def _check(self, scope: Any) -> None:
         headers = Headers(scope=scope)
+        if _CONTROL.search(scope["path"]):  # no name of ours holds one
+            raise Refused(404, "there is nothing at this address")
         if len(scope.get("query_string", b"")) > MAX_QUERY:
             raise Refused(414, f"the query is longer than {MAX_QUERY:,} bytes", field="query", limit=MAX_QUERY)
-        self._check_host(headers)
+        self._check_host(scope, headers)
         self._check_rate(scope, headers)
         if scope["method"] not in SAFE_METHODS:
             _check_origin(headers)
 
-    def _check_host(self, headers: Headers) -> None:
-        """A page of another name must not reach a server of this machine by letting its name point here."""
+    def _check_host(self, scope: Any, headers: Headers) -> None:
+        """A page of another name must not reach a server of this machine by letting its name point here.
+
+        The very address at which it was reached is no name: probes and other machines ask by it.
+        """
         hosts = headers.getlist("host")
-        name = hosts[0].lower() if len(hosts) == 1 else ""
-        if name.rpartition(":")[0].strip("[]") and not name.endswith("]"):
-            name = name.rpartition(":")[0]
-        if name not in self._hosts and "*" not in self._hosts:
+        found = _HOST.fullmatch(hosts[0].lower()) if len(hosts) == 1 else None
+        allowed = found is not None and (found["name"] in self._hosts or found["name"] == _address(scope))
+        if not allowed and "*" not in self._hosts:
             raise Refused(421, "this server does not answer to that Host; allow it with --allow-host", field="Host")
 
     def _check_rate(self, scope: Any, headers: Headers) -> None:
@@ -93,12 +107,21 @@ class Guard:
             raise Refused(429, f"too many requests; try again in {seconds} s", {"Retry-After": seconds})
 
 
+def _address(scope: Any) -> str:
+    """The address of ours at which a request came in, as a Host has it; empty if that is a name, or not known."""
+    try:
+        address = ipaddress.ip_address(str((scope.get("server") or [""])[0]))
+    except ValueError:
+        return ""
+    return f"[{address}]" if address.version == 6 else str(address)
+
+
 def _check_origin(headers: Headers) -> None:
     """No page of another site may change anything, whatever cookies the browser sends along."""
-    site = headers.get("sec-fetch-site", "same-origin")
-    origin = headers.get("origin")
-    other = origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
-    if site not in ("same-origin", "none") or other:
+    sites = set(headers.getlist("sec-fetch-site"))
+    origins = [_ORIGIN.fullmatch(origin.lower()) for origin in headers.getlist("origin")]
+    own = headers.get("host", "").lower()
+    if not sites <= {"same-origin", "none"} or any(origin is None or origin["host"] != own for origin in origins):
         raise Refused(403, "a change must come from this server's own pages, or from a program", field="Origin")
 
 
@@ -106,13 +129,13 @@ async def _read(scope: Any, receive: Receive) -> Receive:
     """The body, read whole within its limits; what gives it to the app."""
     headers = Headers(scope=scope)
     length = headers.get("content-length", "0")
-    if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY:
+    if not length.isascii() or not length.isdigit() or len(length) > MOST_DIGITS or int(length) > MAX_BODY:
         raise _too_large()
     parts, size, more = list[bytes](), 0, scope["method"] not in SAFE_METHODS
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            break
+            raise Refused(400, "the request was cut off; send it again", field="body")
         parts.append(message.get("body", b""))
         size += len(parts[-1])
         if size > MAX_BODY:
@@ -138,13 +161,17 @@ def _too_large() -> Refused:
 
 
 def _check_json(headers: Headers, body: bytes) -> None:
+    """Refuse what is not said to be JSON, and what is nested too deep to be read. Unknown bytes are seen when it is."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "send JSON, with Content-Type: application/json", field="Content-Type")
     deep = most = 0
-    for bracket in _BRACKET.findall(_STRING.sub(b"", body)):
-        deep += 1 if bracket in b"[{" else -1
-        most = max(most, deep)
+    for bracket in _STRING_OR_BRACKET.findall(body):
+        if bracket in (b"[", b"{"):
+            deep += 1
+            most = max(most, deep)
+        elif bracket in (b"]", b"}"):
+            deep -= 1
     if most > MAX_DEPTH:
         raise Refused(422, f"the body is nested deeper than {MAX_DEPTH} levels", field="body", limit=MAX_DEPTH)
 

@@ -5,7 +5,7 @@ from fastapi.responses import PlainTextResponse
 
 from treadle.app.metrics import exposition
 from treadle.app.treadle import Treadle
-from treadle.server.caller import Reader
+from treadle.server.caller import SIGN_IN, Reader
 from treadle.server.problems import Refused
 
 router = APIRouter(tags=["health"])
@@ -30,7 +30,7 @@ def readyz(request: Request) -> dict[str, bool]:
     return {"ok": True}
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", response_class=PlainTextResponse, dependencies=SIGN_IN)
 def metrics(caller: Reader) -> PlainTextResponse:
     """The numbers for Prometheus."""
     return PlainTextResponse(exposition(caller.whole), media_type=METRICS_TYPE)

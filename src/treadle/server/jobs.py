@@ -8,17 +8,17 @@ from pydantic import BaseModel
 from treadle.app.bulk import BulkReport
 from treadle.app.reading import past_from, soon_from
 from treadle.app.views import event_view, record_view
-from treadle.errors import InvalidInput
+from treadle.errors import InvalidInput, InvalidJob
 from treadle.model import Job
-from treadle.model.records import derived_id
 from treadle.server.caller import Caller, Operator, Producer, Reader
 from treadle.server.confirm import Confirmations
-from treadle.server.forms import Act, Bulk, BulkFilter, Edit, JobQuery, NewJob, Retry
+from treadle.server.forms import ActForm, BulkFilter, BulkForm, EditForm, JobQuery, NewJob, RetryForm
 from treadle.server.problems import Refused
+from treadle.server.repeats import MAX_IDEMPOTENCY_KEY, check_repeat, other_request, repeated_id
+from treadle.server.strict import StrictRoute
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=StrictRoute)
 
-MAX_IDEMPOTENCY_KEY = 200
 JobDocument = dict[str, Any]
 
 
@@ -46,27 +46,35 @@ def enqueue(
     form: NewJob,
     idempotency_key: Annotated[str | None, Header(max_length=MAX_IDEMPOTENCY_KEY)] = None,
 ) -> JobDocument:
-    """Store a job; its payload is checked against the task. With an Idempotency-Key a repeat makes no second job."""
+    """Store a job; its payload is checked against the task. With an Idempotency-Key a repeat makes no second job.
+
+    Who may not read is told the id of the job, and no more.
+    """
     if "api" not in caller.tasks.settings.enqueue_allow:
         raise Refused(403, "enqueueing over the API is closed: the setting enqueue_allow leaves out api")
-    options = _given(form, "tenant", "lane", "priority", "key", "unique", "timeout")
-    if (queue := caller.queue(form.queue)) is not None:
-        options["queue"] = queue
-    for name in ("run_after", "expires_at"):
-        if (text := getattr(form, name)) is not None:
-            options[name] = soon_from(text, name)
-    if idempotency_key is not None:
-        options["id"] = derived_id(f"idempotency\x1f{caller.who.tenant}\x1f{caller.actor}\x1f{idempotency_key}")
     has_app = bool(caller.tasks.tasks)  # a server without one knows no task: the worker checks the payload
-    job = caller.app.enqueue(form.task, form.payload, checked=has_app, **options)
-    return {"job": caller.app.view(job)}
+    task = caller.tasks.tasks.named(form.task, checked=has_app)
+    options = _new_job(caller, form)
+    id_ = None if idempotency_key is None else repeated_id(caller, idempotency_key)
+    try:
+        job = caller.app.enqueue(form.task, form.payload, checked=has_app, id=id_, **options)
+    except InvalidJob as error:
+        if id_ is not None and error.field == "id":
+            raise other_request() from None
+        raise
+    if job.id == id_:
+        check_repeat(caller, form, task, job)
+    if not caller.reaches(job.queue):
+        raise _key_taken(form)
+    view = caller.app.view(job)
+    return {"job": view if "read" in caller.who.scopes else {name: it for name, it in view.items() if it == job.id}}
 
 
 @router.post("/bulk")
-def act_on_many(caller: Operator, request: Request, form: Bulk) -> JobDocument:
+def act_on_many(caller: Operator, request: Request, form: BulkForm) -> JobDocument:
     """Retry, cancel or delete all jobs that fit. Without `confirm` they are counted, and the answer has one."""
     confirmations: Confirmations = request.app.state.confirmations
-    meant = f"{caller.actor}\x1f{form.model_dump_json(exclude={'confirm'})}"
+    meant = f"{caller.identity} {form.model_dump_json(exclude={'confirm'})}"
     act, which = _bulk_act(caller, form), _which(caller, form.filter)
     if form.confirm is None:
         found = act(**which, dry_run=True)
@@ -91,7 +99,7 @@ def why(caller: Reader, job_id: str) -> JobDocument:
 
 
 @router.post("/{job_id}/retry")
-def retry(caller: Operator, job_id: str, form: Retry) -> JobDocument:
+def retry(caller: Operator, job_id: str, form: RetryForm) -> JobDocument:
     """Run a failed or cancelled job again."""
     return _done(
         caller, caller.app.retry(caller.job(job_id).id, keep_attempts=form.keep_attempts, **_act(caller, form))
@@ -99,19 +107,19 @@ def retry(caller: Operator, job_id: str, form: Retry) -> JobDocument:
 
 
 @router.post("/{job_id}/cancel")
-def cancel(caller: Operator, job_id: str, form: Act) -> JobDocument:
+def cancel(caller: Operator, job_id: str, form: ActForm) -> JobDocument:
     """Cancel a waiting job, or ask a running one to stop."""
     return _done(caller, caller.app.cancel(caller.job(job_id).id, **_act(caller, form)))
 
 
 @router.post("/{job_id}/run-now")
-def run_now(caller: Operator, job_id: str, form: Act) -> JobDocument:
+def run_now(caller: Operator, job_id: str, form: ActForm) -> JobDocument:
     """Let a job run now that is due later."""
     return _done(caller, caller.app.run_now(caller.job(job_id).id, **_act(caller, form)))
 
 
 @router.patch("/{job_id}")
-def edit(caller: Operator, job_id: str, form: Edit) -> JobDocument:
+def edit(caller: Operator, job_id: str, form: EditForm) -> JobDocument:
     """Give a waiting job another queue, lane, priority or due time."""
     fields = _given(form, "lane", "priority")
     if form.queue is not None:
@@ -122,15 +130,21 @@ def edit(caller: Operator, job_id: str, form: Edit) -> JobDocument:
 
 
 @router.delete("/{job_id}")
-def delete(caller: Operator, job_id: str, reason: Annotated[str, Query(max_length=2000)] = "") -> JobDocument:
+def delete(
+    caller: Operator,
+    job_id: str,
+    reason: Annotated[str, Query(max_length=2000)] = "",
+    revision: Annotated[int | None, Query()] = None,
+) -> JobDocument:
     """Delete a job that waits or has ended, with its payload; the audit trail keeps who did it."""
-    return _done(caller, caller.app.delete(caller.job(job_id).id, actor=caller.actor, reason=reason))
+    deleted = caller.app.delete(caller.job(job_id).id, actor=caller.actor, reason=reason, revision=revision)
+    return _done(caller, deleted)
 
 
 # ------------------------------------------------------------------------------------------------ helpers
 
 
-def _act(caller: Caller, form: Act) -> dict[str, Any]:
+def _act(caller: Caller, form: ActForm) -> dict[str, Any]:
     """Who acts, why, and on which revision of the job."""
     return {"actor": caller.actor, "reason": form.reason, "revision": form.revision}
 
@@ -139,11 +153,31 @@ def _done(caller: Caller, job: Job) -> JobDocument:
     return {"job": caller.app.view(job)}
 
 
+def _new_job(caller: Caller, form: NewJob) -> dict[str, Any]:
+    """The options of a new job, as `Task.using` takes them."""
+    options = _given(form, "tenant", "lane", "priority", "key", "unique", "timeout")
+    if (queue := caller.queue_for(form.task, form.queue)) is not None:
+        options["queue"] = queue
+    for name in ("run_after", "expires_at"):
+        if (text := getattr(form, name)) is not None:
+            options[name] = soon_from(text, name)
+    if form.key is not None and caller.who.queues is not None:  # before it could be replaced
+        tenant = form.tenant or caller.who.tenant or "default"
+        for holder in caller.app.find(task=form.task, key=form.key, tenant=tenant, limit=10).jobs:
+            if not holder.state.final and not caller.reaches(holder.queue):
+                raise _key_taken(form)
+    return options
+
+
+def _key_taken(form: NewJob) -> Refused:
+    return Refused(409, f"key {form.key!r} is held by a job on a queue that your token is not for", error="KeyTaken")
+
+
 def _given(form: BaseModel, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(form, name)) is not None}
 
 
-def _bulk_act(caller: Caller, form: Bulk) -> Any:
+def _bulk_act(caller: Caller, form: BulkForm) -> Any:
     app = caller.app
     if form.action == "retry":
         return lambda **options: app.retry_many(**options, keep_attempts=form.keep_attempts)

@@ -7,11 +7,14 @@ from fastapi import APIRouter, Query
 
 from treadle.app.reading import past_from, soon_from
 from treadle.app.views import pause_view, record_view, status_view, token_view, trail_view, worker_view
+from treadle.errors import NotPossible
+from treadle.model.records import ANY, Pause
 from treadle.server.caller import Admin, Caller, Operator, Reader
 from treadle.server.forms import AuditQuery, Form, Name, PauseForm, TokenForm, When, Words
+from treadle.server.strict import StrictRoute
 from treadle.tasks.task import Task
 
-router = APIRouter()
+router = APIRouter(route_class=StrictRoute)
 
 
 class Why(Form):
@@ -70,9 +73,7 @@ def drain(caller: Operator, name: str, form: Why) -> dict[str, Any]:
 @router.get("/pauses", tags=["pauses"])
 def pauses(caller: Reader) -> dict[str, Any]:
     """What is paused."""
-    allowed = caller.who.queues
-    found = [pause for pause in caller.app.pauses() if allowed is None or pause.queue in (*allowed, "*")]
-    return {"pauses": [pause_view(pause) for pause in found]}
+    return {"pauses": [pause_view(pause) for pause in _pauses(caller)]}
 
 
 @router.post("/pauses", tags=["pauses"], status_code=201)
@@ -87,7 +88,10 @@ def pause(caller: Operator, form: PauseForm) -> dict[str, Any]:
 @router.post("/pauses/resume", tags=["pauses"])
 def resume(caller: Operator, form: PauseForm) -> dict[str, Any]:
     """Lift the pause of exactly this scope."""
-    lifted = caller.app.resume(**_scope(caller, form), actor=caller.actor, reason=form.reason)
+    scope = _scope(caller, form)
+    if caller.who.queues is not None:
+        _check_paused(caller, scope)
+    lifted = caller.app.resume(**scope, actor=caller.actor, reason=form.reason)
     return {"pause": pause_view(lifted)}
 
 
@@ -142,6 +146,19 @@ def create_token(caller: Admin, form: TokenForm) -> dict[str, Any]:
 def revoke_token(caller: Admin, name: str, form: Why) -> dict[str, Any]:
     """Let a token be used no more."""
     return {"token": token_view(caller.whole.tokens.revoke(name, actor=caller.actor, reason=form.reason))}
+
+
+def _pauses(caller: Caller) -> list[Pause]:
+    return [pause for pause in caller.app.pauses() if pause.queue == ANY or caller.reaches(pause.queue)]
+
+
+def _check_paused(caller: Caller, scope: dict[str, Any]) -> None:
+    """NotPossible if there is no such pause; in the app's own words, it would name the pauses of all queues."""
+    wanted = (scope.get("tenant", caller.who.tenant or ANY), scope["queue"], scope.get("task", ANY))
+    there = _pauses(caller)
+    if not any(pause[:3] == wanted for pause in there):
+        scopes = "; ".join(pause.scope for pause in there) or "nothing"
+        raise NotPossible(f"{Pause(*wanted).scope} is not paused by itself; paused: {scopes}")
 
 
 def _scope(caller: Caller, form: PauseForm) -> dict[str, Any]:

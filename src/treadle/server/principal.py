@@ -11,13 +11,15 @@ from treadle.model.records import ApiToken
 class Principal(NamedTuple):
     """Somebody whom the server knows. `scopes` are what they may do, `actor` is their name in the audit trail.
 
-    With a `tenant` or `queues` they see and change what belongs to these, and nothing else is there for them.
+    With a `tenant` or `queues` they see and change what belongs to these, and nothing else is there for them. `token`
+    is the name of their token, if they have one of the store.
     """
 
     actor: str
     scopes: frozenset[str]
     tenant: str | None = None
     queues: frozenset[str] | None = None
+    token: str | None = None
 
     @classmethod
     def of(
@@ -34,7 +36,8 @@ class Principal(NamedTuple):
     @classmethod
     def from_token(cls, token: ApiToken) -> "Principal":
         """Who uses this token."""
-        return cls.of(f"token {token.label}", token.scopes, token.only_tenant, token.only_queues)
+        who = cls.of(f"token {token.label}", token.scopes, token.only_tenant, token.only_queues)
+        return who._replace(token=token.name)
 
     @property
     def whole(self) -> bool:

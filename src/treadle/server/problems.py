@@ -1,5 +1,6 @@
 """Every error as a problem document (RFC 9457): what is wrong with which field, and the way out. Never a traceback."""
 
+import json
 import logging
 import secrets
 from http import HTTPStatus
@@ -11,11 +12,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from treadle.app.answers import answer_to
-from treadle.errors import ConfigError, InvalidInput, TreadleError
+from treadle.errors import ConfigError, SchemaError, TreadleError
 
 log = logging.getLogger("treadle.server")
 
 MEDIA_TYPE = "application/problem+json"
+ANSWERED = "treadle.answered"
+"""In the scope of a request that ended in a bug of ours, once it is logged and answered."""
 
 
 class Refused(Exception):
@@ -26,10 +29,19 @@ class Refused(Exception):
         super().__init__(detail)
 
 
-def problem(status: int, detail: str, headers: dict[str, str] | None = None, **fields: Any) -> JSONResponse:
+class ProblemResponse(JSONResponse):
+    """A problem document. It may repeat what was asked for, half a character for one, which UTF-8 cannot hold."""
+
+    media_type = MEDIA_TYPE
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def problem(status: int, detail: str, headers: dict[str, str] | None = None, **fields: Any) -> ProblemResponse:
     """The answer for one error."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **fields}
-    return JSONResponse(body, status, headers, MEDIA_TYPE)
+    return ProblemResponse(body, status, headers)
 
 
 def add_problems(api: FastAPI) -> None:
@@ -49,13 +61,24 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
 async def _ours(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, TreadleError)  # noqa: S101
     answer = answer_to(error)
+    if isinstance(error, SchemaError):
+        return problem(503, "the store's schema does not fit; run `treadle migrate`", error="SchemaError")
     if answer.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        if isinstance(error, ConfigError):  # what a caller gave, in words that the app uses for its own settings too
+        if isinstance(error, ConfigError) and _is_configured(request):  # then it is about a value of the request
             field, _, _ = str(error).partition(": ")
             return problem(422, str(error), field=field, error=type(error).__name__)
         return await _unexpected(request, error)
     body = answer.body
     return problem(answer.status, body.pop("detail"), answer.headers, **body)
+
+
+def _is_configured(request: Request) -> bool:
+    """Whether the app's own settings can be used: what is wrong with them is not told to callers."""
+    try:
+        request.app.state.treadle.engine  # noqa: B018 - made once, from the settings
+    except ConfigError:
+        return False
+    return True
 
 
 async def _invalid(_: Request, error: Exception) -> JSONResponse:
@@ -89,10 +112,6 @@ async def _http(_: Request, error: Exception) -> JSONResponse:
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     """A bug of ours: the log has all of it under a number that the caller can give."""
     number = secrets.token_hex(6)
+    request.scope[ANSWERED] = True
     log.error("error %s: %s %s", number, request.method, request.url.path, exc_info=error)
     return problem(500, f"an error of the server; its log has more under {number}", error_id=number)
-
-
-def invalid(field: str, what: str) -> InvalidInput:
-    """A value of a request that cannot be."""
-    return InvalidInput(field, what)

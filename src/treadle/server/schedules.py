@@ -4,13 +4,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from treadle.app.queries import LARGEST_PAGE
 from treadle.app.views import event_view, schedule_view, tick_view
 from treadle.errors import ScheduleNotFound
 from treadle.model.records import Schedule
+from treadle.schedules.pages import cursor_of
 from treadle.server.caller import Caller, Operator, Reader
 from treadle.server.forms import Form, Name, NewSchedule, ScheduleForm, ScheduleQuery, Words
+from treadle.server.strict import StrictRoute
 
-router = APIRouter(prefix="/schedules", tags=["schedules"])
+router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
 
 MOST_PREVIEWED = 100
 OfTenant = Annotated[Name | None, Query(description="Whose schedule it is; default if left out.")]
@@ -24,9 +27,11 @@ class Reason(Form):
 def list_schedules(caller: Reader, query: Annotated[ScheduleQuery, Query()]) -> dict[str, Any]:
     """Schedules by name."""
     given = query.model_dump(exclude_none=True)
-    page = caller.app.schedules.list(**given)
-    shown = [schedule_view(schedule) for schedule in page if _theirs(caller, schedule)]
-    return {"schedules": shown, "cursor": page.cursor}
+    if caller.who.queues is None:
+        page = caller.app.schedules.list(**given)
+        return {"schedules": [schedule_view(schedule) for schedule in page], "cursor": page.cursor}
+    shown, cursor = _own_page(caller, given, query.limit)
+    return {"schedules": [schedule_view(schedule) for schedule in shown], "cursor": cursor}
 
 
 @router.post("", status_code=201)
@@ -34,7 +39,7 @@ def create(caller: Operator, form: NewSchedule) -> dict[str, Any]:
     """Make a schedule; its payload is checked against the task."""
     options = form.options()
     name, task, payload = options.pop("name"), options.pop("task"), options.pop("payload", None)
-    if (queue := caller.queue(form.queue)) is not None:
+    if (queue := caller.queue_for(task, form.queue)) is not None:
         options["queue"] = queue
     made = caller.app.schedules.create(
         name, task, payload, **options, checked=bool(caller.tasks.tasks), actor=caller.actor, reason=form.reason
@@ -111,11 +116,25 @@ def preview(
 
 
 def _found(caller: Caller, name: str, tenant: str | None) -> Schedule:
-    schedule = caller.app.schedules.get(name, tenant=tenant)
-    if not _theirs(caller, schedule):
+    if caller.who.queues is None:
+        return caller.app.schedules.get(name, tenant=tenant)
+    try:
+        schedule = caller.app.schedules.get(name, tenant=tenant)
+    except ScheduleNotFound:
+        schedule = None  # its hint may be a name on another queue
+    if schedule is None or not caller.reaches(schedule.queue):
         raise ScheduleNotFound(name, [])
     return schedule
 
 
-def _theirs(caller: Caller, schedule: Schedule) -> bool:
-    return caller.who.queues is None or schedule.queue in caller.who.queues
+def _own_page(caller: Caller, given: dict[str, Any], limit: int) -> tuple[list[Schedule], str | None]:
+    """The next schedules on the caller's queues; the cursor names one of them, and none that is another's."""
+    found: list[Schedule] = []
+    while True:
+        page = caller.app.schedules.list(**{**given, "limit": LARGEST_PAGE})
+        found += [schedule for schedule in page if caller.reaches(schedule.queue)]
+        if len(found) > limit:
+            return found[:limit], cursor_of(found[limit - 1])
+        if page.cursor is None:
+            return found, None
+        given["cursor"] = page.cursor

@@ -8,12 +8,13 @@ from starlette.concurrency import run_in_threadpool
 
 from treadle.app.tokens import LONGEST_TOKEN
 from treadle.server.auth import COOKIE, SESSION, StoreAuth
-from treadle.server.caller import Reader
+from treadle.server.caller import SIGN_IN, Reader
 from treadle.server.forms import Form
 from treadle.server.principal import Principal
 from treadle.server.problems import Refused
+from treadle.server.strict import StrictRoute
 
-router = APIRouter(tags=["session"])
+router = APIRouter(tags=["session"], route_class=StrictRoute)
 
 
 class SignIn(Form):
@@ -27,7 +28,8 @@ async def follow_link(request: Request, code: Annotated[str, Query(max_length=LO
     who = await run_in_threadpool(auth.take_link, code)
     if who is None:
         raise Refused(401, "this link was used, or is older than 15 minutes; start the server again for a new one")
-    return _signed_in(request, auth, who, RedirectResponse("/api/v1/session", 303))
+    where = f"{request.scope.get('root_path', '')}/api/v1/session"
+    return _signed_in(request, auth, who, RedirectResponse(where, 303))
 
 
 @router.post("/api/v1/session", status_code=204)
@@ -40,7 +42,7 @@ async def sign_in(request: Request, form: SignIn) -> Response:
     return _signed_in(request, auth, who, Response(status_code=204))
 
 
-@router.get("/api/v1/session")
+@router.get("/api/v1/session", dependencies=SIGN_IN)
 def who_am_i(caller: Reader) -> dict[str, object]:
     """Who asks, and what they may do."""
     who = caller.who
