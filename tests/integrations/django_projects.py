@@ -1,14 +1,13 @@
 """A Django project on a database of its own, and its commands, with each Django that this machine can have."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.examples.conftest import Running
-from tests.support import django_env, provision
+from tests.support import django_env, forks, provision
 
 PROJECT = Path(__file__).parent / "django_project"
 SOURCE = django_env.ROOT / "src"
@@ -34,9 +33,7 @@ class Project:
     def manage(self, *arguments: str) -> str:
         """What `manage.py` prints; it ends well."""
         command = [self.python, "-W", "error", str(PROJECT / "manage.py"), *arguments]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, timeout=280, capture_output=True, text=True, check=False
-        )
+        done = forks.run(command, cwd=self.folder, env=self.environment, timeout=280)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forks
+from tests.support import django_env, forks
 
 
 @pytest.mark.parametrize("start", [subprocess.run, forks.run])
@@ -42,6 +42,29 @@ def test_a_file_and_a_module_run_as_the_main_program(start, tmp_path: Path) -> N
         assert (done.stdout, done.stderr) == ("__main__ ['word'] True\n", "")
 
 
+@pytest.mark.parametrize("start", [subprocess.run, forks.run])
+def test_a_warning_is_an_error_to_it_if_it_is_told_so(start) -> None:
+    more = {"capture_output": True, "text": True, "check": False} if start is subprocess.run else {}
+    code = "import sys, warnings; print(sys.warnoptions); warnings.warn('old'); print('went on')"
+    strict = start([sys.executable, "-W", "error", "-c", code], timeout=60, **more)
+    assert (strict.returncode, strict.stdout) == (1, "['error']\n")
+    assert strict.stderr.endswith("UserWarning: old\n")
+    assert start([sys.executable, "-c", code], timeout=60, **more).stdout == "[]\nwent on\n"
+
+
+@pytest.mark.parametrize("kind", django_env.kinds())
+def test_another_python_runs_what_is_meant_for_it(kind: str, tmp_path: Path) -> None:
+    python = django_env.python(kind)
+    (tmp_path / "manage.py").write_text("import sys, django; print(sys.executable, sys.version_info[:2], django.VERSION)")
+    forked, started = (run([python, "manage.py"], cwd=tmp_path) for run in (forks.run, _started))
+    assert forked.stdout == started.stdout != ""
+
+
+def _started(command: list[str], **place: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, **place, capture_output=True, text=True, check=False)
+
+
 def test_an_option_of_python_is_refused() -> None:
-    with pytest.raises(ValueError, match="use subprocess"):
-        forks.run([sys.executable, "-W", "error", "-c", ""])
+    for words in ([sys.executable, "-I", "-c", ""], ["/bin/true", "-c", ""]):
+        with pytest.raises(ValueError, match="use subprocess"):
+            forks.run(words)
