@@ -64,6 +64,30 @@ def _started(command: list[str], **place: object) -> subprocess.CompletedProcess
     return subprocess.run(command, **place, capture_output=True, text=True, check=False)
 
 
+ENDS = {
+    "by itself": "print('last words')",
+    "with a number": "sys.exit(300)",
+    "with nothing": "sys.exit()",
+    "with words": "sys.exit('bad')",
+    "with an error": "1 / 0",
+    "with a Ctrl-C": "raise KeyboardInterrupt",
+    "with a handler": "atexit.register(print, 'handled'); sys.exit(3)",
+    "with a thread": "threading.Thread(target=lambda: (time.sleep(0.1), print('done'))).start(); sys.exit(4)",
+    "with a thread that goes on": "threading.Thread(target=time.sleep, args=(60,), daemon=True).start(); sys.exit(5)",
+    "with something of its own": "class Own:\n  def __del__(self): os.write(1, b'gone')\nown = Own()",
+    "without its reader": "os.close(1); os.open('/dev/full', os.O_WRONLY); print('unheard')",
+}
+
+
+@pytest.mark.parametrize("code", ENDS.values(), ids=ENDS)
+def test_it_ends_as_it_would_by_itself(code: str) -> None:
+    command = [sys.executable, "-c", f"import atexit, os, sys, threading, time; print('begins', flush=True)\n{code}"]
+    place = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    forked, started = forks.run(command, env=place), _started(command, env=place)
+    assert (forked.returncode, forked.stdout) == (started.returncode, started.stdout)
+    assert forked.stderr.splitlines()[-1:] == started.stderr.splitlines()[-1:]
+
+
 def test_an_option_of_python_is_refused() -> None:
     for words in ([sys.executable, "-I", "-c", ""], ["/bin/true", "-c", ""]):
         with pytest.raises(ValueError, match="use subprocess"):
