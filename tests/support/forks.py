@@ -148,6 +148,7 @@ def main(place: str, needs: str) -> None:
     atexit.register(leave, codes)  # the first of all, so it is called last
     for name in IMPORTED[needs]:
         importlib.import_module(name)
+    sys.modules["treadle.cli.commands"].command()
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(place)) as requests:
