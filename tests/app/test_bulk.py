@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.making import claim
+from tests.support.making import a_job, claim
 from tests.support.marks import any_store
 from treadle import GiveUp, InvalidJob, JobNotFound, NotPossible, Retry, State, Task, Treadle
 from treadle.app import queries
@@ -95,6 +95,14 @@ def test_a_key_that_another_job_holds_by_now_is_one_problem_among_many(app: Trea
     assert (report.done, report.not_possible) == (2, 1)
     [problem] = report.problems
     assert (problem.job_id, "key 'k' is taken by job" in problem.why) == (keyed.id, True)
+
+
+@any_store
+@pytest.mark.parametrize("id", ["01a1ecca-8d8e-7909-ba7d-0acdb8dfeb2f", "ffffffff-ffff-7fff-bfff-ffffffffffff"])
+def test_an_id_that_ends_with_the_last_digits_there_are_is_found_by_the_first(app: Treadle, id: str) -> None:
+    app.engine.enqueue([a_job(app.engine.now(), id=id)])
+    for digits in (4, 8, 13, 31, 35):
+        assert app.resolve_id(id[:digits]) == id
 
 
 @any_store

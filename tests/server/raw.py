@@ -46,7 +46,8 @@ class Raw:
         if b"host" not in dict(headers):
             headers = [(b"host", b"localhost"), *headers]
         scope = {
-            "type": "http", "http_version": "1.1", "method": method, "scheme": "http", "root_path": "", "headers": headers,
+            "type": "http", "http_version": "1.1", "method": method, "scheme": "http", "root_path": "",
+            "headers": headers,
             "path": unquote(path), "raw_path": path.encode(), "query_string": query.encode(), "state": {},
             "asgi": {"version": "3.0", "spec_version": "2.4"}, "server": ("localhost", 80), "client": ("tests", 1),
         }  # fmt: skip

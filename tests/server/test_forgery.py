@@ -41,7 +41,8 @@ FORMS = [
 HOSTS = [
     "evil.example", "evil.example:80", "localhost.evil.example", "evil.example.localhost", "127.0.0.1.evil.example",
     "localhost@evil.example", "evil.example@localhost", "localhost:evil", "localhost:80:80", "", " ", "localhost.",
-    "127.0.0.2", "127.1", "0", "0.0.0." + "0", "2130706433", "0x7f000001", "[::]", "[::ffff:127.0.0.1]", "::1", "[::1", "]",
+    "127.0.0.2", "127.1", "0", "0.0.0." + "0", "2130706433", "0x7f000001", "[::]", "[::ffff:127.0.0.1]", "::1",
+    "[::1", "]",
     "localhost/", "localhost?x", "localhost#", "local\thost", "192.168.0.1", "metadata.google.internal", "testserver",
     "localhost, evil.example", "LOCALHOST.EVIL.EXAMPLE", "%6cocalhost", "[localhost]", "x" * 5000,
 ]  # fmt: skip

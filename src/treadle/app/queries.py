@@ -161,7 +161,7 @@ def find_by_prefix(
         return [job for job in engine.get([low]) if job is not None and tenant in (None, job.tenant)]
     found: list[Job] = []
     for queue in [None] if queues is None else queues:
-        found += engine.find(JobFilter(queue=queue, tenant=tenant), limit=limit, cursor=high).jobs
+        found += engine.find(JobFilter(queue=queue, tenant=tenant), limit=limit, cursor=_next_id(high)).jobs
     return sorted((job for job in found if job.id >= low), key=lambda job: job.id, reverse=True)[:limit]
 
 
@@ -171,6 +171,12 @@ def _id_range(prefix: str) -> tuple[str, str] | None:
     if not _HEX.fullmatch(digits):
         return None
     return _dashed(digits.ljust(32, "0")), _dashed(digits.ljust(32, "f"))
+
+
+def _next_id(id: str) -> str | None:
+    """The id right above: a page begins below its cursor, and this one shall be on it. None if there is none above."""
+    number = int(id.replace("-", ""), 16) + 1
+    return _dashed(f"{number:032x}") if number < 1 << 128 else None
 
 
 def _dashed(digits: str) -> str:

@@ -8,10 +8,12 @@ import os
 import platform
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
 import treadle
@@ -253,7 +255,7 @@ def run(arguments: list[str]) -> int:
     if not arguments:
         arguments = ["--help"]
     try:
-        code = cli(arguments, prog_name="treadle", standalone_mode=False)
+        code = command()(arguments, prog_name="treadle", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
@@ -265,6 +267,12 @@ def run(arguments: list[str]) -> int:
         if debug:
             sys.stderr.write(safe(masked("".join(traceback.format_exception(error))), lines=True))
         return _complain(error, as_json, debug)
+
+
+@cache
+def command() -> Callable[..., Any]:
+    """What typer makes of all declarations: as long in the making as most commands take, and good for many."""
+    return typer.main.get_command(cli)
 
 
 def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:

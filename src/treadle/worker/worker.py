@@ -282,9 +282,9 @@ class Worker:
         finally:
             self._watch.stop()
             self._renewal.stop()
-            for last in (self._minutes.write, self._presence.leave):
-                with suppress(EngineError):
-                    last()
+            with suppress(EngineError):  # where the store does not answer one of them, nobody waits for the other
+                self._presence.leave()
+                self._minutes.write()
 
     def _renewable(self) -> list[Attempt]:
         """The attempts whose leases are renewed: none once the host has closed the loop that the handlers ran on."""
