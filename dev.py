@@ -57,9 +57,7 @@ def main(arguments: list[str]) -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 - the reader may well have an older one
         sys.exit(f"treadle needs Python 3.11 or newer; this is {sys.version.split()[0]}.")
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
-    # The tests start hundreds of processes: each would compile all it imports if nobody kept that.
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".cache" / "pycache"))
+    keep_bytecode()
     if command == "lock":
         return lock(rest)
     if command == "demo":
@@ -72,6 +70,13 @@ def main(arguments: list[str]) -> int:
         hand_over(PYTHON, "-m", SCRIPTS[command], *rest)
     print(__doc__, file=sys.stderr)
     return 2
+
+
+def keep_bytecode() -> None:
+    """The tests start hundreds of processes: each would compile all it imports if nobody kept that."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".cache" / "pycache"))
 
 
 def become(command: str, arguments: list[str]) -> NoReturn:

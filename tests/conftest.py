@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import dev
 from tests.support import django_env, marks, stores
 from tests.support.server import heed_signals
 from treadle import Treadle
@@ -40,6 +41,8 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 
 def pytest_configure() -> None:
     heed_signals()  # some tests send SIGINT to processes they start, and these inherit what we ignore
+    if "PYTHONPYCACHEPREFIX" not in os.environ:  # pytest was started by hand; dev.py has seen to it otherwise
+        dev.keep_bytecode()
     if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH:
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 

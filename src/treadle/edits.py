@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from treadle.engines.contract import AuditStore, JobStore, RecordStore
-from treadle.engines.values import Ruling
+from treadle.engines.values import Ruling, Verdict
 from treadle.errors import InvalidJob, JobNotFound, NotPossible
 from treadle.model import MESSAGE_CAP, Change, Event, EventKind, Job, check_name, clean
 from treadle.model.backoff import lock_waits
@@ -44,10 +44,11 @@ class Act(NamedTuple):
 
 
 class Edited(NamedTuple):
-    """What became of one edit: the job's id, and why nothing was written, if so."""
+    """What became of one edit: the job's id, and why nothing was written, if so; `asked`: it runs, and shall stop."""
 
     job_id: str
     problem: NotPossible | JobNotFound | None = None
+    asked: bool = False
 
 
 def id_of(job: Job | str) -> str:
@@ -85,11 +86,14 @@ def edit_job(
 
 
 def edit_jobs(
-    engine: AuditedJobs, jobs: Sequence[Job], decide: Callable[[Job, datetime], Change]
+    engine: AuditedJobs,
+    jobs: Sequence[Job],
+    decide: Callable[[Job, datetime], Change],
+    still_meant: Callable[[Job, datetime], bool] = lambda *_: True,
 ) -> Iterator["Edited"]:
     """Write what `decide` makes of each of these jobs, all in one turn; what became of each, as soon as it is known.
 
-    A job that has moved on since it was read is decided again, on its own.
+    A job that has moved on since it was read is decided again, if it is `still_meant`.
     """
     for wait in lock_waits():
         now, changes = engine.now(), dict[str, Change]()
@@ -103,25 +107,46 @@ def edit_jobs(
         verdicts = engine.turn(list(changes.values())).verdicts
         left = []
         for change, verdict in zip(changes.values(), verdicts, strict=True):
-            if verdict.ruling is Ruling.APPLIED:
-                yield Edited(change.id)
-            elif verdict.ruling is Ruling.REFUSED:
-                by = f" by job {verdict.holder}; wait for it, or cancel it first" if verdict.holder else ""
-                yield Edited(change.id, NotPossible(f"job {change.id}: {verdict.why}{by}"))
-            elif verdict.ruling is Ruling.LOST and _in_trail(engine, change.event):  # by us, and the answer was lost
-                yield Edited(change.id)
+            edited = _outcome(engine, change, verdict)
+            if edited is not None:
+                yield edited
             else:
                 left.append(change.id)
         if not left:
             return
         if any(verdict.ruling is Ruling.BUSY for verdict in verdicts):
             time.sleep(wait)
-        now_there = dict(zip(left, engine.get(left), strict=True))
-        gone = [id_ for id_, job in now_there.items() if job is None]
-        yield from (Edited(id_, JobNotFound(id_)) for id_ in gone)
-        jobs = [job for job in now_there.values() if job is not None]
+        jobs = []
+        for id_, found in zip(left, engine.get(left), strict=True):
+            why = _no_longer(id_, found, still_meant, engine.now())
+            if why is not None:
+                yield Edited(id_, why)
+            elif found is not None:
+                jobs.append(found)
     for job in jobs:
         yield Edited(job.id, NotPossible(f"job {job.id} keeps changing, or an open transaction holds it; try again"))
+
+
+def _outcome(engine: AuditedJobs, change: Change, verdict: Verdict) -> Edited | None:
+    """What became of one change; None if it must be decided again."""
+    if verdict.ruling is Ruling.REFUSED:
+        by = f" by job {verdict.holder}; wait for it, or cancel it first" if verdict.holder else ""
+        return Edited(change.id, NotPossible(f"job {change.id}: {verdict.why}{by}"))
+    ours = verdict.ruling is Ruling.LOST and _in_trail(engine, change.event)  # by us, and the answer was lost
+    if ours or verdict.ruling is Ruling.APPLIED:
+        return Edited(change.id, asked=change.kind is EventKind.CANCEL_REQUESTED)
+    return None
+
+
+def _no_longer(
+    id_: str, job: Job | None, still_meant: Callable[[Job, datetime], bool], now: datetime
+) -> NotPossible | JobNotFound | None:
+    """Why a job that has moved on is not to be edited any more; None if it is."""
+    if job is None:
+        return JobNotFound(id_)
+    if still_meant(job, now):
+        return None
+    return NotPossible(f"job {id_} has changed since, and is no longer one of those meant")
 
 
 def put(engine: AuditedRecords, record: Kept, before: Kept | None, act: Act) -> Kept | None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.making import claim
+from tests.support.making import a_job, claim
 from tests.support.marks import any_store
 from treadle import GiveUp, InvalidJob, JobNotFound, NotPossible, Retry, State, Task, Treadle
 from treadle.app import queries
@@ -95,6 +95,14 @@ def test_a_key_that_another_job_holds_by_now_is_one_problem_among_many(app: Trea
     assert (report.done, report.not_possible) == (2, 1)
     [problem] = report.problems
     assert (problem.job_id, "key 'k' is taken by job" in problem.why) == (keyed.id, True)
+
+
+@any_store
+@pytest.mark.parametrize("id", ["01a1ecca-8d8e-7909-ba7d-0acdb8dfeb2f", "ffffffff-ffff-7fff-bfff-ffffffffffff"])
+def test_an_id_that_ends_with_the_last_digits_there_are_is_found_by_the_first(app: Treadle, id: str) -> None:
+    app.engine.enqueue([a_job(app.engine.now(), id=id)])
+    for digits in (4, 8, 13, 31, 35):
+        assert app.resolve_id(id[:digits]) == id
 
 
 @any_store
@@ -258,3 +266,23 @@ def test_jobs_are_found_by_error_and_time(app: Treadle, fail: Task, clock: FakeC
 
 def _give_up() -> None:
     raise GiveUp("no")
+
+
+def test_a_job_that_somebody_retried_meanwhile_is_not_deleted_with_the_failed_ones(
+    app: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail = app.register("fail", lambda: 1 / 0, retry=Retry(max_attempts=1))
+    jobs = [fail.enqueue() for _ in range(3)]
+    run_until_idle(app)
+    take_turn = app.engine.turn
+
+    def turn(*given: object, **named: object) -> object:
+        monkeypatch.setattr(app.engine, "turn", take_turn)
+        app.retry(jobs[0].id, actor="colleague")  # after the jobs were read, before they are written
+        return take_turn(*given, **named)
+
+    monkeypatch.setattr(app.engine, "turn", turn)
+    report = app.delete_many(state="failed")
+    assert (report.found, report.done, report.not_possible) == (3, 2, 1)
+    assert "is no longer one of those meant" in report.problems[0].why
+    assert app.get(jobs[0].id).state is State.PENDING

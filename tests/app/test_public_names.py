@@ -18,7 +18,8 @@ BOTH = {
 }  # fmt: skip
 OF_THE_APP = {
     "task", "register", "tasks", "declare", "declared", "for_each", "logger", "hooks", "wake", "awake",
-    "worker", "run_worker", "workers", "tenant",
+    "worker", "run_worker", "workers", "tenant", "drain", "stats", "tokens",
+    "aworkers", "adrain", "astats", "adoctor",
     "recover", "prune", "seal_audit",
     "open", "close", "override", "migrate", "check_schema", "schema_sql", "rls", "doctor",
 }  # fmt: skip

@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from treadle import ConfigError, TreadleError
 from treadle import Treadle as App
-from treadle.app.settings import load
+from treadle.app.settings import Settings, load
+from treadle.app.settings_reference import kind_of
 
 SOURCES = ("argument", "variable", "treadle.toml", "pyproject.toml")
 
@@ -37,7 +39,7 @@ def test_the_nearer_source_wins(given: Callable[..., App], first: int) -> None:
     assert given(list(SOURCES[first:])).settings.concurrency == first + 1
 
 
-def said(source: str, name: str, value: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+def given_by(source: str, name: str, value: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Let this source say so; the arguments that an app is given then."""
     match source:
         case "argument":
@@ -57,7 +59,7 @@ def test_what_is_wrong_is_said_of_the_source_that_counts(
 ) -> None:
     given: dict[str, object] = {}
     for source in SOURCES[first:]:
-        given |= said(source, "lease", "soon", tmp_path, monkeypatch)
+        given |= given_by(source, "lease", "soon", tmp_path, monkeypatch)
     named = ("an argument", "TREADLE_LEASE", "treadle.toml", "[tool.treadle] in pyproject.toml")[first]
     with pytest.raises(ConfigError, match=rf"lease: 'soon' is not a valid duration.* \({re.escape(named)}\)$"):
         load(poll="2s", **given)
@@ -173,13 +175,13 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(field: str, value: objec
 
 
 def test_an_age_that_is_none_is_told_of_the_word_for_ever() -> None:
-    with pytest.raises(ConfigError, match=r"keep_failed: .*'never'.*'7d', or 'forever'"):
+    with pytest.raises(ConfigError, match=r"keep_failed: 'never' .*; it must be from 0s to 36500d, or forever"):
         App(keep_failed="never").settings  # noqa: B018
-    with pytest.raises(ConfigError, match=r"keep_tasks\.a\.running: must be succeeded, failed or cancelled"):
+    with pytest.raises(ConfigError, match=r"keep_tasks\.a\.running: .*must be .*succeeded, failed or cancelled"):
         App(keep_tasks={"a": {"running": "1d"}}).settings  # noqa: B018
 
 
-@pytest.mark.parametrize(("name", "example"), [("BUDGETS", '{"acme": 1000}'), ("QUEUES", '["mail"]')])
+@pytest.mark.parametrize(("name", "example"), [("BUDGETS", '{"acme": 5000000}'), ("QUEUES", '["mail", "default"]')])
 def test_a_variable_that_should_be_json_is_named_with_an_example(
     monkeypatch: pytest.MonkeyPatch, name: str, example: str
 ) -> None:
@@ -193,7 +195,7 @@ def test_a_variable_that_should_be_json_is_named_with_an_example(
 def test_an_unknown_setting_is_refused_with_a_suggestion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    given = said(source, "leese", "5", tmp_path, monkeypatch)
+    given = given_by(source, "leese", "5", tmp_path, monkeypatch)
     with pytest.raises(ConfigError, match=r"(?i)leese.*did you mean lease"):
         App(**given).settings  # noqa: B018
 
@@ -206,7 +208,7 @@ def test_an_unknown_setting_that_resembles_none_is_refused_with_all_there_are(mo
 
 def test_a_variable_that_should_hold_a_list_says_how_to_write_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TREADLE_QUEUES", "mail")
-    with pytest.raises(ConfigError, match=r"TREADLE_QUEUES is not valid JSON.*TREADLE_QUEUES='\[\"mail\"\]'"):
+    with pytest.raises(ConfigError, match=r"TREADLE_QUEUES is not valid JSON.*TREADLE_QUEUES='\[\"mail\", "):
         load()
     monkeypatch.setenv("TREADLE_QUEUES", '["mail", "default"]')
     assert load().queues == ["mail", "default"]
@@ -283,8 +285,104 @@ def test_a_plan_that_cannot_work_is_refused_by_name(store_url: str, options: dic
     app.close()
 
 
-def test_a_sweep_without_a_pause_is_refused_by_name(store_url: str) -> None:
-    app = App(store_url, sweep=0.04)
-    with pytest.raises(ConfigError, match=r"sweep.*0\.05"):
-        app.worker()
-    app.close()
+# --------------------------------------------------------------------------------------------- ranges
+
+RANGES = {
+    "concurrency": (("1", "1000"), ("0", "1001", "-5", "1.5", "ten", "true"), "from 1 to 1,000"),
+    "batch": (("1", "500"), ("0", "501"), "from 1 to 500"),
+    "lease": (("0.5s", "1d"), ("0.49s", "25h", "-1", "1e400", "nan"), "from 0.5s to 1d"),
+    "grace": (("0", "7d"), ("-1", "8d"), "from 0s to 7d"),
+    "poll": (("10ms", "1h"), ("9ms", "61m"), "from 0.01s to 1h"),
+    "watch": (("50ms", "1h"), ("49ms", "61m"), "from 0.05s to 1h"),
+    "sweep": (("50ms", "1d"), ("49ms", "25h"), "from 0.05s to 1d"),
+    "heartbeat": (("100ms", "1h"), ("99ms", "61m"), "from 0.1s to 1h"),
+    "schedule_interval": (("50ms", "1h"), ("49ms", "61m"), "from 0.05s to 1h"),
+    **dict.fromkeys(
+        ("keep_succeeded", "keep_cancelled", "keep_failed", "keep_audit"),
+        (("0s", "36500d", "forever"), ("-1", "36501d", "inf"), "from 0s to 36500d, or forever"),
+    ),
+}
+"""Of each number and duration: what is just inside its range, what is not, and the range as the error has it."""
+
+
+def test_no_number_and_no_duration_is_without_a_range() -> None:
+    assert set(RANGES) == {name for name in Settings.model_fields if kind_of(name) in ("number", "duration")}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("name", RANGES)
+def test_a_range_holds_wherever_the_value_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str
+) -> None:
+    inside, outside, allowed = RANGES[name]
+    for value in inside:
+        load(**given_by(source, name, value, tmp_path, monkeypatch))
+    for value in outside:
+        given = given_by(source, name, value, tmp_path, monkeypatch)
+        with pytest.raises(ConfigError) as refused:
+            load(**given)
+        place = {"argument": "an argument", "variable": f"TREADLE_{name.upper()}"}.get(source, source)
+        assert re.search(
+            rf"^settings: {name}: '{re.escape(value)}' .*; it must be {allowed} \(.*{place}\)$", str(refused.value)
+        )
+
+
+@pytest.mark.parametrize("name", ["concurrency", "lease", "grace", "poll"])
+def test_the_options_of_a_worker_have_the_same_ranges(store_url: str, name: str) -> None:
+    inside, outside, allowed = RANGES[name]
+    with App(store_url) as app:
+        for value in inside:
+            app.worker(**{name: value})
+        for value in outside:
+            with pytest.raises(ConfigError, match=rf"^{name}: '{re.escape(value)}' .*; it must be {allowed}$"):
+                app.worker(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "place"),
+    [
+        ("budgets", {"acme": -1}, "budgets.acme: -1 is out of range; it must be a table of tenants, each from 0 to"),
+        ("budgets", {"acme": 10**15 + 1}, "budgets.acme: 1000000000000001 is out of range"),
+        ("budgets", {"acme": True}, "budgets.acme: True is not a whole number; it must be"),
+        ("budgets", {"a\n": 1}, "control character"),
+        ("budgets", {"a\n": 1}, "it must be a table of tenants, each from 0 to 1,000,000,000,000,000"),
+        ("keep_tasks", {"a": {"failed": "-1"}}, "keep_tasks.a.failed: '-1' is out of range; it must be"),
+        ("keep_tasks", {"": {"failed": "1d"}}, "'' is not a valid name"),
+        ("concurrency", 10.0, "concurrency: 10.0 is not a whole number; it must be from 1 to 1,000"),
+        ("lease", timedelta(days=2), "lease: datetime.timedelta(days=2) is out of range"),
+        ("lease", 10**400, "lease: 1000000000"),
+        ("queues", ["mail", "*"], "queues: '*' is not a valid name"),
+        ("queues", "mail", "queues: 'mail' is not valid; it must be a list of at least one name"),
+        ("lanes", [], "lanes: [] is out of range; it must be a list of at least one name"),
+        ("gone_schedules", "drop", "gone_schedules: 'drop' is not valid; it must be disable or keep"),
+        ("enqueue_allow", ["web"], "enqueue_allow: 'web' is not valid; it must be a list of api, cli and sql"),
+        ("log_jobs", "perhaps", "log_jobs: 'perhaps' is not valid; it must be true or false"),
+        ("crash_message", "x" * 9999, "it must be text of at most 4,000 characters"),
+    ],
+)
+def test_an_error_has_the_field_the_value_and_what_it_must_be(name: str, value: object, place: str) -> None:
+    with pytest.raises(ConfigError, match="settings: ") as refused:
+        load(**{name: value})
+    assert place in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_an_error_never_shows_what_may_hold_a_password() -> None:
+    with pytest.raises(ConfigError, match="url: a value of type list is not valid") as refused:
+        load(url=["postgresql://me:s3cret@host/db"])
+    assert "s3cret" not in str(refused.value)
+
+
+def test_budgets_want_jobs_that_are_kept_for_a_day_when_the_settings_are_read() -> None:
+    with pytest.raises(ConfigError, match=r"budgets: .* each keep_… must be '1d' or more"):
+        App(budgets={"acme": 1}, keep_failed="23h").settings  # noqa: B018
+    with pytest.raises(ConfigError, match=r"budgets: "):
+        load({"keep_tasks": {"a": {"failed": "1h"}}}, budgets={"acme": 1})
+    assert load(budgets={"acme": 1}, keep_failed="1d").budgets == {"acme": 1}
+
+
+@pytest.mark.parametrize("content", ["tool = 5", "[tool]\ntreadle = 5", "[[tool.treadle]]\nlease = 5"])
+def test_a_project_file_with_something_else_in_our_place_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(content)
+    with pytest.raises(ConfigError, match=r"^settings: pyproject\.toml: \w+ must be a table$"):
+        load()

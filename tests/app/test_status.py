@@ -45,9 +45,10 @@ def test_the_first_night_at_a_glance(app: Treadle, clock: FakeClock) -> None:
     assert found.rate == pytest.approx(2 / 3600)
     assert found.more == []
     assert found.problems == ["2 jobs are due and no worker is alive; start one with `treadle worker`"]
-    alive(app)
+    known = {"greet": 1, "fail": 1}
+    alive(app, tasks=known)
     assert app.status().problems == ["1 job is due on queue bad, which no live worker serves"]
-    alive(app, queues=["default", "bad"])
+    alive(app, tasks=known, queues=["default", "bad"])
     assert app.status().problems == []
 
 
@@ -71,3 +72,21 @@ def test_doctor_says_how_many_jobs_are_due_that_nobody_works_on(app: Treadle) ->
     last = app.doctor()[-1]
     assert (last.level, last.text.partition(";")[0]) == ("error", "3 jobs are due and no worker is alive")
     assert all(finding.level != "error" for finding in app.doctor(workers=False))
+
+
+def test_jobs_of_a_task_that_no_live_worker_knows_are_a_problem(app: Treadle) -> None:
+    app.enqueue("mystery", {}, checked=False)
+    alive(app, tasks={"greet": 1})
+    assert app.status().problems == ["1 job is due of task mystery, which no live worker knows"]
+    alive(app, tasks={"mystery": 1})
+    assert app.status().problems == []
+
+
+def test_overdue_schedules_without_a_worker_are_a_problem(app: Treadle, clock: FakeClock) -> None:
+    app.register("report", lambda: None)
+    app.schedules.create("hourly", "report", every="1h")
+    assert app.status().problems == []
+    clock.advance(hours=2)
+    assert app.status().problems == ["schedules are overdue and no worker is alive; start one with `treadle worker`"]
+    alive(app, tasks={"report": 1})
+    assert app.status().problems == []

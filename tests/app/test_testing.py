@@ -370,3 +370,15 @@ def test_an_expired_job_is_told_of_as_a_worker_tells(memory: Treadle, clock: Fak
     assert run_until_idle(memory) == []
     assert notes == [], "it is cancelled, and was never claimed"
     assert memory.count()[State.CANCELLED] == 1
+
+
+def test_schedules_that_the_code_declares_stay_enabled_while_they_fire(clock: FakeClock) -> None:
+    app = Treadle("sqlite:///:memory:", clock=clock)
+    app.register("report", lambda: "r", every="1h")
+    app.register("yearly", lambda: "y", cron="0 0 1 1 *")
+    run_until_idle(app)
+    clock.advance(hours=1)
+    assert [job.result for job in run_until_idle(app)] == ["r"]
+    assert {one.name: one.enabled for one in app.schedules.list()} == {"report": True, "yearly": True}
+    assert [event.kind for event in app.schedules.events("report")] == ["created"]
+    app.close()

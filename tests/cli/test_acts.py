@@ -11,8 +11,11 @@ import sys
 import pytest
 
 from tests.support import forks
-from treadle import State, Treadle
+from tests.support.making import claim
+from treadle import Retry, State, Treadle
 from treadle.cli import acts
+from treadle.cli.jobs import took
+from treadle.testing import FakeClock, run_until_idle
 
 STORE = "sqlite:///treadle.db"
 
@@ -92,6 +95,29 @@ def test_waiting_jobs_are_cancelled_and_ended_ones_deleted_by_filter(night):
 def test_nothing_that_fits_is_said_without_a_question(night):
     done = night("jobs", "retry", "--task", "nobody")
     assert (done.code, done.out) == (0, "retried 0 jobs\n")
+
+
+def test_jobs_that_still_run_are_said_to_be_asked_to_stop(ready):
+    for name in ("Ada", "Bob"):
+        ready("enqueue", "greet", f'{{"name": "{name}"}}')
+    app = Treadle(STORE)
+    assert len(claim(app.engine, 2)) == 2
+    app.close()
+    assert ready("jobs", "cancel", "--task", "greet", "--yes").out == "asked 2 jobs to stop that still run\n"
+    ready("enqueue", "greet", '{"name": "Eve"}', "--run-after", "1h")
+    answer = ready("jobs", "cancel", "--state", "pending", "--yes", "--json").json
+    assert (answer["done"], answer["asked"]) == (1, 0)
+
+
+def test_a_cancelled_job_took_as_long_as_its_last_attempt_and_not_as_long_as_it_waited(ready):
+    app = Treadle(STORE, clock=(clock := FakeClock()))
+    boom = app.register("boom", lambda: 1 / 0, retry=Retry(max_attempts=3, base=600, jitter=0))
+    job = boom.enqueue()
+    run_until_idle(app)
+    clock.advance(minutes=5)
+    cancelled = app.cancel(job.id)
+    assert took(cancelled, clock.now()) == "0ms"
+    app.close()
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel", "delete"])

@@ -43,6 +43,11 @@ def test_the_url_option_wins_over_the_apps_own(call, project):
     assert not (project / "own.db").exists()
 
 
+def test_a_url_as_sqlalchemy_writes_it_is_understood_beside_an_app_too(call, project):
+    assert call(*GREET, "--app", "tasks:app", "--url", "sqlite+pysqlite:///there.db").code == 0
+    assert (project / "there.db").exists()
+
+
 def test_the_apps_own_store_is_looked_at(call, project):
     (project / "own.py").write_text("from treadle import Treadle\napp = Treadle('sqlite:///own.db')\n")
     assert call("migrate", "--app", "own:app").code == 0

@@ -9,14 +9,16 @@ from treadle.cli.commands import cli
 
 URL = ("--url", "sqlite:///x.db")
 TOP = (
-    "demo", "worker", "enqueue", "status", "why", "workers", "pause", "resume", "pauses", "costs", "migrate", "doctor",
-    "rls", "prune", "version",
+    "demo", "init", "worker", "serve", "enqueue", "status", "why", "workers", "pause", "resume", "pauses", "costs",
+    "migrate", "doctor", "rls", "prune", "version",
 )  # fmt: skip
 GROUPS = {
     "jobs": ("list", "show", "retry", "cancel", "delete", "edit", "run-now", "count"),
     "schedules": ("list", "show", "create", "update", "enable", "disable", "delete", "run", "preview", "explain"),
     "audit": ("seal", "verify"),
+    "tokens": ("create", "list", "revoke"),
     "bench": ("drain", "enqueue", "latency"),
+    "config": ("show", "get", "set", "check"),
 }
 
 

@@ -39,6 +39,8 @@ def test_a_preview_is_one_short_line():
         ("sqlite:///treadle.db", "sqlite:///treadle.db"),
         ("postgresql://me:s3cret@host:5432/db", "postgresql://me:***@host:5432/db"),
         ("postgresql://me:p@ss:w@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://me:it's@host/db", "postgresql://me:***@host/db"),
+        ('postgresql://me:a"b@host/db?password=c"d', "postgresql://me:***@host/db?password=***"),
         ("postgresql://me@host/db?password=s3cret&x=1", "postgresql://me@host/db?password=***&x=1"),
         ("cannot open 'postgresql://me:s3cret@host/db' now", "cannot open 'postgresql://me:***@host/db' now"),
     ],

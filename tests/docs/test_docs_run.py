@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.support import dynamo_servers, forks, provision
-from treadle.app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -124,9 +123,3 @@ def test_links_between_the_pages_lead_somewhere() -> None:
 
 def test_every_page_is_linked_from_the_readme() -> None:
     assert {f"docs/{page.name}" for page in PAGES[1:]} <= {target for target, _ in links(PAGES[0])}
-
-
-def test_every_setting_has_a_line_on_the_page_of_settings() -> None:
-    lines = (ROOT / "docs" / "settings.md").read_text("utf-8").splitlines()
-    named = {name for line in lines if line.startswith("|") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
-    assert named == set(Settings.model_fields)

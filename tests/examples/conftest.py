@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,8 +27,7 @@ class Running:
     """A program at work, its output read line by line."""
 
     def __init__(self, words: list[str], folder: Path, environment: dict[str, str]) -> None:
-        popen = forks.Popen if words[0] == sys.executable else subprocess.Popen  # only this Python can be forked
-        self._process = popen(
+        self._process = forks.Popen(
             words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
@@ -70,8 +68,7 @@ class Example:
     def run(self, command: str) -> str:
         """Run a command of the README to its good end; what it printed."""
         words, environment = self._parsed(command)
-        run = forks.run if words[0] == sys.executable else partial(subprocess.run, capture_output=True, text=True)
-        done = run(words, cwd=self.folder, env=environment, timeout=120)
+        done = forks.run(words, cwd=self.folder, env=environment, timeout=120)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

@@ -16,7 +16,9 @@ ON_POSTGRES = "pytest -o treadle_url='$DATABASE_URL'"
 
 @pytest.fixture
 def shop(example: Callable[[str], Example]) -> Example:
-    return example("tested_app")
+    opened = example("tested_app")
+    opened.environment["PYTEST_ADDOPTS"] = "-p no:faker -p no:hypothesispytest"  # they take their time, for nothing
+    return opened
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.django_projects import database, django_kind, project  # noqa: F401 - fixtures
+from tests.integrations.django_projects import database, django_kind, project, templates  # noqa: F401 - fixtures
 from tests.support import provision
 from treadle import Treadle, Unique
 

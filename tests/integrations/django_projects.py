@@ -1,14 +1,14 @@
 """A Django project on a database of its own, and its commands, with each Django that this machine can have."""
 
 import os
-import subprocess
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.examples.conftest import Running
-from tests.support import django_env, provision
+from tests.support import django_env, forks, provision
 
 PROJECT = Path(__file__).parent / "django_project"
 SOURCE = django_env.ROOT / "src"
@@ -34,9 +34,7 @@ class Project:
     def manage(self, *arguments: str) -> str:
         """What `manage.py` prints; it ends well."""
         command = [self.python, "-W", "error", str(PROJECT / "manage.py"), *arguments]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, timeout=280, capture_output=True, text=True, check=False
-        )
+        done = forks.run(command, cwd=self.folder, env=self.environment, timeout=280)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
@@ -72,3 +70,35 @@ def project(django_kind: str, database: str, tmp_path: Path) -> Iterator[Project
     yield made
     for running in made.started:
         running.clear_away()
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Templates"]:
+    made = Templates(tmp_path_factory.mktemp("templates"))
+    yield made
+    made.clear_away()
+
+
+class Templates:
+    """Databases with the tables of the project, to be copied: one migration for each Django and kind of database."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[tuple[str, bool], str] = {}
+
+    def copy_to(self, project: Project) -> None:
+        """Give the project its tables."""
+        on_server = project.database.startswith("postgresql:")
+        kind = (project.python, on_server)
+        if kind not in self._made:
+            file = str(self._folder / f"{len(self._made)}.db")
+            self._made[kind] = provision.fresh_database(provision.shared_postgres()) if on_server else file
+            Project(project.python, self._made[kind], self._folder).manage(
+                "migrate", "--run-syncdb", "--verbosity", "0"
+            )
+        (provision.copy_database if on_server else shutil.copy)(self._made[kind], project.database)
+
+    def clear_away(self) -> None:
+        for (_, on_server), database in self._made.items():
+            if on_server:
+                provision.drop_database(database)

@@ -1,13 +1,12 @@
 """docs/django.md, followed by somebody with an empty project: the files as printed, the commands, the test."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.integrations.django_projects import SOURCE
-from tests.support import django_env
+from tests.support import django_env, forks
 
 PAGE = (django_env.ROOT / "docs" / "django.md").read_text("utf-8")
 BLOCK = re.compile(r"^```py\n# (file:|add to) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -34,9 +33,7 @@ class EmptyProject:
     def run(self, *words: str) -> str:
         command = [self._python, *words]
         environment = {"PYTHONPATH": str(SOURCE), "PATH": "", "NO_COLOR": "1"}
-        done = subprocess.run(
-            command, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
+        done = forks.run(command, cwd=self._folder, env=environment, timeout=120)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

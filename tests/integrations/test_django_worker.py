@@ -5,7 +5,7 @@ import json
 import psycopg
 import pytest
 
-from tests.integrations.django_projects import PROJECT, Project
+from tests.integrations.django_projects import PROJECT, Project, Templates
 from tests.support.workbench import until
 from treadle import Job, Retry, Treadle
 
@@ -19,6 +19,13 @@ KEPT, CHECKED = {"CONN_MAX_AGE": "600"}, {"CONN_MAX_AGE": "600", "CONN_HEALTH_CH
 READY = r"worker .*: queues default, mail"
 
 
+@pytest.fixture
+def project(project: Project, templates: Templates) -> Project:
+    """The project with its tables."""
+    templates.copy_to(project)
+    return project
+
+
 def ended(app: Treadle, task: str, payload: object = None, retry: Retry = AGAIN) -> Job:
     """A job of this task, once it has ended."""
     job = app.enqueue(task, payload, checked=False, retry=retry)
@@ -28,7 +35,6 @@ def ended(app: Treadle, task: str, payload: object = None, retry: Retry = AGAIN)
 @pytest.mark.slow
 @ON_A_FILE
 def test_a_worker_starts_through_manage_and_through_treadle_alike(project: Project) -> None:
-    project.manage("migrate", "--verbosity", "0")
     with Treadle(f"sqlite:///{project.database}") as app:
         by_itself = ("-m", "treadle", "worker")
         for words, more in {COMMAND: {}, by_itself: {"DJANGO_SETTINGS_MODULE": "shop.settings"}}.items():
@@ -50,7 +56,6 @@ def test_settings_that_cannot_be_imported_are_named(project: Project) -> None:
 @pytest.mark.slow
 @ON_A_FILE
 def test_tasks_and_results_pass_between_processes(project: Project) -> None:
-    project.manage("migrate", "--verbosity", "0")
     worker = project.start(*COMMAND)
     worker.says(READY)
     ids = json.loads(
@@ -72,7 +77,6 @@ def test_tasks_and_results_pass_between_processes(project: Project) -> None:
 @pytest.mark.slow
 @ON_POSTGRES
 def test_a_worker_is_woken_by_the_commit_of_a_block_elsewhere(project: Project) -> None:
-    project.manage("migrate", "--verbosity", "0")
     project.start(*COMMAND, "--poll", "100s").says(READY)
     buying = "with transaction.atomic(): print(tasks.count_orders.enqueue().id)"
     id = project.shell(f"from django.db import transaction; from shop import tasks\n{buying}").splitlines()[-1]
@@ -91,7 +95,6 @@ def test_a_worker_is_woken_by_the_commit_of_a_block_elsewhere(project: Project) 
 def test_jobs_go_on_after_the_server_has_dropped_the_connections_of_the_handlers(
     project: Project, task: str, settings: dict[str, str]
 ) -> None:
-    project.manage("migrate", "--verbosity", "0")
     worker = project.start(*COMMAND, **settings)
     worker.says(READY)
     with Treadle(project.database) as app:

@@ -132,3 +132,9 @@ def test_a_wait_is_never_negative_and_never_past_cap_and_jitter(retry, failures,
 def test_waits_never_shrink_and_the_same_inputs_give_the_same_wait(retry, failures, noise):
     assert retry.delay(failures, noise) <= retry.delay(failures + 1, noise)
     assert retry.delay(failures, noise) == retry.delay(failures, noise)
+
+
+@pytest.mark.parametrize(("base", "delays"), [("1h", [3600.0, 3600.0]), (200, [200.0, 300.0]), (5, [5.0, 10.0])])
+def test_the_usual_cap_is_never_less_than_the_base(base: object, delays: list[float]) -> None:
+    policy = Retry(max_attempts=3, base=base, jitter=0)
+    assert [policy.delay(failures, 0) for failures in (1, 2)] == delays

@@ -13,6 +13,7 @@ from tests.support.scheduling import fire, hourly, made, register, traces
 from tests.support.seed_profiles import BACKEND
 from treadle import (
     ConfigError,
+    InvalidInput,
     InvalidJob,
     KeyTaken,
     NotPossible,
@@ -275,7 +276,7 @@ def test_a_schedule_that_is_not_there_is_said_to_be_missing_with_the_nearest_nam
 def test_an_update_that_says_nothing_is_refused(app: Treadle, greet: Task, said: dict) -> None:
     hourly(app)
     before = traces(app)
-    with pytest.raises(ConfigError, match="nothing to change; give one of task, payload"):
+    with pytest.raises(InvalidInput, match="nothing is to change; give one of task, payload"):
         app.schedules.update("hourly", **said)
     assert traces(app) == before
 
@@ -471,7 +472,7 @@ def test_a_preview_shows_the_next_runs_with_their_offsets_and_says_where_clocks_
 @pytest.mark.parametrize("n", [0, -1, 1001])
 def test_a_preview_shows_from_one_to_a_thousand_runs(app: Treadle, greet: Task, n: int) -> None:
     hourly(app)
-    with pytest.raises(ConfigError, match="from 1 to 1,000"):
+    with pytest.raises(InvalidInput, match="from 1 to 1,000"):
         app.schedules.preview("hourly", n)
     with pytest.raises(ConfigError, match="no time zone"):
         app.schedules.preview("hourly", after=datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point

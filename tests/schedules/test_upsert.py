@@ -9,7 +9,7 @@ import pytest
 from tests.support.making import race
 from tests.support.marks import any_store, dynamodb_only
 from tests.support.scheduling import register
-from treadle import ConfigError, NotPossible, Task, Treadle
+from treadle import ConfigError, InvalidInput, NotPossible, Task, Treadle
 from treadle.engines.dynamodb.connection import ConditionFailed
 from treadle.errors import ScheduleNotFound
 from treadle.testing import FakeClock
@@ -135,10 +135,10 @@ def test_pages_hold_every_schedule_once_in_order(app: Treadle, greet: Task) -> N
 
 def test_a_bad_limit_or_cursor_is_refused(app: Treadle) -> None:
     for limit in (0, -1, True, "5"):
-        with pytest.raises(ConfigError, match=r"limit: .* must be a number from 1 on"):
+        with pytest.raises(InvalidInput, match=r"limit: .* must be a number from 1 on"):
             app.schedules.list(limit=limit)  # type: ignore[arg-type]
     for cursor in ("", "x", "a/b/c", "/b"):
-        with pytest.raises(ConfigError, match=r"cursor: .* is not a valid cursor: pass the cursor of the page before"):
+        with pytest.raises(InvalidInput, match=r"cursor: .* is not a valid cursor: pass the cursor of the page before"):
             app.schedules.list(limit=5, cursor=cursor)
 
 

@@ -3,8 +3,9 @@
     with forks.Popen([sys.executable, "-m", "treadle", "worker"], cwd=folder, env=place, stdout=subprocess.PIPE) as it:
         it.send_signal(signal.SIGKILL)
 
-A drop-in for subprocess.Popen and subprocess.run: pid, signals, pipes and exit code are those of the program. A test
-that is about starting Python, its options or what is imported uses subprocess itself.
+A drop-in for subprocess.Popen and subprocess.run: pid, signals, pipes and exit code are those of the program. Programs
+of Django and runs of pytest are forked from a process that has imported these, and in each Python from one of its own.
+A test that is about starting Python, its options or what is imported uses subprocess itself.
 """
 
 import atexit
@@ -21,17 +22,31 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tests.support import processes
 
-IMPORTED = (
+TREADLE = (
     "treadle.cli.commands", "treadle.testing", "treadle.app.treadle", "treadle.app.settings", "treadle.worker.worker",
-    "treadle.engines.sqlite.engine", "treadle.engines.postgres.engine", "treadle.engines.dynamodb.engine",
-    "fastapi", "sqlalchemy", "uvicorn",  # of the examples
+    "treadle.engines.sqlite.engine", "treadle.engines.postgres.engine",
 )  # fmt: skip
+IMPORTED = {
+    "treadle": (*TREADLE, "treadle.engines.dynamodb.engine", "fastapi", "sqlalchemy", "uvicorn"),  # of the examples
+    "django": (
+        *TREADLE, "django.contrib.messages.middleware", "django.contrib.sessions.middleware",
+        "django.core.management.commands.makemigrations", "django.core.management.commands.migrate",
+        "django.core.management.commands.runserver", "django.core.management.commands.shell",
+        "django.core.management.commands.startproject", "django.core.management.commands.test",
+        "django.db.backends.postgresql.base", "django.db.backends.sqlite3.base", "django.forms", "django.test",
+        "django.views.generic",
+    ),
+    "pytest": (*TREADLE, "pytest"),  # and no plugin: pytest complains of one whose assertions it cannot rewrite
+}  # fmt: skip
+"""What a process has imported before it is forked, by the programs that need it; none of it asks for settings."""
 LIMIT = 1 << 20  # bytes of a request: words and environment
 
 
@@ -44,11 +59,13 @@ class Popen(subprocess.Popen):
         """What the standard library calls to start the program; the streams are descriptors, -1 for one of ours."""
         streams = others[3:9]  # stdin: theirs, ours; stdout and stderr: ours, theirs
         theirs = [own if stream == -1 else stream for own, stream in enumerate((streams[0], streams[3], streams[5]))]
-        request = {"words": _words(args), "cwd": os.fspath(cwd or os.getcwd()), "env": dict(env or os.environ)}
-        request["session"] = others[14]
+        python, strict, words = _parsed(args)
+        place = {"cwd": os.fspath(cwd or os.getcwd()), "env": dict(env or os.environ)}
+        request = {"words": words, "strict": strict, **place, "session": others[14]}
+        mother = _mother(python, _needs(words, place["env"]))
         self._report, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with far_end:
-            socket.send_fds(_mother(), [json.dumps(request).encode()], [*theirs, far_end.fileno()])
+            socket.send_fds(mother, [json.dumps(request).encode()], [*theirs, far_end.fileno()])
         self.pid = int(self._report.recv(20))
         self._child_created = True
         self._close_pipe_fds(*streams)
@@ -67,11 +84,22 @@ class Popen(subprocess.Popen):
         return self.returncode
 
 
-def _words(command: list[str]) -> list[str]:
-    words = [os.fspath(word) for word in command]
-    if words[0] != sys.executable or (words[1].startswith("-") and words[1] not in ("-c", "-m")):
-        raise ValueError(f"{words[:2]}: only this Python without options can be forked; use subprocess")
-    return words[1:]
+def _parsed(command: list[str]) -> tuple[str, bool, list[str]]:
+    """The Python, whether a warning is an error to it, and its program with arguments."""
+    python, *words = [os.fspath(word) for word in command]
+    strict = words[:2] == ["-W", "error"]
+    words = words[2:] if strict else words
+    if not Path(python).name.startswith("python") or (words[0].startswith("-") and words[0] not in ("-c", "-m")):
+        raise ValueError(f"{[python, words[0]]}: only Python, without options but -W error, is forked; use subprocess")
+    return python, strict, words
+
+
+def _needs(words: list[str], env: dict[str, str]) -> str:
+    """What this program should find imported: a key of IMPORTED."""
+    if words[:2] == ["-m", "pytest"]:
+        return "pytest"
+    of_django = Path(words[0]).name == "manage.py" or words[:2] == ["-m", "django"] or "DJANGO_SETTINGS_MODULE" in env
+    return "django" if of_django else "treadle"
 
 
 def run(command: list[str], *, input: str = "", timeout: float = 60, **place: Any) -> subprocess.CompletedProcess[str]:
@@ -87,13 +115,16 @@ def run(command: list[str], *, input: str = "", timeout: float = 60, **place: An
 
 
 @functools.cache
-def _mother() -> socket.socket:
+def _mother(python: str, needs: str) -> socket.socket:
     """The way to the process that is forked; it ends when nobody holds this end any more."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LIMIT)
-    command = processes.module("tests.support.forks", theirs.fileno())
+    _, *words = processes.module("tests.support.forks", theirs.fileno(), needs)
+    env = processes.environment()
+    if python != sys.executable:
+        env["PYTHONPATH"] += f"{os.pathsep}{processes.ROOT / 'src'}"  # treadle is installed in this Python alone
     with theirs:
-        process = subprocess.Popen(command, env=processes.environment(), pass_fds=[theirs.fileno()])
+        process = subprocess.Popen([python, *words], env=env, pass_fds=[theirs.fileno()])
 
     def end() -> None:
         ours.close()
@@ -110,18 +141,49 @@ def _mother() -> socket.socket:
 # ------------------------------------------------------------------------------------ in the process that is forked
 
 
-def main(place: str) -> None:
+def main(place: str, needs: str) -> None:
     """Fork on request, until there is nobody to ask. In a fork, run its program as Python itself would."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the test run, and it tells us
-    for name in IMPORTED:
+    codes: list[int] = []
+    atexit.register(leave, codes)  # the first of all, so it is called last
+    for name in IMPORTED[needs]:
         importlib.import_module(name)
+    sys.modules["treadle.cli.commands"].command()
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(place)) as requests:
         request = serve(requests)
-    if request is not None:
-        settle_in(request)
+    if request is None:
+        return
+    settle_in(request)
+    try:
         become(request["words"])
+        codes.append(0)
+    except SystemExit as end:
+        codes.append(end.code & 255 if isinstance(end.code, int) else int(end.code is not None))
+        raise
+    except KeyboardInterrupt:  # to Python this is the end by a signal
+        raise
+    except BaseException:
+        codes.append(1)
+        raise
+
+
+def leave(codes: list[int]) -> None:
+    """End as Python is about to, but leave the modules as they are if all threads have ended.
+
+    To take apart what was imported before the fork would touch and so copy each page of it: eight times the rest.
+    """
+    if not codes or threading.active_count() > 1:
+        return
+    del sys.modules["__main__"]
+    gc.collect()
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    except (OSError, ValueError):  # Python tells of it, in its own way
+        return
+    os._exit(codes[0])
 
 
 def serve(requests: socket.socket) -> dict[str, Any] | None:
@@ -169,6 +231,9 @@ def settle_in(request: dict[str, Any]) -> None:
     """Take the place of the program: its signals, streams, folder, environment and where it imports from."""
     if request["session"]:
         os.setsid()
+    if request["strict"]:
+        sys.warnoptions[:] = ["error"]
+        warnings.simplefilter("error")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for own, stream in enumerate(request["streams"]):

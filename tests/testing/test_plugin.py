@@ -2,12 +2,13 @@
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 
-from tests.support import provision
+from tests.support import forks, provision
 from tests.support.processes import ROOT
 from treadle import ConfigError
 from treadle.testing.named_app import named_app
@@ -39,6 +40,7 @@ INI = """
 pythonpath = .
 treadle_app = jobs:app
 """
+NOT_ASKED = ("-p", "no:cacheprovider", "-p", "no:faker", "-p", "no:hypothesispytest")  # plugins that take their time
 
 
 @pytest.fixture
@@ -49,12 +51,23 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
+def run_pytest(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    """What pytester's runpytest_subprocess does, in a process that is forked."""
+    command = [sys.executable, "-m", "pytest", f"--basetemp={project.path / 'tmp'}", *NOT_ASKED, *arguments]
+    done = forks.run(command, cwd=project.path)
+    return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), 0.0)
+
+
 def passed(project: pytest.Pytester, *arguments: str, **outcomes: int) -> pytest.RunResult:
     """Run pytest, as its user does; how many tests ended how."""
-    done = project.runpytest_subprocess("-p", "no:cacheprovider", *arguments)
+    done = run_pytest(project, *arguments)
+    check_outcomes(done, **outcomes)
+    return done
+
+
+def check_outcomes(done: pytest.RunResult, **outcomes: int) -> None:
     found = {name: number for name, number in done.parseoutcomes().items() if name not in ("warnings", "warning")}
     assert found == outcomes, done.stdout.str() + done.stderr.str()
-    return done
 
 
 def test_the_app_of_the_ini_is_run_in_memory_with_a_clock_that_stands(project: pytest.Pytester) -> None:
@@ -153,7 +166,7 @@ def test_a_project_that_does_not_use_it_pays_nothing(pytester: pytest.Pytester) 
             assert not [name for name in request.fixturenames if "treadle" in name]
         """
     )
-    passed(pytester, passed=1)
+    check_outcomes(pytester.runpytest_subprocess(*NOT_ASKED), passed=1)  # started, and not forked: what is loaded?
 
 
 def test_a_project_without_the_ini_gives_the_fixture_itself(pytester: pytest.Pytester) -> None:
@@ -328,6 +341,7 @@ def schemas(url: str) -> list[str]:
 ON_POSTGRES = """
 import os
 import re
+import sys
 import psycopg
 import pytest
 from jobs import acme, app, send
@@ -409,5 +423,5 @@ def test_a_server_that_is_away_is_an_error_with_its_name(project: pytest.Pyteste
     project.makeini(f"{INI}treadle_url = postgresql://nobody@127.0.0.1:1/nothing?connect_timeout=1\n")
     project.makepyfile(test_shop="from jobs import send\n\ndef test_it():\n    send.enqueue('ada')\n")
     assert "TREADLE_URL" not in os.environ
-    done = project.runpytest_subprocess()
+    done = run_pytest(project)
     done.stdout.fnmatch_lines(["*EngineUnavailable*127.0.0.1*"])

@@ -12,6 +12,7 @@ from treadle.model.records import Drain, Minute
 from treadle.model.stats import hour_of
 from treadle.worker.config import WorkerConfig
 from treadle.worker.maintenance.minutes import Minutes
+from treadle.worker.maintenance.presence import Presence
 
 
 @any_store
@@ -71,7 +72,8 @@ def test_a_worker_that_is_drained_finishes_what_it_runs_and_ends(app: Treadle) -
 def test_a_worker_that_starts_later_does_not_obey_an_old_request(app: Treadle) -> None:
     greet = app.register("greet", lambda: None)
     app.settings = app.settings.model_copy(update={"heartbeat": 0.1})
-    app.engine.save(Drain("w1", "ada", "", app.engine.now().replace(year=2020)), before=None)
+    long_ago = app.engine.now().replace(year=2020)
+    app.engine.save(Drain("w1", "ada", "", long_ago, long_ago), before=None)
     with working(app, name="w1") as worker:
         ended(app, greet.enqueue())
         seen = app.workers()[0].seen_at
@@ -82,3 +84,24 @@ def test_a_worker_that_starts_later_does_not_obey_an_old_request(app: Treadle) -
 def test_only_a_live_worker_can_be_drained(app: Treadle) -> None:
     with pytest.raises(NotPossible, match="no live worker is called 'w9'; alive: none"):
         app.drain("w9")
+
+
+def test_a_request_to_a_worker_that_was_killed_does_not_stop_the_next_one_of_its_name(app: Treadle) -> None:
+    stopped: list[str] = []
+
+    def presence(who: str) -> Presence:
+        config = WorkerConfig(name="w", heartbeat=0.1)
+        return Presence(app.engine, config, dict, lambda: 0, drain=lambda: stopped.append(who))
+
+    killed = presence("killed")
+    killed.beat()
+    app.drain("w")
+    until(lambda: not app.workers(), "its row is too old")
+    following = presence("following")
+    following.beat()
+    following.beat()
+    assert stopped == []
+    assert app.engine.records(Drain) == []
+    app.drain("w")
+    following.beat()
+    assert stopped == ["following"]

@@ -283,3 +283,22 @@ def test_poison_with_a_budget_ends_after_one_free_crash_and_its_neighbours_do_no
     # The neighbour was in the first process that died, by no fault of its own; later ones ran the poison alone
     # or beside it, and a suspect neighbour that had not started paid nothing.
     assert (app.get(neighbour.id).failures, app.get(neighbour.id).state is State.FAILED) == (0, False)
+
+
+def test_a_single_attempt_whose_handler_was_never_called_is_given_back_at_a_stop(app: Treadle) -> None:
+    """Its start is written, and the worker stops before the event loop could launch it."""
+    ran: list[int] = []
+    once = app.register("once", lambda: ran.append(1), retry=Retry(max_attempts=1))
+
+    async def main() -> Job:
+        async with app.worker(grace=0, poll=0.05) as worker:
+            job = await asyncio.to_thread(once.enqueue)
+            slots = worker._host.slots
+            while not slots.running:
+                await asyncio.sleep(0)
+            until(lambda: any(attempt.start_written for attempt in slots.running), "its start, while the loop stands")
+        return job
+
+    job = app.get(asyncio.run(main()).id)
+    assert ran == []
+    assert (job.state, job.failures, job.error) == (State.PENDING, 0, None)

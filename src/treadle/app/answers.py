@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from treadle.errors import (
     EngineUnavailable,
     InvalidInput,
+    JobFailed,
     JobNotFound,
     KeyTaken,
     NotPossible,
@@ -22,6 +23,7 @@ STATUS: dict[type[TreadleError], int] = {
     UnknownTask: 422,
     JobNotFound: 404,
     ScheduleNotFound: 404,
+    JobFailed: 409,
     KeyTaken: 409,
     NotPossible: 409,
     EngineUnavailable: 503,

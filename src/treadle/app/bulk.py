@@ -53,12 +53,14 @@ class Problem(NamedTuple):
 class BulkReport(NamedTuple):
     """How far an act on many jobs has come: how many were found, done and not possible.
 
-    `first` are the first ids found, `problems` the first ones that were not possible. Of a dry run nothing is done.
+    `asked` are those among the done that still run, and were asked to stop: they may yet succeed. `first` are the first
+    ids found, `problems` the first ones that were not possible. Of a dry run nothing is done.
     """
 
     found: int = 0
     done: int = 0
     not_possible: int = 0
+    asked: int = 0
     first: Sequence[str] = ()
     problems: Sequence[Problem] = ()
 
@@ -70,7 +72,7 @@ class BulkReport(NamedTuple):
     def plus(self, edited: Edited) -> "BulkReport":
         """With one more job done, or not."""
         if edited.problem is None:
-            return self._replace(done=self.done + 1)
+            return self._replace(done=self.done + 1, asked=self.asked + edited.asked)
         problem = Problem(edited.job_id, str(edited.problem))
         problems = [*self.problems, problem][:MOST_PROBLEMS]
         return self._replace(not_possible=self.not_possible + 1, problems=problems)
@@ -216,7 +218,7 @@ class Bulk(Handle):
             jobs = [one for one in page if isinstance(one, Job)]
             missing = [one for one in page if isinstance(one, Edited)]
             report = report.after(jobs)
-            for edited in chain(missing, [] if dry_run else edit_jobs(self.engine, jobs, decide)):
+            for edited in chain(missing, [] if dry_run else edit_jobs(self.engine, jobs, decide, _meant(wanted))):
                 report = report.plus(edited)
             if progress is not None:
                 progress(report)
@@ -225,6 +227,11 @@ class Bulk(Handle):
     aretry_many = async_face(retry_many)
     acancel_many = async_face(cancel_many)
     adelete_many = async_face(delete_many)
+
+
+def _meant(wanted: queries.Selection | list[str]) -> Callable[[Job, datetime], bool]:
+    """Whether a job that has changed since it was found is still one of these; one that is named by id always is."""
+    return (lambda *_: True) if isinstance(wanted, list) else wanted.means
 
 
 def _task_name(task: "str | Task[..., Any] | None") -> str | None:

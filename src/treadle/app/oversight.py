@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Oversight(Operations):
     """The store as a whole; a tenant's handle has nothing of it."""
 
-    logger: logging.Logger | None = None
+    logger: logging.Logger | None
 
     # ---------------------------------------------------------------------------------------- workers and rates
 
@@ -40,8 +40,9 @@ class Oversight(Operations):
         if worker not in alive:
             names = ", ".join(sorted(alive)) or "none"
             raise NotPossible(f"no live worker is called {worker!r}; alive: {names}")
-        self.engine.save(Drain(worker, actor, note(reason), self.engine.now()), before=OVERWRITE)
-        return alive[worker]
+        meant = alive[worker]
+        self.engine.save(Drain(worker, actor, note(reason), self.engine.now(), meant.started_at), before=OVERWRITE)
+        return meant
 
     def stats(self, span: Duration = "1h", *, queue: str | None = None, task: str | None = None) -> "Stats":
         """How many jobs ended in this time, by the minute, and how long they waited and ran; at most of 7 days.

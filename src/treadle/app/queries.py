@@ -56,6 +56,12 @@ class Selection(NamedTuple):
             and (self.before is None or at < self.before)
         )
 
+    def means(self, job: Job, now: datetime) -> bool:
+        """Whether a job is meant, whoever found it: by what an engine filters by, and by the rest."""
+        wanted = zip(self.where[1:], (job.task, job.queue, job.tenant, job.key), strict=True)
+        states = self.meaning is None or job.state in self.meaning
+        return states and all(one in (None, there) for one, there in wanted) and self.fits(job, now)
+
     def passed(self, state: State | None, jobs: Sequence[Job]) -> bool:
         """Whether no job after these can be meant: those that failed or were cancelled come by their ends."""
         end = jobs[-1].finished_at if jobs and state in LISTED else None
@@ -155,7 +161,7 @@ def find_by_prefix(
         return [job for job in engine.get([low]) if job is not None and tenant in (None, job.tenant)]
     found: list[Job] = []
     for queue in [None] if queues is None else queues:
-        found += engine.find(JobFilter(queue=queue, tenant=tenant), limit=limit, cursor=high).jobs
+        found += engine.find(JobFilter(queue=queue, tenant=tenant), limit=limit, cursor=_next_id(high)).jobs
     return sorted((job for job in found if job.id >= low), key=lambda job: job.id, reverse=True)[:limit]
 
 
@@ -165,6 +171,12 @@ def _id_range(prefix: str) -> tuple[str, str] | None:
     if not _HEX.fullmatch(digits):
         return None
     return _dashed(digits.ljust(32, "0")), _dashed(digits.ljust(32, "f"))
+
+
+def _next_id(id: str) -> str | None:
+    """The id right above: a page begins below its cursor, and this one shall be on it. None if there is none above."""
+    number = int(id.replace("-", ""), 16) + 1
+    return _dashed(f"{number:032x}") if number < 1 << 128 else None
 
 
 def _dashed(digits: str) -> str:

@@ -1,69 +1,55 @@
-"""Settings: arguments, then TREADLE_* variables, treadle.toml, [tool.treadle], the profile; the only reader of them."""
+"""Settings: arguments, then TREADLE_* variables, treadle.toml, [tool.treadle], the profile; the only reader of them.
 
-import json
+Each field says all there is to know of a setting: default, range, example and meaning. The table in docs/settings.md,
+`treadle config` and the errors are made of them (settings_reference.py, settings_problems.py).
+"""
+
 import os
-import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from typing import Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
 from pydantic_settings import (
     BaseSettings,
-    EnvSettingsSource,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
-    PyprojectTomlConfigSettingsSource,
     SettingsConfigDict,
     SettingsError,
-    TomlConfigSettingsSource,
 )
 
+from treadle.app.settings_values import (
+    AGES,
+    BUDGETS,
+    DAY,
+    HOUR,
+    MESSAGES,
+    NAMES,
+    TASK_AGES,
+    URLS,
+    Age,
+    Budget,
+    Ended,
+    Lane,
+    Message,
+    Number,
+    Queue,
+    Seconds,
+    StoreUrl,
+    TaskName,
+    Tenant,
+    setting,
+)
 from treadle.engines.values import Retention
 from treadle.errors import ConfigError
-from treadle.model import MESSAGE_CAP, State, clean
-from treadle.model.clock import Duration, seconds
+from treadle.model import State
 
+PREFIX = "TREADLE_"
 TOML = Path("treadle.toml")
-DAY = 86_400.0  # seconds
-
-
-def _duration(value: Duration, info: ValidationInfo) -> float:
-    try:
-        return seconds(value, info.field_name or "duration")
-    except ConfigError as error:
-        raise ValueError(str(error).partition(": ")[2]) from None
-
-
-def _age(value: Duration | None, info: ValidationInfo) -> float | None:
-    if value is None or (isinstance(value, str) and value.strip().lower() == "forever"):
-        return None
-    try:
-        return _duration(value, info)
-    except ValueError as error:
-        raise ValueError(f"{error}, or 'forever'") from None
-
-
-def _message(value: str) -> str:
-    if clean(value, MESSAGE_CAP) != value:
-        raise ValueError(f"must be plain text of at most {MESSAGE_CAP:,} characters, without NUL")
-    return value
-
-
-def _store_url(value: object) -> object:
-    """A URL as SQLAlchemy has it, an object or text that names a driver, as we write it."""
-    if callable(render := getattr(value, "render_as_string", None)):
-        value = render(hide_password=False).replace(" ", "%20")  # the one character that it leaves
-    return re.sub(r"^(postgres|postgresql|sqlite)\+\w+://", r"\1://", value) if isinstance(value, str) else value
-
-
-StoreUrl = Annotated[str, BeforeValidator(_store_url)]
-Seconds = Annotated[float, BeforeValidator(_duration)]
-Age = Annotated[float | None, BeforeValidator(_age)]
-Message = Annotated[str, AfterValidator(_message)]
-Ended = Literal[State.SUCCEEDED, State.FAILED, State.CANCELLED]
+PYPROJECT = Path("pyproject.toml")
 
 
 def _span(age: float | None) -> timedelta | None:
@@ -74,46 +60,111 @@ class Settings(BaseSettings):
     """Every setting, with its default; durations are seconds, text such as "5m", or a timedelta."""
 
     model_config = SettingsConfigDict(
-        env_prefix="TREADLE_",
+        env_prefix=PREFIX,
         extra="forbid",
-        toml_file=TOML,
-        pyproject_toml_table_header=("tool", "treadle"),
         validate_default=True,
     )
 
-    url: StoreUrl = "sqlite:///treadle.db"
-    listen_url: StoreUrl | None = None
-    auto_migrate: bool = False
-    app: str | None = None
-    queues: list[str] = Field(default=["default"], min_length=1)
-    lanes: list[str] | None = None
-    concurrency: int = Field(default=10, ge=1, le=1000)
-    batch: int | None = Field(default=None, ge=1)
-    lease: Seconds = 30.0
-    grace: Seconds = 30.0
-    poll: Seconds = 1.0
-    watch: Seconds = 0.5
-    sweep: Seconds = 1.0
-    heartbeat: Seconds = 10.0
-    schedules: bool = True
-    schedule_interval: Seconds = 1.0
-    gone_schedules: Literal["disable", "keep"] = "disable"
-    budgets: dict[str, Annotated[int, Field(ge=0)]] = {}
-    log_jobs: bool = True
-    start: Literal["with_next_write", "first"] = "with_next_write"
-    unknown_tasks: Literal["leave", "fail"] = "leave"
-    expired_jobs: Literal["cancel", "leave"] = "cancel"
-    crash_message: Message = ""
-    count_claims: bool = False
-    cancel: Literal["any", "pending"] = "any"
-    tenant_required: bool = False
-    enqueue_allow: list[Literal["api", "cli", "sql"]] = ["api", "cli", "sql"]
-    audit: Literal["failures", "everything"] = "failures"
-    keep_succeeded: Age = 7 * DAY
-    keep_cancelled: Age = 7 * DAY
-    keep_failed: Age = 30 * DAY
-    keep_audit: Age = 90 * DAY
-    keep_tasks: dict[str, dict[Ended, Age]] = {}
+    url: StoreUrl = setting(
+        "sqlite:///treadle.db", "where the jobs are", "postgresql://me@db.example.org/shop", range=URLS
+    )
+    listen_url: StoreUrl | None = setting(
+        None,
+        "PostgreSQL: a direct connection for LISTEN, if url is a pooler",
+        "postgresql://me@db.example.org:5432/shop",
+        range="postgresql://…",
+    )
+    auto_migrate: bool = setting(
+        False,
+        "PostgreSQL and DynamoDB: create what is missing when the store is opened; SQLite always does",
+        True,
+    )
+    app: str | None = setting(None, "your app, for the command line", "tasks:app", range="module:attribute")
+    queues: list[Queue] = setting(
+        ["default"], "the queues that a worker serves", ["mail", "default"], min_length=1, range=NAMES
+    )
+    lanes: list[Lane] | None = setting(
+        None,
+        'the lanes of these queues that it serves, "" is the lane without a name; all, if not set',
+        ["express"],
+        min_length=1,
+        range=NAMES,
+    )
+    concurrency: Number = setting(10, "how many jobs a worker runs at once", 20, ge=1, le=1000)
+    batch: Number | None = setting(None, "the most jobs that a worker claims at once", 50, ge=1, le=500)
+    lease: Seconds = setting(
+        30.0,
+        "how long a job is held without a renewal; a crash is found within this and the sweep",
+        "1m",
+        ge=0.5,
+        le=DAY,
+    )
+    grace: Seconds = setting(
+        30.0, "how long a stop waits for running handlers, and a timeout for a thread to end", "2m", ge=0, le=7 * DAY
+    )
+    poll: Seconds = setting(1.0, "how often an idle worker looks for jobs that became due", "5s", ge=0.01, le=HOUR)
+    watch: Seconds = setting(
+        0.5,
+        "how often a worker looks whether the jobs it runs were cancelled, and writes their progress",
+        "2s",
+        ge=0.05,
+        le=HOUR,
+    )
+    sweep: Seconds = setting(1.0, "how often a worker looks for expired leases and expired jobs", "5s", ge=0.05, le=DAY)
+    heartbeat: Seconds = setting(10.0, "how often a worker says that it is alive", "30s", ge=0.1, le=HOUR)
+    schedules: bool = setting(True, "whether a worker fires schedules", False)
+    schedule_interval: Seconds = setting(
+        1.0, "how often a worker looks for new and changed schedules; known ones fire in time", "15s", ge=0.05, le=HOUR
+    )
+    gone_schedules: Literal["disable", "keep"] = setting(
+        "disable", "what a worker does to a schedule that code no longer declares; keep marks it and warns", "keep"
+    )
+    budgets: dict[Tenant, Budget] = setting(
+        {}, "what a tenant may spend a day, in millionths; * is any other tenant", {"acme": 5_000_000}, range=BUDGETS
+    )
+    log_jobs: bool = setting(True, "a line in the log for every job that ends well; off, it is a DEBUG line", False)
+    start: Literal["with_next_write", "first"] = setting(
+        "with_next_write", "when started_at is written; first is before the handler starts, for one more write", "first"
+    )
+    unknown_tasks: Literal["leave", "fail"] = setting(
+        "leave", "fail claims and fails jobs of tasks that no live worker has", "fail"
+    )
+    expired_jobs: Literal["cancel", "leave"] = setting(
+        "cancel", "what happens to a job past its expires_at; leave keeps it pending, though nobody claims it", "leave"
+    )
+    crash_message: Message = setting(
+        "",
+        "the error text of a job whose lease expired, instead of treadle's own words",
+        "the server was restarted",
+        range=MESSAGES,
+    )
+    count_claims: bool = setting(
+        False, "a lease that expires has spent an attempt, though the job may not have started", True
+    )
+    cancel: Literal["any", "pending"] = setting(
+        "any", "which jobs can be cancelled; pending refuses to cancel a running job", "pending"
+    )
+    tenant_required: bool = setting(False, "refuses a job without a tenant; plain SQL is not checked", True)
+    enqueue_allow: list[Literal["api", "cli", "sql"]] = setting(
+        ["api", "cli", "sql"], "surfaces beside your own code that may enqueue", ["sql"]
+    )
+    audit: Literal["failures", "everything"] = setting(
+        "failures", "which events are written; failures includes what operators do", "everything"
+    )
+    keep_succeeded: Age = setting(7 * DAY, "how long succeeded jobs are kept", "1d", range=AGES)
+    keep_cancelled: Age = setting(7 * DAY, "how long cancelled jobs are kept", "2d", range=AGES)
+    keep_failed: Age = setting(30 * DAY, "how long failed jobs are kept", "forever", range=AGES)
+    keep_audit: Age = setting(90 * DAY, "how long audit events are kept", "365d", range=AGES)
+    keep_tasks: dict[TaskName, dict[Ended, Age]] = setting(
+        {}, "how long the jobs of some tasks are kept", {"heartbeat": {"succeeded": "1h"}}, range=TASK_AGES
+    )
+
+    @model_validator(mode="after")
+    def _budgets_find_their_jobs(self) -> Self:
+        ages = [self.keep.states, *self.keep.tasks.values()] if self.budgets else []
+        if any(age is not None and age.total_seconds() < DAY for kept in ages for age in kept.values()):
+            raise ValueError("budgets: costs are read from finished jobs; each keep_… must be '1d' or more")
+        return self
 
     @property
     def keep(self) -> Retention:
@@ -145,92 +196,74 @@ class Settings(BaseSettings):
         return (
             init_settings,
             env_settings,
-            TomlConfigSettingsSource(settings_cls),
-            PyprojectTomlConfigSettingsSource(settings_cls),
+            InitSettingsSource(settings_cls, read_toml(TOML)),
+            InitSettingsSource(settings_cls, read_project()),
         )
 
 
 def load(defaults: Mapping[str, Any] | None = None, /, **given: Any) -> Settings:
     """The settings in force; `given` wins over everything, all over `defaults`. ConfigError names what is wrong."""
     named = {name: value for name, value in given.items() if value is not None}
-    with _explained(named):
+    try:
         settings = Settings(**named)
         if left := {name: value for name, value in (defaults or {}).items() if name not in settings.model_fields_set}:
             settings = Settings(**named, **left)
-    unknown = [name for name in os.environ if name.startswith("TREADLE_") and _unknown(name)]
-    if unknown:
-        raise ConfigError(f"settings: {unknown[0]} is not a setting{_meant(unknown[0][8:].lower())}")
+    except (ValidationError, SettingsError, ConfigError) as error:
+        from treadle.app.settings_problems import refused  # noqa: PLC0415 - only when something is wrong
+
+        raise refused(error, named, defaults or {}) from None
+    if unknown := unknown_variables():
+        from treadle.app.settings_problems import unknown_variable  # noqa: PLC0415
+
+        raise unknown_variable(unknown[0])
     return settings
 
 
-@contextmanager
-def _explained(given: Mapping[str, Any]) -> Iterator[None]:
-    """Turn Pydantic's errors into ours: which setting, what is wrong with it, and where it comes from."""
+def changed(settings: Settings, options: Mapping[str, Any]) -> Settings:
+    """These settings, with other values for some; ConfigError if one of them cannot be used."""
+    if not options:
+        return settings
     try:
-        yield
+        values = values_model().model_validate(dict(options))
     except ValidationError as error:
-        problems = (
-            f"{_problem(item['loc'], item['msg'], item['type'])} ({_source(item['loc'], given)})"
-            for item in error.errors()
-        )
-        raise ConfigError(f"settings: {'; '.join(problems)}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"settings: treadle.toml or pyproject.toml is not valid TOML: {error}") from None
-    except SettingsError as error:  # pydantic-settings' own error for a variable that should hold JSON
-        raise ConfigError(f"settings: {'; '.join(_not_json()) or error}") from None
+        from treadle.app.settings_problems import refused_values  # noqa: PLC0415 - only when something is wrong
+
+        raise refused_values(error, options) from None
+    return settings.model_copy(update={name: getattr(values, name) for name in options})
 
 
-def _problem(place: tuple[int | str, ...], message: str, kind: str) -> str:
-    if place[-1] == "[key]":
-        place, message = place[:-1], "must be succeeded, failed or cancelled"
-    if kind == "extra_forbidden":
-        message = f"is not a setting{_meant(place[0])}"
-    return f"{'.'.join(str(part) for part in place)}: {message.removeprefix('Value error, ')}"
+@cache
+def values_model() -> type[BaseModel]:
+    """The fields of Settings alone: it reads no variable and no file."""
+    fields: dict[str, Any] = {name: (field.annotation, field) for name, field in Settings.model_fields.items()}
+    return create_model("SettingsValues", __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def _source(place: tuple[int | str, ...], given: Mapping[str, Any]) -> str:
-    """Where a setting comes from that cannot be used: the first that names it, because that one counts."""
-    sources: dict[str, Mapping[str, Any]] = {
-        "an argument": given,
-        f"TREADLE_{str(place[0]).upper()}": EnvSettingsSource(Settings)(),
-        str(TOML): TomlConfigSettingsSource(Settings)(),
-        "[tool.treadle] in pyproject.toml": PyprojectTomlConfigSettingsSource(Settings)(),
-    }
-    return next((source for source, settings in sources.items() if _names(settings, place)), "the profile")
+def read_toml(path: Path) -> dict[str, Any]:
+    """The file as data, empty if there is none; ConfigError if it cannot be read."""
+    try:
+        return tomllib.loads(path.read_bytes().decode()) if path.is_file() else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def _names(settings: object, place: tuple[int | str, ...]) -> bool:
-    """Whether these settings name what is at this place; tables of several sources are merged, entry by entry."""
-    for part in place:
-        if not isinstance(settings, Mapping):
-            break
-        if part not in settings:
-            return False
-        settings = settings[part]
-    return True
+def read_project() -> dict[str, Any]:
+    """The table [tool.treadle] of pyproject.toml, empty if there is none; ConfigError if it cannot be read."""
+    found: Any = read_toml(PYPROJECT)
+    for key in ("tool", "treadle"):
+        found = found.get(key, {})
+        if not isinstance(found, dict):
+            raise ConfigError(f"{PYPROJECT}: {key} must be a table")
+    return found  # type: ignore[no-any-return] # it is a table
 
 
-def _not_json() -> Iterator[str]:
-    """The variables that should hold a list or an object as JSON and do not."""
-    given = {name.upper(): value for name, value in os.environ.items()}
-    examples: dict[object, str] = {list: '["mail"]', dict: '{"acme": 1000}'}
-    for name, field in Settings.model_fields.items():
-        variable = f"TREADLE_{name.upper()}"
-        example = examples.get(get_origin(field.annotation) or field.annotation)
-        try:
-            if example is not None:
-                json.loads(given.get(variable, "0"))
-        except ValueError:
-            yield f"{variable} is not valid JSON; write it like {variable}='{example}'"
+def unknown_variables() -> list[str]:
+    """The TREADLE_* variables of the environment that are not settings."""
+    return [name for name in os.environ if name.startswith(PREFIX) and _unknown(name)]
 
 
 def _unknown(variable: str) -> bool:
-    name = variable.removeprefix("TREADLE_").lower()
+    name = variable.removeprefix(PREFIX).lower()
     return name not in Settings.model_fields and not name.startswith("test_")
-
-
-def _meant(name: object) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415
-
-    near = get_close_matches(str(name), Settings.model_fields, 1)
-    return f", did you mean {near[0]}?" if near else f"; known: {', '.join(Settings.model_fields)}"

@@ -73,7 +73,9 @@ def status(engine: Engine, tenant: str | None, pauses: Sequence[Pause], *, limit
     tasks = [group._replace(more=group.queue in full) for group in tasks]
     queues = _summed(tasks, lambda group: (group.queue, ""))
     workers = [] if tenant is not None else [one for one in engine.records(WorkerInfo) if one.alive(now)]
-    problems = [] if tenant is not None else unserved(queues, workers)
+    problems = []
+    if tenant is None:
+        problems = [*unserved(queues, workers), *unknown(tasks, workers), *_overdue(engine, workers)]
     return Status(now, queues, tasks, _errors(tallies), rate, more, pauses, workers, problems)
 
 
@@ -87,6 +89,24 @@ def unserved(queues: Sequence[Group], workers: Sequence[WorkerInfo]) -> list[str
         number, more = sum(group.due for group in waiting), any(group.more for group in waiting)
         return [f"{_jobs(number, more)} due and no worker is alive; start one with `treadle worker`"]
     return [f"{_jobs(one.due, one.more)} due on queue {one.queue}, which no live worker serves" for one in waiting]
+
+
+def unknown(tasks: Sequence[Group], workers: Sequence[WorkerInfo]) -> list[str]:
+    """Where jobs are due on a queue that is served, and no worker of it knows their task."""
+    serving = [worker for worker in workers if not worker.stopping]
+    found = []
+    for group in tasks:
+        there = [worker for worker in serving if group.queue in worker.queues]
+        if group.due and there and not any(group.task in worker.tasks for worker in there):
+            found.append(f"{_jobs(group.due, group.more)} due of task {group.task}, which no live worker knows")
+    return found
+
+
+def _overdue(engine: Engine, workers: Sequence[WorkerInfo]) -> list[str]:
+    """Schedules that nobody fires."""
+    if workers or not engine.due(limit=1):
+        return []
+    return ["schedules are overdue and no worker is alive; start one with `treadle worker`"]
 
 
 def _jobs(number: int, more: bool) -> str:

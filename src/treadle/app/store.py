@@ -96,6 +96,11 @@ class Store:
         """Whether the engine was asked for."""
         return self._in_force.opened
 
+    @property
+    def named_settings(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """What the program itself says of settings: its arguments, and its profile."""
+        return self._in_force.given, self._in_force.defaults
+
     def close(self) -> None:
         """Close the connections; the next call opens them again."""
         self._in_force.close()

@@ -309,8 +309,17 @@ def _say_done(report: BulkReport, done: str, as_json: bool, interrupted: int | N
         of = f"{report.done:,} of {_jobs(interrupted)} {'was' if report.done == 1 else 'were'} {done}"
         say(f"interrupted: {of}; the same command goes on with the rest", stderr=True)
     else:
-        say(f"{done} {_jobs(report.done)}")
+        say(_summary(report, done))
     _say_problems(report)
+
+
+def _summary(report: BulkReport, done: str) -> str:
+    """Of a cancellation, how many still run: these may yet succeed."""
+    if not report.asked:
+        return f"{done} {_jobs(report.done)}"
+    ended = report.done - report.asked
+    first = f"{done} {_jobs(ended)}; " if ended else ""
+    return f"{first}asked {_jobs(report.asked)} to stop that still {'runs' if report.asked == 1 else 'run'}"
 
 
 def _say_problems(report: BulkReport) -> None:

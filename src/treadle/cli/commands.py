@@ -8,10 +8,12 @@ import os
 import platform
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
 import treadle
@@ -19,6 +21,7 @@ from treadle.cli import (
     acts,
     audit,
     bench,
+    config,
     enqueue,
     gate,
     jobs,
@@ -27,6 +30,7 @@ from treadle.cli import (
     schedule_facts,
     schedules,
     serve,
+    start,
     status,
     store,
     ticks,
@@ -93,6 +97,7 @@ def _example(command: str) -> str:
 
 
 cli.command("demo", rich_help_panel=START, epilog=_example("treadle demo"))(show.demo)
+cli.command("init", rich_help_panel=START, epilog=_example("treadle init shop"))(start.init)
 cli.command("worker", rich_help_panel=RUN, epilog=_example("treadle worker --app tasks:app --queue mail"))(work.worker)
 cli.command("serve", rich_help_panel=RUN, epilog=_example("treadle serve --app tasks:app"))(serve.serve)
 cli.command(
@@ -161,6 +166,19 @@ audit_cli.command("seal", epilog=_example("treadle audit seal"))(audit.seal)
 audit_cli.command("verify", epilog=_example("treadle audit verify"))(audit.verify)
 cli.add_typer(audit_cli, name="audit", rich_help_panel=ACCOUNT)
 cli.command("costs", rich_help_panel=ACCOUNT, epilog=_example("treadle costs --days 7"))(look.costs)
+
+config_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
+config_cli.command("show", epilog=_example("treadle config show"))(config.show)
+config_cli.command("get", epilog=_example("treadle config get lease"))(config.get)
+config_cli.command("set", epilog=_example("treadle config set lease 1m"))(config.set_value)
+config_cli.command("check", epilog=_example("treadle config check --app tasks:app"))(config.check)
+cli.add_typer(
+    config_cli,
+    name="config",
+    help="Show, check and change the settings.",
+    rich_help_panel=STORE,
+    epilog=_example("treadle config show"),
+)
 
 tokens_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
 tokens_cli.command("create", epilog=_example("treadle tokens create grafana --scope read --expires 90d"))(tokens.create)
@@ -237,7 +255,7 @@ def run(arguments: list[str]) -> int:
     if not arguments:
         arguments = ["--help"]
     try:
-        code = cli(arguments, prog_name="treadle", standalone_mode=False)
+        code = command()(arguments, prog_name="treadle", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
@@ -249,6 +267,12 @@ def run(arguments: list[str]) -> int:
         if debug:
             sys.stderr.write(safe(masked("".join(traceback.format_exception(error))), lines=True))
         return _complain(error, as_json, debug)
+
+
+@cache
+def command() -> Callable[..., Any]:
+    """What typer makes of all declarations: as long in the making as most commands take, and good for many."""
+    return typer.main.get_command(cli)
 
 
 def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from traceback import extract_tb
 
-from treadle.app.settings import load
+from treadle.app.settings import changed, load
 from treadle.app.treadle import Treadle
 from treadle.cli.terminal import masked
 from treadle.errors import ConfigError, NotPossible
@@ -145,7 +145,7 @@ def _moved(app: Treadle, url: str, spec: str) -> Treadle:
     """The app on another store; too late if it has opened its own."""
     own = app.settings.url
     try:
-        app.settings = app.settings.model_copy(update={"url": url})
+        app.settings = changed(app.settings, {"url": url})
     except NotPossible:
         raise ConfigError(
             f"url: {spec} opened {masked(own)} while it was imported, so --url comes too late; set TREADLE_URL"

@@ -26,7 +26,7 @@ BY_END = (State.FAILED, State.CANCELLED)  # states whose lists are in the order 
 COLUMNS = ("id", "state", "task", "queue", "attempts", "when", "took", "error")
 NARROW = 110  # cells: in a terminal with fewer the error goes below its job, and queue and duration away
 NARROW_COLUMNS = ("id", "state", "task", "attempts", "when")
-ID_OR_PREFIX = re.compile(r"[0-9a-fA-F](-?[0-9a-fA-F]){3,31}")
+ID_OR_PREFIX = re.compile(r"[0-9a-fA-F](-?[0-9a-fA-F]){3,31}-?")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or its first digits.", show_default=False)]
 OfState = Annotated[str | None, typer.Option("--state", help="Only in this state.")]
@@ -205,7 +205,10 @@ def took(job: Job, now: datetime) -> str:
     """How long the last attempt ran, or runs; nothing if there was none."""
     if job.started_at is None or job.state is State.PENDING:
         return ""
-    return lasted((job.finished_at or now) - job.started_at)
+    end = job.finished_at or now
+    if job.error is not None and job.error.attempt == job.attempt:  # it ended with that, and waited since
+        end = min(end, datetime.fromisoformat(job.error.at))
+    return lasted(max(end, job.started_at) - job.started_at)
 
 
 def _error(job: Job) -> str:

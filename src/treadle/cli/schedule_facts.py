@@ -12,9 +12,10 @@ from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.jobs import block, history, pretty
 from treadle.cli.schedules import Name, Tenant, opened, standing, timing
-from treadle.cli.terminal import age, clock, document, safe, say, span
+from treadle.cli.terminal import age, clock, document, safe, say
 from treadle.errors import ConfigError, NotPossible, ScheduleNotFound
 from treadle.model import Event, EventKind, OnEnd
+from treadle.model.clock import span
 from treadle.model.records import Misfire, Schedule
 from treadle.model.retry import Retry
 from treadle.schedules.words import explain

@@ -14,10 +14,10 @@ from treadle.cli import options
 from treadle.cli.discovery import check_open, find_app, find_ready_store, find_store
 from treadle.cli.jobs import NARROW, actor
 from treadle.cli.reading import payload_from, truth_from
-from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, span, table, width
+from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, table, width
 from treadle.errors import ConfigError, KeyTaken, NotPossible, ScheduleNotFound
 from treadle.model import UUID
-from treadle.model.clock import seconds
+from treadle.model.clock import seconds, span
 from treadle.model.records import Misfire, Overlap, Schedule
 from treadle.schedules.cron import Cron, Every, time_zone
 

@@ -9,8 +9,9 @@ import typer
 from treadle.app.views import kept_view
 from treadle.cli import options
 from treadle.cli.discovery import find_app, find_ready_store, find_store, ready
-from treadle.cli.terminal import coloured, document, masked, safe, say, span
+from treadle.cli.terminal import coloured, document, masked, safe, say
 from treadle.errors import ConfigError
+from treadle.model.clock import span
 
 MARKS = {"ok": "✓", "warning": "!", "error": "✗"}
 

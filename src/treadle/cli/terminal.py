@@ -13,6 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from treadle.model.clock import span
+
 Cell = str | Text
 
 IDS = ("id", "job", "last job")  # columns that are never cut
@@ -22,7 +24,11 @@ SMALLEST = 9  # cells of a column that was cut
 # C0 and C1 controls, DEL, lone surrogates, and what reorders or hides text: none of them is shown as it is.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _PASSWORD = re.compile(r"(?P<start>\w://[^\s:/@'\"]*:)[^\s'\"]+(?=@)")
-_SECRET = re.compile(r"(?P<start>[?&](?:password|passwd|pwd|secret|token|key|sslpassword)=)[^&\s'\"]*", re.IGNORECASE)
+_URL = re.compile(r"[a-z][\w+.-]*://\S*\Z", re.IGNORECASE)
+_OWN_PASSWORD = re.compile(r"\A(?P<start>[^:]+://[^\s:/@]*:).+(?=@)")
+_NAMES_OF_SECRETS = "password|passwd|pwd|secret|token|key|sslpassword"
+_SECRET = re.compile(rf"(?P<start>[?&](?:{_NAMES_OF_SECRETS})=)[^&\s'\"]*", re.IGNORECASE)
+_OWN_SECRET = re.compile(rf"(?P<start>[?&](?:{_NAMES_OF_SECRETS})=)[^&]*", re.IGNORECASE)
 _STYLES = {
     "succeeded": "green",
     "failed": "red",
@@ -60,6 +66,8 @@ def preview(text: str, width: int = 60) -> str:
 
 def masked(text: str) -> str:
     """The text without the passwords of any URL in it."""
+    if _URL.match(text):  # nothing but a URL: then its password may hold quotes too
+        text = _OWN_SECRET.sub(r"\g<start>***", _OWN_PASSWORD.sub(r"\g<start>***", text))
     return _SECRET.sub(r"\g<start>***", _PASSWORD.sub(r"\g<start>***", text))
 
 
@@ -80,15 +88,6 @@ def age(moment: datetime, now: datetime) -> str:
     if span < 0:
         return f"in {words}"
     return f"{words} ago"
-
-
-def span(seconds: float) -> str:
-    """A duration as people write it: `15m`, `1h30m`, `1.5s`."""
-    words, rest = "", seconds
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        number, rest = divmod(rest, size)
-        words += f"{number:g}{unit}" if number else ""
-    return f"{words}{rest:g}s" if rest or not words else words
 
 
 def lasted(duration: timedelta) -> str:

@@ -11,9 +11,9 @@ from treadle.app.views import tick_view
 from treadle.cli import options
 from treadle.cli.discovery import find_ready_store
 from treadle.cli.schedules import opened
-from treadle.cli.terminal import clock, document, safe, say, span, table
+from treadle.cli.terminal import clock, document, safe, say, table
 from treadle.errors import ConfigError
-from treadle.model.clock import SystemClock
+from treadle.model.clock import SystemClock, span
 from treadle.model.records import Schedule
 from treadle.schedules.cron import Cron, Tick, preview
 from treadle.schedules.words import explain

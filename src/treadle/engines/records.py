@@ -25,7 +25,7 @@ from treadle.model.records import (
 
 TIMES = frozenset(
     ("created_at", "updated_at", "next_at", "last_at", "at", "until", "started_at", "seen_at", "first_at",
-     "last_at", "sealed_at", "pruned_at", "expires_at", "revoked_at")
+     "last_at", "sealed_at", "pruned_at", "expires_at", "revoked_at", "since")
 )  # fmt: skip
 JSONS = frozenset(("payload", "queues", "lanes", "tasks", "scopes", "only_queues", "counts"))
 FLAGS = frozenset(("enabled", "stopping"))

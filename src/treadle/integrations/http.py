@@ -43,6 +43,7 @@ class JobView(BaseModel):
     result: Any
     error: ErrorView | None
     progress: ProgressView | None
+    cancel_requested: bool
     attempt: int
     max_attempts: int
     created_at: datetime

@@ -49,17 +49,30 @@ def seconds(value: Duration, what: str) -> float:
     >>> seconds("1h30m", "timeout")
     5400.0
     """
-    if isinstance(value, timedelta):
-        result = value.total_seconds()
-    elif isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise InvalidTiming(f"{what}: {value!r} is not a valid duration; write seconds, '5m', '1h30m' or a timedelta")
-    elif isinstance(value, str):
-        result = _parse(value, what)
-    else:
-        result = float(min(value, 2 * LONGEST_DURATION))
+    result = unbounded_seconds(value, what)
     if not math.isfinite(result) or not 0 <= result <= LONGEST_DURATION:
         raise InvalidTiming(f"{what}: {value!r} is out of range; it must be between 0 and 100 years")
     return result
+
+
+def unbounded_seconds(value: Duration, what: str) -> float:
+    """`seconds` for a caller that has a range of its own: it may be negative, infinite or no number."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InvalidTiming(f"{what}: {value!r} is not a valid duration; write seconds, '5m', '1h30m' or a timedelta")
+    if isinstance(value, str):
+        return _parse(value, what)
+    return float(max(min(value, 2 * LONGEST_DURATION), -1))  # an int may be too large for a float
+
+
+def span(seconds: float) -> str:
+    """A duration as people write it: `15m`, `1h30m`, `1.5s`."""
+    words, rest = "", seconds
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        number, rest = divmod(rest, size)
+        words += f"{number:g}{unit}" if number else ""
+    return f"{words}{rest:g}s" if rest or not words else words
 
 
 def moment(value: Duration | datetime | None, now: datetime, field: str) -> datetime | None:

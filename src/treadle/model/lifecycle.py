@@ -241,6 +241,8 @@ def edit(job: Job, wanted: Edit, now: datetime, *, actor: str, note: str = "") -
     """An operator gives a pending job another queue, lane, priority or due time; NotPossible for any other job."""
     if job.state is not State.PENDING:
         raise NotPossible(f"job {job.id} is {job.state}; only a pending job can be edited")
+    if wanted.due_at is not None:  # as at an enqueue: nothing is due before it was asked for
+        wanted = wanted._replace(due_at=max(wanted.due_at, now))
     fields = {field: value for field, value in wanted._asdict().items() if value not in (None, getattr(job, field))}
     if not fields:
         raise NotPossible(f"job {job.id} is so already; there is nothing to change")

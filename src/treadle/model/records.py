@@ -260,12 +260,16 @@ class Minute(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """A request that a worker of this name stop, as a signal would: it finishes what it runs, and takes no more."""
+    """A request that a worker stop, as a signal would: it finishes what it runs, and takes no more.
+
+    `since` is when that worker had started: another one of its name does not obey.
+    """
 
     name: str
     actor: str
     reason: str
     at: datetime
+    since: datetime
 
 
 Record = Schedule | Pause | WorkerInfo | Seal | ApiToken | Minute | Drain

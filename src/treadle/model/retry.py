@@ -8,6 +8,7 @@ from treadle.model.clock import Duration, seconds
 
 ATTEMPTS = range(1, 10_001)
 LARGEST_EXPONENT = 62  # so that 2**k cannot overflow
+USUAL_CAP = 300.0
 LONGEST_DELAY = 10 * 365 * 86400.0  # so that a backoff without a cap stays within the calendar
 
 
@@ -22,17 +23,20 @@ class Retry(_Fields):
     """A retry budget and its backoff, kept in the job's row so that any worker can settle it.
 
     `max_attempts` counts failures, not all runs: a snooze or a release spends none. `base`, `cap` and `jitter` are
-    durations ("100ms", 5, "1h"), kept as seconds; with `cap=None` the backoff grows without a cap. A policy that cannot
-    be meant is refused; rows, which another program may have written, are read with `_make`.
+    durations ("100ms", 5, "1h"), kept as seconds. With `cap=None` the backoff grows without a cap. The usual cap of
+    5 minutes is never less than `base`. A policy that cannot be meant is refused; rows, which another program may have
+    written, are read with `_make`.
     """
 
     __slots__ = ()
 
     def __new__(
-        cls, max_attempts: int = 5, base: Duration = 5.0, cap: Duration | None = 300.0, jitter: Duration = 1.0
+        cls, max_attempts: int = 5, base: Duration = 5.0, cap: Duration | None = USUAL_CAP, jitter: Duration = 1.0
     ) -> Self:
         base, jitter = _seconds(base, "base"), _seconds(jitter, "jitter")
         cap = None if cap is None else _seconds(cap, "cap")
+        if cap == USUAL_CAP and base > USUAL_CAP:  # who waits an hour at first does not mean five minutes
+            cap = base
         return tuple.__new__(cls, (max_attempts, base, cap, jitter)).checked()
 
     def checked(self) -> Self:

@@ -31,7 +31,7 @@ def why(
     if job.state.final:
         return [_ended(job, holder)]
     if job.state is State.RUNNING:
-        return [_leased(job, now)]
+        return [_leased(job, now, outside=outside)]
     found = []
     if job.expires_at is not None and job.expires_at <= now:
         over = f"its time to start was over at {_clock(job.expires_at)}; a worker will end it"
@@ -53,7 +53,10 @@ def _ended(job: Job, holder: Job | None) -> Obstacle:
     return Obstacle("ended", f"it has ended: {when}{f' ({job.reason})' if job.reason else ''}")
 
 
-def _leased(job: Job, now: datetime) -> Obstacle:
+def _leased(job: Job, now: datetime, *, outside: bool) -> Obstacle:
+    if outside:  # the name of a worker has a host's name and a process in it
+        since = f" since {_clock(job.started_at)}" if job.started_at else ""
+        return Obstacle("leased", f"it runs{since}{'; it was asked to stop' if job.cancel_requested else ''}")
     begun = f"since {_clock(job.started_at)}" if job.started_at else f"claimed at {_clock(job.claimed_at)}"
     lease = job.lease_until or now
     state = f"its lease runs until {_clock(lease)}" if lease > now else f"its lease ran out at {_clock(lease)}"

@@ -11,7 +11,7 @@ from typing import Any, Protocol, Unpack
 from treadle.edits import Act, AuditedRecords
 from treadle.engines.contract import JobStore
 from treadle.engines.values import ScheduleFilter
-from treadle.errors import ConfigError, InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
+from treadle.errors import InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
 from treadle.model import Event, EventKind, Job, check_name, new_id
 from treadle.model.checks import bound_tenant
 from treadle.model.records import Schedule, subject_of_schedule
@@ -59,7 +59,7 @@ class Schedules:
         whose `cursor` leads to the next one, and is None at the end.
         """
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-            raise ConfigError(f"limit: {limit!r} must be a number from 1 on, or left out for all of them")
+            raise InvalidJob("limit", f"{limit!r} must be a number from 1 on, or left out for all of them")
         where = ScheduleFilter(
             tenant=self._of(tenant, None),
             prefix=prefix,
@@ -89,7 +89,7 @@ class Schedules:
     ) -> Sequence[Tick]:
         """Its next runs, with offsets, and a note where clocks are changed."""
         if not 1 <= n <= MOST_TICKS:
-            raise ConfigError(f"n: {n} runs cannot be shown; it must be from 1 to {MOST_TICKS:,}")
+            raise InvalidJob("n", f"{n} runs cannot be shown; it must be from 1 to {MOST_TICKS:,}")
         return preview(self.get(name, tenant=tenant), after or self._engine.now(), n)
 
     def events(self, name: str, *, tenant: str | None = None) -> Sequence[Event]:
@@ -174,7 +174,7 @@ class Schedules:
         given = self._registered(options)
         fields, owner = fields_of(given), self._of(tenant) or "default"
         if not fields:
-            raise ConfigError(f"schedule {name!r}: nothing to change; give one of {', '.join(EDITABLE)}")
+            raise InvalidJob("update", f"of schedule {name!r} nothing is to change; give one of {', '.join(EDITABLE)}")
         if fields.get("cron") is not None:
             fields = {"every": None, **fields}
         if fields.get("every") is not None:

@@ -46,7 +46,8 @@ class Scheduler:
         self._engine = engine
         self._actor = actor
         self._interval = interval
-        self._declared = declared or ()
+        self._all_declared = declared or ()
+        self._declared: Sequence[Schedule] = self._all_declared  # those that are not in the store yet
         self._log = logger or log
         self._retirement: Retirement | None = None
         if declared is not None:
@@ -60,6 +61,10 @@ class Scheduler:
     def due_at(self) -> float:
         """When there is something to do, on the monotonic clock."""
         return self._look_at
+
+    def bring_again(self) -> None:
+        """Bring all that the code declares into the store once more: it may not be the one that had it."""
+        self._declared = self._all_declared
 
     def run_due(self) -> bool:
         """Fire what is due; whether that made a job."""

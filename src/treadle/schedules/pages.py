@@ -5,7 +5,7 @@ from urllib.parse import quote, unquote
 
 from treadle.engines.contract import RecordStore
 from treadle.engines.values import ScheduleFilter
-from treadle.errors import ConfigError
+from treadle.errors import InvalidJob
 from treadle.model.records import Schedule
 
 READ_AT_ONCE = 1000  # schedules of one read, when all are wanted
@@ -28,7 +28,7 @@ def place_of(cursor: str) -> tuple[str, str]:
     """The tenant and the name after which a page begins."""
     tenant, slash, name = str(cursor).partition("/")
     if not slash or not tenant or not name or "/" in name:
-        raise ConfigError(f"cursor: {cursor!r} is not a valid cursor: pass the cursor of the page before")
+        raise InvalidJob("cursor", f"{cursor!r} is not a valid cursor: pass the cursor of the page before")
     return unquote(tenant), unquote(name)
 
 

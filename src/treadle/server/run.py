@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Collection, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import uvicorn
 
@@ -21,6 +21,7 @@ from treadle.app.treadle import Treadle
 from treadle.errors import ConfigError, NotPossible
 from treadle.server.api import Server, asgi
 from treadle.server.auth import StoreAuth
+from treadle.tasks.loops import run_to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def serve(
     check_safe(app, address)
     bound = _bind(address)
     try:
-        asyncio.run(_serve(app, bound, worker=worker, hosts=hosts, secret=secret, started=started))
+        run_to_the_end(_serve(app, bound, worker=worker, hosts=hosts, secret=secret, started=started))
     finally:
         bound.close()
         app.close()
@@ -124,7 +125,28 @@ async def _serve(
         stack.callback(served.stop)
         link = served.auth.new_link() if address.local and isinstance(served.auth, StoreAuth) else None
         started(address, link)
+        await _until(stop, running)
+    if running is not None and running.exhausted:
+        raise NotPossible("the worker stopped by itself: too many handlers ran past their timeout and never ended")
+
+
+class RunningWorker(Protocol):
+    """What the server needs of its worker."""
+
+    async def wait_stopped(self) -> None: ...
+
+
+async def _until(stop: asyncio.Event, running: RunningWorker | None) -> None:
+    """Wait for a signal, or for the worker to stop by itself: a server that runs no jobs should not look alive."""
+    if running is None:
         await stop.wait()
+        return
+    waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(running.wait_stopped())]
+    done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    for wait in done:
+        wait.result()
 
 
 async def _finish(http: "Http", serving: "asyncio.Task[None]") -> None:

@@ -19,7 +19,7 @@ MOST_PREVIEWED = 100
 OfTenant = Annotated[Name | None, Query(description="Whose schedule it is; default if left out.")]
 
 
-class Reason(Form):
+class ReasonForm(Form):
     reason: Words = ""
 
 
@@ -80,7 +80,7 @@ def delete(
 
 
 @router.post("/{name}/enable")
-def enable(caller: Operator, name: str, form: Reason, tenant: OfTenant = None) -> dict[str, Any]:
+def enable(caller: Operator, name: str, form: ReasonForm, tenant: OfTenant = None) -> dict[str, Any]:
     """Let a schedule make jobs again, from now on."""
     _found(caller, name, tenant)
     schedule = caller.app.schedules.enable(name, tenant=tenant, actor=caller.actor, reason=form.reason)
@@ -88,7 +88,7 @@ def enable(caller: Operator, name: str, form: Reason, tenant: OfTenant = None) -
 
 
 @router.post("/{name}/disable")
-def disable(caller: Operator, name: str, form: Reason, tenant: OfTenant = None) -> dict[str, Any]:
+def disable(caller: Operator, name: str, form: ReasonForm, tenant: OfTenant = None) -> dict[str, Any]:
     """Let a schedule make no more jobs until it is enabled."""
     _found(caller, name, tenant)
     schedule = caller.app.schedules.disable(name, tenant=tenant, actor=caller.actor, reason=form.reason)
@@ -96,7 +96,7 @@ def disable(caller: Operator, name: str, form: Reason, tenant: OfTenant = None) 
 
 
 @router.post("/{name}/run", status_code=201)
-def run(caller: Operator, name: str, form: Reason, tenant: OfTenant = None) -> dict[str, Any]:
+def run(caller: Operator, name: str, form: ReasonForm, tenant: OfTenant = None) -> dict[str, Any]:
     """Make a job of a schedule now, beside its own runs."""
     _found(caller, name, tenant)
     job = caller.app.schedules.run(name, tenant=tenant, actor=caller.actor, reason=form.reason)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from treadle.app.treadle import Treadle
 from treadle.engines.values import Claim, Claimed, Ruling
 from treadle.model import Change, Job, State, lifecycle, new_id
+from treadle.model.records import Schedule
 from treadle.schedules.firing import Scheduler
 from treadle.tasks.context import Context
 from treadle.worker.attempt import Attempt
@@ -124,11 +125,12 @@ def _until_idle(app: Treadle, queues: Sequence[str] | None, limit: int) -> Run[l
     attempts: list[Job] = []
     own = (task.options.queue for task in app.tasks.values())
     taken = tuple(dict.fromkeys([*own, *app.settings.queues])) if queues is None else tuple(queues)
-    declared, calls = app.declared(), HookCalls(app.logger)
+    declared: Sequence[Schedule] | None = app.declared()
+    calls = HookCalls(app.logger)
     observers = Observers(app.hooks, calls, app.logger or log, log_jobs=app.settings.log_jobs)
     keep = app.settings.gone_schedules == "keep"
     while Scheduler(app.engine, "testing", declared, enabled=app.settings.schedules, disable_gone=not keep).run_due():
-        declared = []
+        declared = None  # it is in the store by now; and who declared nothing would retire it all
     expired = [job for job in app.engine.expired(limit=limit) if job.state is State.PENDING]
     recover(app.engine, expired, actor="testing", recovered=observers.recovered)
     yield from calls.made()

@@ -19,6 +19,7 @@ class Attempt:
     """
 
     started_at: datetime | None = None
+    start_written = False  # whether the store has it
     progress: Progress | None = None
     progress_written: Progress | None = None  # what the store has of it
     stop_reason: StopReason | None = None
@@ -27,7 +28,8 @@ class Attempt:
     run_time: float | None = None  # seconds that the handler took
     exception: BaseException | None = None  # what it raised
     lock_wait = 0.0  # seconds waited lately for a row that somebody else has locked
-    begun = False  # its coroutine has taken its first step
+    begun = False  # its handler has been called, or is about to be
+    forbidden = False  # it may not be called any more: the worker stops
     settled: Change | None = None  # what the handler itself has written, in its own transaction
     ended = False  # its outcome is known, and on its way to the store
     abandoned = False  # its job was settled or lost while the handler still runs

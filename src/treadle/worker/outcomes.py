@@ -77,7 +77,7 @@ def timed_out(attempt: Attempt, now: datetime, error: BaseException | None = Non
 
 def cut_off(attempt: Attempt, now: datetime) -> Outcome:
     """The outcome of an attempt that a stop of the worker has cut off: given back, unless it must not run twice."""
-    if attempt.started_at is None or not attempt.claimed.suspect or attempt.job.max_attempts > 1:
+    if not attempt.begun or not attempt.claimed.suspect or attempt.job.max_attempts > 1:
         return Released()
     message = "the worker stopped before it had ended, and it is not retried"
     return Failed(JobError("Stopped", message, "", attempt.claimed.attempt, now.isoformat()))

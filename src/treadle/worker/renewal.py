@@ -94,6 +94,7 @@ class LeaseRenewal:
             match answer.renewal:
                 case Renewal.RENEWED:
                     attempt.progress_written = lease.progress
+                    attempt.start_written = lease.started_at is not None
                     attempt.lease_ends = asked + self._lease  # from before the call: never later than the store's
                     if answer.cancel_requested and attempt.stop_reason is None:
                         self._request_stop(attempt, StopReason.CANCEL)

@@ -180,6 +180,7 @@ class Slots:
         """Release what still runs: the worker will not be there to see it end."""
         for attempt in tuple(self.running):
             attempt.request_stop(StopReason.SHUTDOWN)
+            attempt.forbidden = True
             self._abandon(attempt, cut_off(attempt, self._engine.now()))
 
     async def _quiet(self, timeout: float, hurry: asyncio.Event | None) -> None:

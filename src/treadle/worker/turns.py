@@ -316,7 +316,7 @@ class Turns:
             case Begin():
                 self._begin(effect)
             case Launch(attempt, started_at, lease_ends):
-                attempt.started_at, attempt.lease_ends = started_at, lease_ends
+                attempt.started_at, attempt.lease_ends, attempt.start_written = started_at, lease_ends, True
                 self._starting.remove(attempt)
                 self._host.on_loop(self._host.slots.launch, attempt)
             case LoseStart(attempt):

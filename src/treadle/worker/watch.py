@@ -1,4 +1,4 @@
-"""The watch over what runs: a cancellation reaches its handler within a second, and so does progress its readers.
+"""The watch over what runs: within a second cancellations reach their handlers, and readers see starts and progress.
 
 Lease renewal brings both as well, but only every third of a lease. The watch is a thread of its own, so that a look
 which hangs in the store never delays a renewal. It does nothing for jobs that end within one interval.
@@ -63,7 +63,8 @@ class AttemptWatch:
         reporting: list[Attempt] = []
         silent: list[Attempt] = []
         for attempt in running:
-            (silent if attempt.progress is attempt.progress_written else reporting).append(attempt)
+            stored = attempt.progress is attempt.progress_written and (attempt.start_written or not attempt.started_at)
+            (silent if stored else reporting).append(attempt)
         if reporting:
             self._renew(reporting)
         if silent := self._some(silent):

@@ -20,6 +20,7 @@ from treadle.errors import ConfigError, EngineError, EngineUnavailable
 from treadle.model.records import Schedule
 from treadle.schedules.modules import declaring
 from treadle.tasks.hooks import Hooks
+from treadle.tasks.loops import run_to_the_end
 from treadle.tasks.task import Task, versions_of
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
@@ -136,17 +137,9 @@ class Worker:
         With `until_idle`, also stop when nothing is due and nothing runs, and raise if the store refuses the worker.
         """
         self._host.until_idle = until_idle
-        loop = asyncio.new_event_loop()
-        try:
-            loop.run_until_complete(self._run())
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            if self._host.refusal is not None:
-                raise self._host.refusal
-        finally:
-            # Not asyncio.run, which waits for every task: a handler that will not stop must not keep the process.
-            for task in asyncio.all_tasks(loop):
-                task._log_destroy_pending = False  # type: ignore[attr-defined] # abandoned on purpose
-            loop.close()
+        run_to_the_end(self._run())
+        if self._host.refusal is not None:
+            raise self._host.refusal
 
     def stop(self) -> None:
         """Ask a worker that was started with `run` to stop; safe from any thread and from a signal handler."""
@@ -154,13 +147,21 @@ class Worker:
         if self._stop_event is not None:
             self._host.on_loop(self._stop_event.set)
 
+    async def wait_stopped(self) -> None:
+        """Wait until it is to stop: by `stop`, by an operator, by lost slots or by an error, which is raised."""
+        assert self._stop_event is not None  # noqa: S101 - it is running
+        while not self._stop_requested.is_set():
+            await self._stop_event.wait()
+        if self._host.refusal is not None:
+            raise self._host.refusal
+
     async def _run(self) -> None:
-        self._stop_event = stop_event = asyncio.Event()
+        self._stop_event = asyncio.Event()
         if threading.current_thread() is threading.main_thread():
             self._listen_to_signals()
         async with self:
-            while not self._stop_requested.is_set():
-                await stop_event.wait()
+            with suppress(Exception):  # `run` raises it, when all is put in order
+                await self.wait_stopped()
 
     def _listen_to_signals(self) -> None:
         try:
@@ -188,6 +189,7 @@ class Worker:
         for task in self._tasks.values():
             task.payload  # noqa: B018 - a handler that cannot be called is an error now, not at its first job
         self._hurry = asyncio.Event()
+        self._stop_event = self._stop_event or asyncio.Event()
         self._host.event_loop = asyncio.get_running_loop()
         self._host.slots = Slots(
             self._engine,
@@ -280,9 +282,9 @@ class Worker:
         finally:
             self._watch.stop()
             self._renewal.stop()
-            for last in (self._minutes.write, self._presence.leave):
-                with suppress(EngineError):
-                    last()
+            with suppress(EngineError):  # where the store does not answer one of them, nobody waits for the other
+                self._presence.leave()
+                self._minutes.write()
 
     def _renewable(self) -> list[Attempt]:
         """The attempts whose leases are renewed: none once the host has closed the loop that the handlers ran on."""

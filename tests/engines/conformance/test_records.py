@@ -323,7 +323,7 @@ def maybe(strategy):
 retries = st.builds(Retry, st.integers(1, 10_000), seconds, maybe(seconds), seconds)
 follow_ups = st.builds(
     FollowUp, event=words, task=words, queue=names, lane=words, priority=numbers, version=numbers, retry=retries,
-    timeout=maybe(seconds), wants=maybe(st.lists(names)), on_end=st.none(),
+    timeout=maybe(seconds), wants=maybe(st.lists(names)), exhausted=words, alone=st.booleans(), on_end=st.none(),
 )  # fmt: skip
 
 

@@ -26,8 +26,8 @@ ORIGINALS = schema.migrations()
 ALL = [step.name for step in ORIGINALS]
 
 TABLES = [
-    "treadle_events", "treadle_finished", "treadle_jobs", "treadle_keys", "treadle_migrations", "treadle_pauses",
-    "treadle_schedules", "treadle_seals", "treadle_workers",
+    "treadle_drains", "treadle_events", "treadle_finished", "treadle_jobs", "treadle_keys", "treadle_migrations",
+    "treadle_minutes", "treadle_pauses", "treadle_schedules", "treadle_seals", "treadle_tokens", "treadle_workers",
 ]  # fmt: skip
 
 

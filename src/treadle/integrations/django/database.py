@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections, transaction
 from django.db.utils import ConnectionDoesNotExist
@@ -19,6 +20,7 @@ class DatabaseUrl:
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
+        self.name = settings.DATABASES.get(alias, {}).get("NAME", "")  # of the database, until a test run switches it
 
     def render_as_string(self, hide_password: bool = True) -> str:
         """The URL as treadle writes it; the name of this method is that of SQLAlchemy's URLs."""
@@ -70,7 +72,7 @@ def _postgres_url(connection: Any, hide_password: bool) -> str:
 def lent(connection: Any) -> Iterator[Any]:
     """The driver's connection in a transaction: a savepoint of the block that is open, or a block of its own."""
     if not connection.in_atomic_block:
-        with transaction.atomic(using=connection.alias):
+        with _of_this_thread(connection), transaction.atomic(using=connection.alias):
             connection.ensure_connection()
             yield connection.connection
         return
@@ -83,3 +85,29 @@ def lent(connection: Any) -> Iterator[Any]:
             connection.savepoint_commit(savepoint)
         raise
     connection.savepoint_commit(savepoint)
+
+
+@contextmanager
+def _of_this_thread(connection: Any) -> Iterator[None]:
+    """Let `atomic()` find this connection: in an async test it belongs to another thread."""
+    own = connections[connection.alias]
+    connections[connection.alias] = connection
+    try:
+        yield
+    finally:
+        connections[connection.alias] = own
+
+
+def empty_tables(connection: Any) -> None:
+    """Delete every row of treadle's, but for the ledger of migrations; Django's `flush` does not know these tables."""
+    with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            names = connection.introspection.table_names(cursor)
+            djangos = connection.introspection.django_table_names()  # a model of yours may have the prefix too
+            ours = [name for name in names if name.startswith("treadle_") and name not in djangos]
+        else:
+            cursor.execute("select tablename from pg_tables where schemaname = 'treadle'")
+            ours = [f"treadle.{name}" for (name,) in cursor.fetchall()]
+        for table in ours:
+            if not table.endswith("migrations"):
+                cursor.execute(f"delete from {table}")  # noqa: S608 - ours; truncate would wait for all who read

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import connections
+from django.db.backends.base.base import NO_DB_ALIAS
+from django.db.backends.signals import connection_created
 
 from treadle.app.profile import Profile
 from treadle.app.store import Store
@@ -15,6 +16,7 @@ from treadle.app.treadle import Treadle
 from treadle.engines import connect_on
 from treadle.engines.contract import Engine
 from treadle.errors import ConfigError
+from treadle.integrations.django.connections import close_old_connections
 from treadle.integrations.django.database import DatabaseUrl, connection_of, lent
 from treadle.tasks.context import Context
 from treadle.tasks.task import Task
@@ -36,6 +38,8 @@ class DjangoStore(Store):
             connection = self._tested or connection_of(database.alias)
             if connection.in_atomic_block or connection is self._tested:
                 return self.engine_on(connection)
+            if database.name != (name := connection.settings_dict["NAME"]):
+                self._follow(database, name)
         return self._in_force.engine
 
     def engine_on(self, connection: Any) -> Engine:
@@ -64,6 +68,23 @@ class DjangoStore(Store):
         self.engine_on(connection).wake(others=True)
         if self.opened:
             self._in_force.engine.wake()
+
+    def _follow(self, database: DatabaseUrl, name: str) -> None:
+        """Close what was opened, and read the settings again: a test run has switched Django to another database."""
+        with self._switching:
+            database.name = name
+            for store in self._stack:
+                if store.given.get("url") is database:
+                    store.close()
+                    for kept in ("settings", "engine"):
+                        store.__dict__.pop(kept, None)
+            self.__dict__.pop("settings", None)
+
+    def close_before_tests(self, connection: Any, **_: object) -> None:
+        """Close all that is open when Django connects to none of its databases: it makes, copies or drops one."""
+        if connection.alias == NO_DB_ALIAS:
+            for store in self._stack:
+                store.close()
 
     @contextmanager
     def tested_on(self, connection: Any) -> Iterator[None]:
@@ -100,8 +121,8 @@ class DjangoTreadle(Treadle):
         if not self.tasks[ctx.job.task].is_async:
             yield
             return
-        close = sync_to_async(_close_old_connections)
-        await close()
+        close = sync_to_async(close_old_connections)
+        await close(check=ctx.job.failures > 0)
         try:
             yield
         finally:
@@ -118,7 +139,9 @@ def make_app(given: Mapping[str, Any]) -> DjangoTreadle:
         raise ConfigError("TREADLE: url and database both say where the jobs are: leave out one of them")
     elsewhere, database = options.pop("url", None), DatabaseUrl(alias)
     app = DjangoTreadle(elsewhere or database, profile=Profile(settings={"queues": _queues()}), **options)
-    app._store.database = None if elsewhere else database
+    if not elsewhere:
+        app._store.database = database
+        connection_created.connect(app._store.close_before_tests)
     app.hooks.around_run(_fresh_connections)
     return app
 
@@ -135,18 +158,11 @@ def _fresh_connections(ctx: Context) -> Iterator[None]:
     if app.tasks[ctx.job.task].is_async:  # this is the thread of the event loop, where Django has no connection
         yield
         return
-    _close_old_connections()
+    close_old_connections(check=ctx.job.failures > 0)  # a retry has lost an attempt already
     try:
         yield
     finally:
-        _close_old_connections()
-
-
-def _close_old_connections() -> None:
-    """As Django's own does; a test that runs jobs is inside `atomic()` and keeps its connection."""
-    for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
-            connection.close_if_unusable_or_obsolete()
+        close_old_connections()
 
 
 app = make_app(getattr(settings, "TREADLE", {}))

@@ -12,10 +12,11 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
+from django.test import TestCase
 
 from treadle.errors import ConfigError
 from treadle.integrations.django import app
-from treadle.integrations.django.database import connection_of
+from treadle.integrations.django.database import connection_of, empty_tables
 from treadle.model import Job, State
 from treadle.testing import run_until_idle
 
@@ -23,15 +24,26 @@ from treadle.testing import run_until_idle
 class TreadleTestMixin:
     """For TestCase, TransactionTestCase and what is made of them; put it before them.
 
-    All that `app` does in such a test is done on the test's own connection, in its transaction.
+    All that `app` does in such a test is done on the test's own connection, in its transaction. A TransactionTestCase
+    has none: treadle's tables are emptied before the first test of the class, and after each one.
     """
 
     @classmethod
     def setUpClass(cls) -> None:
         if app.database is None:
             raise ConfigError("TREADLE: url leads away from Django's databases, where no test's transaction reaches")
-        cls.enterClassContext(app._store.tested_on(connection_of(app.database)))  # type: ignore[attr-defined]
+        connection = connection_of(app.database)
+        cls.enterClassContext(app._store.tested_on(connection))  # type: ignore[attr-defined]
+        if not issubclass(cls, TestCase):
+            empty_tables(connection)  # tests without the mixin leave their jobs
         super().setUpClass()  # type: ignore[misc]
+
+    def run(self, result: Any = None) -> Any:
+        """As unittest's; what is added first is cleaned up last, after all that the test does."""
+        alias = app.database
+        if alias is not None and alias in self.databases and not isinstance(self, TestCase):  # type: ignore[attr-defined]
+            self.addCleanup(empty_tables, connection_of(alias))  # type: ignore[attr-defined]
+        return super().run(result)  # type: ignore[misc]
 
     def jobs(self, task: str | None = None, **fields: Any) -> list[Job]:
         """The jobs that wait, of this task if one is named, the first enqueued first; `fields` as in `app.find`."""

@@ -70,6 +70,11 @@ class ThreadExecutor:
         arguments = arguments_of(call, self._now)
         if not isinstance(arguments, dict):
             return self._done(attempt, arguments)
+        attempt.begun = True
+        if (
+            attempt.forbidden
+        ):  # looked at after `begun` is set, as slots.py does it the other way round: one of us sees it
+            return self._done(attempt, None)
         attempt.started_at, began = attempt.started_at or self._now(), monotonic()
         outcome: Outcome | None
         try:

@@ -56,6 +56,7 @@ class Maintenance:
             disable_gone=config.disable_gone,
             logger=logger,
         )
+        presence.on_return = self._scheduler.bring_again
         pruning, sealing = Pruning(engine, config, tasks, self._log), Sealing(engine)
         chores = [
             ("heartbeat", presence.beat, config.heartbeat),
@@ -130,4 +131,6 @@ class Maintenance:
 
 def _first_delay(name: str, interval: float) -> float:
     """Seconds until a chore's first time: at once for the heartbeat, else spread, so that workers take turns."""
+    if name == "minutes":  # there is nothing to count yet
+        return interval
     return 0.0 if name == "heartbeat" else random.uniform(0, interval)  # noqa: S311

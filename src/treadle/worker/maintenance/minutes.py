@@ -1,6 +1,6 @@
 """What this worker has settled, by the minute, for the operators' rates and percentiles."""
 
-import os
+import secrets
 from datetime import datetime, timedelta
 
 from treadle.engines.contract import RecordStore
@@ -26,7 +26,7 @@ class Minutes:
 
     def __init__(self, engine: RecordStore, config: WorkerConfig) -> None:
         self._engine = engine
-        self._worker = f"{config.name} {os.getpid()}"  # two workers of one name count apart
+        self._worker = f"{config.name} {secrets.token_hex(4)}"  # two workers of one name count apart
         self._open: dict[datetime, Open] = {}
         self._written: set[datetime] = set()
 

@@ -34,6 +34,7 @@ class Presence:
         self._tasks = tasks
         self._running = running
         self._drain = drain
+        self.on_return: Callable[[], None] = lambda: None  # called when this worker may have been taken for gone
         self._log = logger or log
         self._name = config.name  # another one, while a live worker of another process has this name
         self._started_at: datetime | None = None
@@ -44,13 +45,15 @@ class Presence:
     def beat(self) -> float:
         """Say that this worker is alive; in how many seconds it is to say so again."""
         now = self._engine.now()
+        if self._started_at is not None and not self._stopping:
+            self._obey_drain()
         if self._started_at is None or self._name != self._config.name:
             self._avoid_twin(now)
         self._started_at = self._started_at or now
         info = self._info(now)
+        if self._beaten_at > float("-inf") and self._was_away():
+            self.on_return()
         self._engine.save(info, before=OVERWRITE)
-        if not self._stopping:
-            self._heed_drain()
         if self._config.fail_unknown:
             self._alone = all(one.name == info.name for one in self._engine.records(WorkerInfo))
         if time.monotonic() - self._beaten_at > 2 * self._config.heartbeat:  # the first one, or one that came late
@@ -81,14 +84,20 @@ class Presence:
         for request in self._engine.records(Drain, name=self._name):
             self._engine.drop(request)
 
-    def _heed_drain(self) -> None:
-        """Stop if somebody has asked this worker to, and not one of its name that ran before it."""
+    def _was_away(self) -> bool:
+        """Whether its last beat is too long ago, or lost with the store that had it: a file that was removed."""
+        late = time.monotonic() - self._beaten_at > missed_after(self._config.heartbeat)
+        return late or not self._engine.records(WorkerInfo, name=self._name)
+
+    def _obey_drain(self) -> None:
+        """Stop if somebody has asked this very worker to; a request to one of its name that is gone is cleared away."""
         for request in self._engine.records(Drain, name=self._name):
-            if self._started_at is not None and request.at >= self._started_at:
-                self._log.info(
-                    "%s asks this worker to stop%s", request.actor, f": {request.reason}" * bool(request.reason)
-                )
+            if request.since == self._started_at:
+                why = f": {request.reason}" if request.reason else ""
+                self._log.info("%s asks this worker to stop%s", request.actor, why)
                 self._drain()
+            elif not any(one.started_at == request.since for one in self._engine.records(WorkerInfo)):
+                self._engine.drop(request)
 
     def _avoid_twin(self, now: datetime) -> None:
         """Be listed under another name while a live worker of another process has ours, or each would hide the other.

@@ -70,7 +70,8 @@ class BackwardsTests(TransactionTestCase):
         call_command("migrate", "treadle", verbosity=0)
         with connection.cursor() as cursor:
             cursor.execute("select count(*) from django_migrations where app = 'treadle'")
-            self.assertEqual(cursor.fetchone()[0], 1)
+            ours = [label for label, _ in MigrationLoader(None).disk_migrations if label == "treadle"]
+            self.assertEqual(cursor.fetchone()[0], len(ours))
 
 
 @tag("own_connections")

@@ -66,6 +66,8 @@ else:
         "TEST": {"NAME": f"{_where}.test"} if _where else {},
     }
 DATABASES = {"default": _database, "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+# Only treadle's and the shop's own tables come by migrations: those of Django's take longer than our cases.
+MIGRATION_MODULES = dict.fromkeys(("admin", "auth", "contenttypes", "sessions"))
 
 TASKS = {
     "default": {"BACKEND": "treadle.integrations.django.backend.TreadleBackend", "QUEUES": ["default", "mail"]},

@@ -1,9 +1,11 @@
 """Jobs of treadle's own kind, and tasks of Django's."""
 
 import sys
+import threading
 from importlib.util import find_spec
 
 from asgiref.sync import sync_to_async
+from django.db import transaction
 
 from shop.models import Order
 from treadle import Context, Retry
@@ -59,6 +61,31 @@ def count_backends() -> int:
 @app.task
 async def count_backends_async() -> int:
     return await sync_to_async(count_backends.handler)()
+
+
+four = threading.Barrier(4)
+
+
+@app.task
+def count_backends_four_at_once() -> int:
+    """The same, once four of these jobs have asked: each is in a thread of its own."""
+    backend = count_backends.handler()
+    four.wait(60)
+    return backend
+
+
+@app.task
+def count_backends_at_the_second_time(ctx: Context) -> int:
+    backend = count_backends.handler()
+    if not ctx.job.failures:
+        raise LookupError("once")
+    return backend
+
+
+@app.task
+def count_backends_in_a_block() -> int:
+    with transaction.atomic():
+        return count_backends.handler()
 
 
 # ---------------------------------------------------------------------------------- tasks of Django's

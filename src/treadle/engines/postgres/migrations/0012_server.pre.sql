@@ -31,7 +31,8 @@ create table @.drains (
     name text primary key,
     actor text not null,
     reason text not null,
-    at timestamptz not null
+    at timestamptz not null,
+    since timestamptz not null
 );
 
 comment on table @.drains is 'Workers that are asked to stop, as a signal would.';

@@ -27,5 +27,6 @@ create table treadle_drains (
     name text primary key not null,
     actor text not null,
     reason text not null,
-    at integer not null
+    at integer not null,
+    since integer not null
 ) strict, without rowid;
