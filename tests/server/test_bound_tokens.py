@@ -7,7 +7,9 @@ import pytest
 from tests.server.conftest import Client, Login
 from tests.support.marks import any_store
 from treadle import State, Treadle, Unique
+from treadle.engines.values import OVERWRITE
 from treadle.model import new_ids
+from treadle.model.records import WorkerInfo
 from treadle.testing import run_until_idle
 
 UNKNOWN = "0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"
@@ -279,3 +281,29 @@ def test_a_job_on_another_queue_is_not_replaced(app: Treadle, login: Login) -> N
     theirs = latest.using(queue="secret", key="k").enqueue("canary")
     login(*ALL, queues=["mail"]).post("/jobs", {"task": "latest", "payload": {"name": "Ada"}, "key": "k"}, 409)
     assert app.get(theirs.id) == theirs
+
+
+@any_store
+def test_why_a_job_waits_tells_nothing_of_other_queues(app: Treadle, login: Login) -> None:
+    client = login(*ALL, queues=["mail"])
+    mine = app.enqueue("greet", {"name": "Ada"}, queue="mail")
+    now = app.engine.now()
+    worker = WorkerInfo("canary-worker", "host", 1, ["secret"], None, {"greet": 1}, 10, 0, False, now, now, 60.0)
+    app.engine.save(worker, before=OVERWRITE)
+    client._secrets.extend(["canary", "secret"])
+    assert [one["kind"] for one in client.get(f"/jobs/{mine.id}/why")["obstacles"]] == ["next"]
+    app.pause(queue="mail")
+    assert [one["kind"] for one in client.get(f"/jobs/{mine.id}/why")["obstacles"]] == ["paused"]
+
+
+@any_store
+def test_a_retry_that_another_queue_prevents_does_not_name_the_job(app: Treadle, login: Login) -> None:
+    client = login(*ALL, queues=["mail"])
+    mine = app.enqueue("greet", {"name": "Ada"}, queue="mail", key="k", unique="active")
+    app.cancel(mine.id)
+    theirs = app.enqueue("greet", {"name": "Ada"}, queue="other", key="k", unique="active")
+    client._secrets.append(theirs.id)
+    assert "taken" in client.post(f"/jobs/{mine.id}/retry", {}, 409)["detail"]
+    bulk = {"action": "retry", "filter": {"ids": [mine.id]}}
+    done = client.post("/jobs/bulk", {**bulk, "confirm": client.post("/jobs/bulk", bulk)["confirm"]})
+    assert (done["not_possible"], "taken" in done["problems"][0]["why"]) == (1, True)

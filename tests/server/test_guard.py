@@ -33,20 +33,20 @@ def test_many_callers_are_forgotten_rather_than_kept() -> None:
 
 def test_who_asks_too_often_is_told_when_to_come_again(app: Treadle) -> None:
     token, other = (app.tokens.create(label, scopes=["read"]).secret for label in ("ada", "grace"))
-    with TestClient(asgi(app, rate=1.0, burst=5), "http://localhost") as http:
+    with TestClient(asgi(app, rate=0.01, burst=5), "http://localhost") as http:
 
         def ask(secret: str) -> Any:
             return http.get("/api/v1/session", headers={"Authorization": f"Bearer {secret}"})
 
         assert [ask(token).status_code for _ in range(5)] == [200] * 5
         answer = ask(token)
-        assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+        assert answer.status_code == 429
+        assert 50 < int(answer.headers["retry-after"]) <= 100
         assert answer.headers["content-type"] == "application/problem+json"
         assert HEADERS.items() <= dict(answer.headers).items()
         assert ask(other).status_code == 200
         guesses = [ask(f"treadle_guess{number}").status_code for number in range(60)]
-        assert guesses.count(401) < 50  # the address has a limit of its own
-        assert guesses[-1] == 429
+        assert (guesses[0], guesses[-1]) == (401, 429)  # the address has a limit of its own
 
 
 def test_a_body_that_comes_in_parts_is_counted_as_a_whole(server: Server) -> None:

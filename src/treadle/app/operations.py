@@ -132,16 +132,20 @@ class Operations(Pauses, Bulk, Results):
             self.get(job_id)
         return ours
 
-    def why(self, job_id: Job | str) -> "list[Obstacle]":
-        """Why the job is not running, the firmest reason first; of one that runs, who has it."""
+    def why(self, job_id: Job | str, *, queues: Collection[str] | None = None) -> "list[Obstacle]":
+        """Why the job is not running, the firmest reason first; of one that runs, who has it.
+
+        With `queues`, nothing is told of other queues, nor of the workers.
+        """
         from treadle.model.why import why  # noqa: PLC0415 - only operators ask
 
         job = self.get(job_id)
         holder = None
         if job.key is not None and job.state.final:
             rivals = self.engine.find(JobFilter(None, job.task, None, job.tenant, job.key), limit=10).jobs
+            rivals = [rival for rival in rivals if queues is None or rival.queue in queues]
             holder = next((rival for rival in rivals if rival.id != job.id and not rival.state.final), None)
-        if self._store.tenant is not None:
+        if self._store.tenant is not None or queues is not None:
             return why(job, self.engine.now(), self._pauses_now(), [], holder, outside=True)
         return why(job, self.engine.now(), self._pauses_now(), self.engine.records(WorkerInfo), holder)
 

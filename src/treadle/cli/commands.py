@@ -39,9 +39,9 @@ from treadle.cli import (
 )
 from treadle.cli.terminal import console, document, masked, safe, say
 from treadle.demo import show
-from treadle.errors import ConfigError, InvalidJob, TreadleError, UnknownTask
+from treadle.errors import ConfigError, InvalidInput, TreadleError, UnknownTask
 
-WRONG_USAGE = (ConfigError, InvalidJob, UnknownTask)
+WRONG_USAGE = (ConfigError, InvalidInput, UnknownTask)
 INTERRUPTED = 130
 WIDTH = 100
 ORDER = START, RUN, JOBS, GATE, ACCOUNT, STORE, COMMANDS = (

@@ -1,6 +1,8 @@
 """`treadle serve`: the REST API of a store, and a worker beside it."""
 
 import importlib.util
+import logging
+import signal
 from typing import Annotated
 
 import typer
@@ -9,8 +11,10 @@ import treadle
 from treadle.cli import options
 from treadle.cli.discovery import find_app, find_store
 from treadle.cli.terminal import masked, safe, say
-from treadle.cli.work import set_up_logging
+from treadle.cli.work import STOP_SIGNALS, Early, set_up_logging
 from treadle.errors import ConfigError
+
+log = logging.getLogger("treadle.cli")
 
 
 def serve(
@@ -30,6 +34,7 @@ def serve(
     Without an app it serves the store alone, and runs no jobs. Every request needs a token (treadle tokens create);
     the link that it prints signs a browser in, once.
     """
+    early = Early()
     for module in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(module) is None:
             raise ConfigError("treadle serve needs FastAPI and uvicorn; run: pip install 'treadle[web]'")
@@ -39,14 +44,28 @@ def serve(
     has_app = bool(used.tasks)
     if app is not None and not has_app:
         find_app(app, url)  # says what is wrong with it
+    if early.stopped:
+        used.close()
+        return
     set_up_logging(as_json, verbose)
 
     def started(address: run.Address, link: str | None) -> None:
+        if as_json:  # without the link, which is not for logs: a token signs in, too
+            store, tasks = masked(used.settings.url), sorted(used.tasks)
+            facts = {"url": address.url, "store": store, "tasks": tasks, "worker": works}
+            log.info("server starts", extra={"facts": facts})
+            return
         say(f"treadle {treadle.__version__}: serving {safe(address.url)}; stop it with Ctrl-C or SIGTERM", stderr=True)
         say(f"  store   {safe(masked(used.settings.url))}", stderr=True)
-        tasks = ", ".join(sorted(used.tasks)) or "none: no app is named, so no jobs run here"
-        say(f"  tasks   {safe(tasks if worker else 'run elsewhere: --no-worker')}", stderr=True)
+        known = ", ".join(sorted(used.tasks)) or "none: no app is named, so no jobs run here"
+        say(f"  tasks   {safe(known if worker else 'run elsewhere: --no-worker')}", stderr=True)
         if link is not None:
             say(f"  sign in {safe(address.url)}/login?code={link} (once, within 15 minutes)", stderr=True)
 
-    run.serve(used, run.Address(host, port), worker=worker and has_app, hosts=allow_host or (), started=started)
+    works = worker and has_app
+    address = run.Address(host, port)
+    try:
+        run.serve(used, address, worker=works, hosts=allow_host or (), started=started, stopped=lambda: early.stopped)
+    finally:
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # it has stopped: a late signal must not spoil the exit code

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from treadle.app.bulk import BulkReport
 from treadle.app.reading import past_from, soon_from
 from treadle.app.views import event_view, record_view
-from treadle.errors import InvalidInput, InvalidJob
+from treadle.errors import InvalidInput, InvalidJob, NotPossible
 from treadle.model import Job
 from treadle.server.caller import Caller, Operator, Producer, Reader
 from treadle.server.confirm import Confirmations
@@ -78,10 +78,10 @@ def act_on_many(caller: Operator, request: Request, form: BulkForm) -> JobDocume
     act, which = _bulk_act(caller, form), _which(caller, form.filter)
     if form.confirm is None:
         found = act(**which, dry_run=True)
-        return {"dry_run": True, **_report(found), "confirm": confirmations.make(meant)}
+        return {"dry_run": True, **_report(caller, found), "confirm": confirmations.make(meant)}
     if not confirmations.check(meant, form.confirm):
         raise Refused(409, "this `confirm` is not of the same act, or is older than 10 minutes; count again first")
-    return {"dry_run": False, **_report(act(**which, actor=caller.actor, reason=form.reason))}
+    return {"dry_run": False, **_report(caller, act(**which, actor=caller.actor, reason=form.reason))}
 
 
 @router.get("/{job_id}")
@@ -95,15 +95,19 @@ def show_job(caller: Reader, job_id: str) -> JobDocument:
 def why(caller: Reader, job_id: str) -> JobDocument:
     """Why the job is not running, the firmest reason first."""
     job = caller.job(job_id)
-    return {"job": caller.app.view(job), "obstacles": [record_view(found) for found in caller.app.why(job.id)]}
+    obstacles = caller.app.why(job.id, queues=caller.who.queues)
+    return {"job": caller.app.view(job), "obstacles": [record_view(found) for found in obstacles]}
 
 
 @router.post("/{job_id}/retry")
 def retry(caller: Operator, job_id: str, form: RetryForm) -> JobDocument:
     """Run a failed or cancelled job again."""
-    return _done(
-        caller, caller.app.retry(caller.job(job_id).id, keep_attempts=form.keep_attempts, **_act(caller, form))
-    )
+    job = caller.job(job_id)
+    try:
+        retried = caller.app.retry(job.id, keep_attempts=form.keep_attempts, **_act(caller, form))
+    except NotPossible as error:
+        raise NotPossible(_own_words(caller, str(error))) from None
+    return _done(caller, retried)
 
 
 @router.post("/{job_id}/cancel")
@@ -196,5 +200,11 @@ def _which(caller: Caller, given: BulkFilter) -> dict[str, Any]:
     return {**which, "everything": given.everything}
 
 
-def _report(report: BulkReport) -> dict[str, Any]:
-    return {**record_view(report), "problems": [record_view(problem) for problem in report.problems]}
+def _report(caller: Caller, report: BulkReport) -> dict[str, Any]:
+    problems = [problem._replace(why=_own_words(caller, problem.why)) for problem in report.problems]
+    return {**record_view(report), "problems": [record_view(problem) for problem in problems]}
+
+
+def _own_words(caller: Caller, why: str) -> str:
+    """Why something was not possible; the job that holds a key may be on a queue that is not theirs."""
+    return why if caller.who.queues is None else why.partition(" by job ")[0]

@@ -6,6 +6,7 @@ last the store's connections are closed.
 """
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import signal
@@ -41,10 +42,16 @@ class Address(NamedTuple):
     @property
     def local(self) -> bool:
         """Whether only this machine can reach it."""
+        return ipaddress.ip_address(self.host).is_loopback if self.is_ip else self.host == "localhost"
+
+    @property
+    def is_ip(self) -> bool:
+        """Whether the host is a number rather than a name."""
         try:
-            return ipaddress.ip_address(self.host).is_loopback
+            ipaddress.ip_address(self.host)
         except ValueError:
-            return self.host == "localhost"
+            return False
+        return True
 
     @property
     def url(self) -> str:
@@ -60,13 +67,18 @@ def serve(
     hosts: Collection[str] = (),
     secret: bytes | None = None,
     started: "Callable[[Address, str | None], None]" = lambda *_: None,
+    stopped: "Callable[[], bool]" = lambda: False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; `started` hears the address, and the link that signs in once."""
+    """Serve until SIGTERM or SIGINT; `started` hears the address, and the link that signs in once.
+
+    `stopped` says whether a signal came before this listens to them.
+    """
     app.open()
     check_safe(app, address)
     bound = _bind(address)
+    names = hosts if address.is_ip else {*hosts, address.host}
     try:
-        run_to_the_end(_serve(app, bound, worker=worker, hosts=hosts, secret=secret, started=started))
+        run_to_the_end(_serve(app, bound, worker=worker, hosts=names, secret=secret, started=started, stopped=stopped))
     finally:
         bound.close()
         app.close()
@@ -83,11 +95,19 @@ def check_safe(app: Treadle, address: Address) -> None:
 
 
 def _bind(address: Address) -> socket.socket:
+    if not address.host:
+        raise ConfigError("host: is empty; write 127.0.0.1, or 0.0.0.0 for all addresses of this machine")
     try:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         return socket.create_server((address.host, address.port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"port: cannot listen on {address.url}: {error}; choose another with --port") from None
+    except OSError as error:
+        why = (error.strerror or str(error)).partition(" (while")[0]
+        number = error.errno or 0
+        if number < 0 or number == errno.EADDRNOTAVAIL:  # below 0: a name that cannot be resolved
+            raise ConfigError(
+                f"host: {address.host!r} is not an address of this machine ({why}); choose another with --host"
+            ) from None
+        raise ConfigError(f"port: cannot listen on {address.url}: {why}; choose another with --port") from None
 
 
 async def _serve(
@@ -98,9 +118,10 @@ async def _serve(
     hosts: Collection[str],
     secret: bytes | None,
     started: "Callable[[Address, str | None], None]",
+    stopped: "Callable[[], bool]",
 ) -> None:
     address = Address(*bound.getsockname()[:2])
-    served = asgi(app, hosts=hosts if address.local else {*hosts, address.host}, secret=secret)
+    served = asgi(app, hosts=hosts, secret=secret)
     http = Http(served)
     stop, stopping_since = asyncio.Event(), 0.0
     running = None
@@ -116,6 +137,8 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled)
+    if stopped():
+        return
     async with AsyncExitStack() as stack:
         serving = asyncio.create_task(http.serve(sockets=[bound]))
         stack.push_async_callback(_finish, http, serving)
