@@ -34,7 +34,7 @@ def ended_four(app: Treadle) -> list[object]:
 @ON_POSTGRES
 @pytest.mark.parametrize("task", ["count_backends", "count_backends_in_a_block"])
 def test_one_drop_costs_one_attempt_however_many_threads_had_a_connection(project: Project, task: str) -> None:
-    project.manage("migrate", "--verbosity", "0")
+    project.manage("migrate", "--run-syncdb", "--verbosity", "0")
     project.start(*COMMAND[:-1], "4", **KEPT).says(READY)
     all_well = [(State.SUCCEEDED, 0)] * 4
     with Treadle(project.database) as app:
@@ -49,7 +49,7 @@ def test_one_drop_costs_one_attempt_however_many_threads_had_a_connection(projec
 @pytest.mark.slow
 @ON_POSTGRES
 def test_a_job_that_is_tried_again_gets_a_connection_that_was_checked(project: Project) -> None:
-    project.manage("migrate", "--verbosity", "0")
+    project.manage("migrate", "--run-syncdb", "--verbosity", "0")
     project.start(*COMMAND, **KEPT).says(READY)
     with Treadle(project.database) as app:
         retry = Retry(max_attempts=5, base=3600)
@@ -65,7 +65,7 @@ def test_a_job_that_is_tried_again_gets_a_connection_that_was_checked(project: P
 @ON_POSTGRES
 @pytest.mark.parametrize("more", [[], ["--parallel", "2"]], ids=["alone", "parallel"])
 def test_a_test_database_is_dropped_although_tests_have_used_our_connections(project: Project, more: list[str]) -> None:
-    project.manage("migrate", "--verbosity", "0")
+    project.manage("migrate", "--run-syncdb", "--verbosity", "0")
     said = project.manage("test", "cases.leaving", "--noinput", *more)
     assert "OK" in said
     with Treadle(project.database) as app:

@@ -154,4 +154,4 @@ def test_the_schema_as_sql_closes_it(store_url: str, sql: Callable[[str], None])
 
 def test_a_surface_that_there_is_not_is_refused(store_url: str) -> None:
     with pytest.raises(ConfigError, match="enqueue_allow"):
-        Treadle(store_url, enqueue_allow=["api"]).settings  # noqa: B018
+        Treadle(store_url, enqueue_allow=["web"]).settings  # noqa: B018
