@@ -8,7 +8,8 @@ import pytest
 from tests.support.marks import any_store
 from treadle import Treadle
 from treadle.engines.values import OVERWRITE
-from treadle.model.records import WorkerInfo
+from treadle.model.records import WorkerInfo, twin_name
+from treadle.worker.config import WorkerConfig
 from treadle.worker.maintenance.presence import Presence
 
 
@@ -61,3 +62,18 @@ def test_a_worker_alone_under_its_name_says_nothing(app: Treadle, caplog: pytest
         presence(app).beat()  # started again in the same container: the same host and process id
     assert caplog.records == []
     assert [one.name for one in app.workers()] == ["w1"]
+
+
+def test_two_that_started_at_once_and_share_a_row_are_told_apart_at_the_next_heartbeat(app: Treadle) -> None:
+    config = WorkerConfig(name="w", heartbeat=5.0)
+    one = Presence(app.engine, config, dict, lambda: 0)
+    one.beat()
+    mine = app.workers()[0]
+    app.engine.save(mine._replace(pid=mine.pid + 1), before=OVERWRITE)  # the other one looked before we had written
+    one.beat()
+    assert {(worker.name, worker.pid) for worker in app.workers()} == {
+        ("w", mine.pid + 1),
+        (twin_name("w", mine.pid), mine.pid),
+    }
+    one.beat()
+    assert len(app.workers()) == 2

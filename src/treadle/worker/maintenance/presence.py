@@ -47,8 +47,7 @@ class Presence:
         now = self._engine.now()
         if self._started_at is not None and not self._stopping:
             self._obey_drain()
-        if self._started_at is None or self._name != self._config.name:
-            self._avoid_twin(now)
+        self._avoid_twin(now)
         self._started_at = self._started_at or now
         info = self._info(now)
         if self._beaten_at > float("-inf") and self._was_away():
@@ -107,7 +106,7 @@ class Presence:
         wanted, mine = self._config.name, (socket.gethostname(), os.getpid())
         there = self._engine.records(WorkerInfo, name=wanted)
         twin = next((one for one in there if (one.host, one.pid) != mine and one.alive(now)), None)
-        if twin is not None and self._started_at is None:
+        if twin is not None and self._name == wanted:  # also later: two that start at once do not see each other
             self._name = twin_name(wanted, os.getpid())
             self._log.warning(
                 "another worker is called %s (%s, process %s, seen %.0f s ago): unless it was just killed, give one of "
