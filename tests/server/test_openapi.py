@@ -88,7 +88,7 @@ def test_every_endpoint_is_as_it_is_described(
     headers = {"Authorization": f"Bearer {secrets[0]}", "Host": "localhost"}
 
     @settings(
-        max_examples=8, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
+        max_examples=6, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(case=modes[0] | modes[1])

@@ -5,12 +5,11 @@ import logging
 
 import pytest
 
-from tests.server.conftest import NO_LIMIT
 from tests.server.endpoints import ENDPOINTS, Place, place_in
 from tests.server.raw import Raw
 from treadle import Treadle
 from treadle.engines.values import Claim
-from treadle.server import Principal, asgi
+from treadle.server import Principal
 from treadle.server.api import Server
 
 PASSWORD = "hunter2-canary"
@@ -49,13 +48,14 @@ def log_of(caplog: pytest.LogCaptureFixture) -> str:
     ids=["user", "query", "endpoint"],
 )
 def test_a_store_that_is_away_is_a_503_without_its_address(
-    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    server: Server, url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treadle.engines.postgres.connection.Connections.retry_for", 0.0)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     app = Treadle(url)
-    for endpoint, status, text in answers(asgi(app, auth=everybody, **NO_LIMIT)):
+    server.serve_app(app, everybody)
+    for endpoint, status, text in answers(server):
         assert PASSWORD.encode() not in text, endpoint
         assert b"127.0.0.1" not in text, endpoint
         if status == 503 and b"stopping" not in text:
@@ -73,8 +73,10 @@ def test_a_store_that_is_away_is_a_503_without_its_address(
     ],
     ids=["scheme", "port", "option", "sqlite"],
 )  # fmt: skip
-def test_settings_that_cannot_be_used_are_not_told_to_callers(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    server = asgi(Treadle(url), auth=everybody, **NO_LIMIT)
+def test_settings_that_cannot_be_used_are_not_told_to_callers(
+    server: Server, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.serve_app(Treadle(url), everybody)
     for endpoint, status, text in answers(server):
         assert PASSWORD.encode() not in text, endpoint
         if "/jobs" in endpoint:
@@ -84,9 +86,10 @@ def test_settings_that_cannot_be_used_are_not_told_to_callers(url: str, caplog: 
 
 
 @pytest.mark.parametrize("engine_kind", ["postgres"])
-def test_a_store_without_tables_is_a_503_with_the_way_out(store_url: str) -> None:
+def test_a_store_without_tables_is_a_503_with_the_way_out(server: Server, store_url: str) -> None:
     app = Treadle(store_url.partition("?")[0] + "?schema=nowhere")
-    with Raw(asgi(app, auth=everybody, **NO_LIMIT)) as raw:
+    server.serve_app(app, everybody)
+    with Raw(server) as raw:
         for target in ("/readyz", "/api/v1/jobs", "/api/v1/schedules", "/api/v1/status"):
             answer = raw.ask("GET", target)
             assert (answer.status, "treadle migrate" in answer.json["detail"]) == (503, True), answer
@@ -94,19 +97,20 @@ def test_a_store_without_tables_is_a_503_with_the_way_out(store_url: str) -> Non
     app.close()
 
 
-def test_no_answer_tells_a_token_or_its_hash(app: Treadle) -> None:
+def test_no_answer_tells_a_token_or_its_hash(app: Treadle, server: Server) -> None:
     made = [app.tokens.create(label, scopes=["admin"]) for label in ("one", "two")]
     secret = app.tokens.create("session", scopes=["admin"]).secret
-    for endpoint, _, text in answers(asgi(app, auth=everybody, **NO_LIMIT), place_in(app)):
+    server.serve_app(app, everybody)
+    for endpoint, _, text in answers(server, place_in(app)):
         for one in made:
             assert one.secret.encode() not in text, endpoint
             assert one.token.hash.encode() not in text, endpoint
         assert secret.encode() not in text, endpoint
 
 
-def test_a_bad_token_is_not_repeated(app: Treadle, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_token_is_not_repeated(app: Treadle, server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with Raw(asgi(app, **NO_LIMIT)) as raw:
+    with Raw(server) as raw:
         for header in (f"Bearer {PASSWORD}", f"Basic {PASSWORD}", PASSWORD):
             answer = raw.ask("GET", "/api/v1/jobs", [(b"authorization", header.encode())])
             assert answer.status == 401
@@ -119,11 +123,12 @@ def test_a_bad_token_is_not_repeated(app: Treadle, caplog: pytest.LogCaptureFixt
     assert PASSWORD not in log_of(caplog)
 
 
-def test_the_lease_token_of_a_job_is_told_to_nobody(app: Treadle) -> None:
+def test_the_lease_token_of_a_job_is_told_to_nobody(app: Treadle, server: Server) -> None:
     job = app.enqueue("greet", {"name": "Ada"})
     app.engine.turn([], Claim("canary-token", "w1", 1, 60.0))
     assert app.get(job.id).lease_token == "canary-token"
-    with Raw(asgi(app, auth=everybody, **NO_LIMIT)) as raw:
+    server.serve_app(app, everybody)
+    with Raw(server) as raw:
         for target in ("/api/v1/jobs", f"/api/v1/jobs/{job.id}", f"/api/v1/jobs/{job.id}/why"):
             answer = raw.ask("GET", target)
             assert answer.status == 200
