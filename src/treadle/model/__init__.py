@@ -17,8 +17,7 @@ from treadle.model.checks import (
     check_retry,
     check_text,
 )
-from treadle.model.ids import UUID, new_id, new_ids
-from treadle.model.job import FollowUp, Job, JobError, OnEnd, Progress, checked
+from treadle.model.job import UUID, FollowUp, Job, JobError, OnEnd, Progress, checked, new_id, new_ids
 from treadle.model.keys import Scope
 from treadle.model.retry import ATTEMPTS, Retry
 from treadle.model.state import Reason, State

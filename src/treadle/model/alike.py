@@ -37,6 +37,13 @@ def stored_alike(jobs: Sequence[Job], now: datetime) -> Sequence[Job]:
     return [job.stored_at(now) for job in jobs]
 
 
+def with_trace(jobs: Sequence[Job], trace: str) -> Sequence[Job]:
+    """These jobs; those that belong to no trace belong to this one."""
+    if isinstance(jobs, AlikeJobs):
+        return jobs if jobs.like.trace else AlikeJobs(jobs.like.evolve(trace=trace), jobs.ids, jobs.payloads)
+    return [job if job.trace else job.evolve(trace=trace) for job in jobs]
+
+
 def ids_of(jobs: Sequence[Job]) -> Sequence[str]:
     """The ids of these jobs."""
     return jobs.ids if isinstance(jobs, AlikeJobs) else [job.id for job in jobs]

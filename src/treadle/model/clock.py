@@ -4,7 +4,7 @@ import math
 import re
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Protocol, overload
 
 from treadle.errors import InvalidJob, InvalidTiming
 
@@ -13,6 +13,7 @@ Duration = float | int | str | timedelta
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 _UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 LONGEST_DURATION = 100 * 365 * 86400.0
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
@@ -41,6 +42,27 @@ class SystemClock:
             wall = self._wall
         self._wall = wall
         return datetime.fromtimestamp(wall, UTC)
+
+
+@overload
+def micros(moment: datetime) -> int: ...
+@overload
+def micros(moment: datetime | None) -> int | None: ...
+def micros(moment: datetime | None) -> int | None:
+    """A moment in microseconds since 1970, as stores have it."""
+    if moment is None:
+        return None
+    since = moment - EPOCH
+    return since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds
+
+
+@overload
+def from_micros(number: int) -> datetime: ...
+@overload
+def from_micros(number: int | None) -> datetime | None: ...
+def from_micros(number: int | None) -> datetime | None:
+    """The moment that is so many microseconds after the beginning of 1970."""
+    return None if number is None else EPOCH + timedelta(microseconds=number)
 
 
 def seconds(value: Duration, what: str) -> float:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from treadle.errors import NotPossible
 from treadle.model import MESSAGE_CAP, PAYLOAD_CAP, Change, EventKind, Fence, FollowUp, Job, JobError, Reason, State
+from treadle.model.edit import PAYLOAD_EDITED, Edit, NewPayload, new_payload
 from treadle.model.job import checked
 from treadle.model.records import derived_id
 
@@ -69,15 +70,6 @@ class Stopped(NamedTuple):
     """The handler ended itself with Cancelled, or was cancelled on request."""
 
     why: str
-
-
-class Edit(NamedTuple):
-    """What an operator wants a pending job to be like; None: as it is."""
-
-    queue: str | None = None
-    lane: str | None = None
-    priority: int | None = None
-    due_at: datetime | None = None
 
 
 Outcome = Succeeded | Failed | TimedOut | FailedForGood | Snoozed | Released | Stopped
@@ -194,8 +186,19 @@ def cancel(job: Job, now: datetime, *, actor: str, note: str = "", only_pending:
             raise NotPossible(f"job {job.id} has already ended {job.state}; there is nothing to cancel")
 
 
-def retry(job: Job, now: datetime, *, actor: str, note: str = "", keep_attempts: bool = False) -> Change:
-    """An operator's retry of a failed or cancelled job: a fresh budget, or with `keep_attempts` one more run."""
+def retry(
+    job: Job,
+    now: datetime,
+    *,
+    actor: str,
+    note: str = "",
+    keep_attempts: bool = False,
+    payload: NewPayload | None = None,
+) -> Change:
+    """An operator's retry of a failed or cancelled job: a fresh budget, or with `keep_attempts` one more run.
+
+    With a `payload` it runs with that one.
+    """
     match job.state:
         case State.PENDING | State.RUNNING:
             raise NotPossible(f"job {job.id} is {job.state}; only a failed or cancelled job can be retried")
@@ -214,8 +217,10 @@ def retry(job: Job, now: datetime, *, actor: str, note: str = "", keep_attempts:
                 failures=max(job.failures, job.max_attempts - 1) if keep_attempts else 0,
                 crashes=job.crashes if keep_attempts else 0,
                 revision=job.revision + 1,
+                **(edited := new_payload(job, payload)),
             )
-            return Change(job, after, EventKind.RETRIED, Fence.REVISION, now, actor, note)
+            text = ": ".join(filter(None, (PAYLOAD_EDITED if edited else "", note)))[:MESSAGE_CAP]
+            return Change(job, after, EventKind.RETRIED, Fence.REVISION, now, actor, text)
 
 
 def replace(job: Job, new: Job, now: datetime, *, actor: str) -> Change:
@@ -232,23 +237,28 @@ def replace(job: Job, new: Job, now: datetime, *, actor: str) -> Change:
         expires_at=new.expires_at,
         timeout=new.timeout,
         retry=new.retry,
+        trace=new.trace,
         revision=job.revision + 1,
     )
     return Change(job, after, EventKind.REPLACED, Fence.REVISION, now, actor)
 
 
 def edit(job: Job, wanted: Edit, now: datetime, *, actor: str, note: str = "") -> Change:
-    """An operator gives a pending job another queue, lane, priority or due time; NotPossible for any other job."""
+    """An operator gives a pending job another queue, lane, priority, due time or payload; NotPossible for any other."""
     if job.state is not State.PENDING:
-        raise NotPossible(f"job {job.id} is {job.state}; only a pending job can be edited")
+        also = "; retry it with the new payload" if wanted.payload is not None and job.state.final else ""
+        raise NotPossible(f"job {job.id} is {job.state}; only a pending job can be edited{also}")
     if wanted.due_at is not None:  # as at an enqueue: nothing is due before it was asked for
         wanted = wanted._replace(due_at=max(wanted.due_at, now))
-    fields = {field: value for field, value in wanted._asdict().items() if value not in (None, getattr(job, field))}
-    if not fields:
+    given = zip(Edit._fields[:-1], wanted[:-1], strict=True)
+    fields = {field: value for field, value in given if value not in (None, getattr(job, field))}
+    edited = new_payload(job, wanted.payload)
+    if not fields and not edited:
         raise NotPossible(f"job {job.id} is so already; there is nothing to change")
-    after = checked(job.evolve(**fields, revision=job.revision + 1))
-    what = ", ".join(f"{field} {_words(getattr(job, field))} to {_words(value)}" for field, value in fields.items())
-    text = ": ".join(filter(None, (what, note)))[:MESSAGE_CAP]
+    after = checked(job.evolve(**fields, **edited, revision=job.revision + 1))
+    what = [f"{field} {_words(getattr(job, field))} to {_words(value)}" for field, value in fields.items()]
+    what += [PAYLOAD_EDITED] if edited else []
+    text = ": ".join(filter(None, (", ".join(what), note)))[:MESSAGE_CAP]
     return Change(job, after, EventKind.CHANGED, Fence.REVISION, now, actor, text)
 
 
@@ -376,6 +386,7 @@ def _follow_up(job: Job, wanted: FollowUp, now: datetime) -> Job:
         retry=wanted.retry,
         timeout=wanted.timeout,
         on_end=wanted.on_end,
+        trace=job.trace,
     )
 
 

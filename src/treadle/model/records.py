@@ -5,7 +5,7 @@ save. Engines store all kinds in the same way (engines.contract: records, save, 
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
@@ -15,6 +15,9 @@ from treadle.model.retry import Retry
 
 ANY = "*"
 """In a pause: whichever tenant, queue or task."""
+
+DECLARES = "treadle.schedules:"  # and a module: among a worker's tasks, a number for the schedules that it declares
+HIDES = "treadle.secret:"  # and a task and a path: among a worker's tasks, what is secret in the payloads of one
 
 
 class Misfire(StrEnum):
@@ -74,14 +77,19 @@ class Schedule(NamedTuple):
     declared: str | None = None  # if code declared it: a digest of what it says, its module, and GONE or RETIRED
     updated_at: datetime | None = None
     revision: int = 0
+    own_id: str | None = None  # minted when it is made; None: not stored yet, or by code that knew no ids
 
     def evolve(self, **changes: Any) -> Self:
         return self._replace(**changes)
 
     @property
     def id(self) -> str:
-        """A UUID for the schedule of this tenant and name, for ever the same; the audit trail knows it by that."""
-        return subject(self)
+        """Its UUID, kept over every change; one that is made later under the same name has another.
+
+        It follows from what every version of the code keeps, so that it is the same where an older one dropped it.
+        """
+        made = self.created_at.astimezone(UTC)
+        return self.own_id or derived_id("\x1f".join([self.tenant, self.name, made.isoformat()]), made)
 
     @property
     def gone(self) -> bool:
@@ -172,13 +180,18 @@ class WorkerInfo(NamedTuple):
     pid: int
     queues: Sequence[str]
     lanes: Sequence[str] | None
-    tasks: Mapping[str, int]  # task -> the newest version it runs
+    tasks: Mapping[str, int]  # task -> the newest version it runs; and what DECLARES and HIDES tell
     concurrency: int
     running: int
     stopping: bool
     started_at: datetime
     seen_at: datetime
     period: float  # seconds until it says so again
+
+    @property
+    def task_names(self) -> list[str]:
+        """The tasks that it knows."""
+        return [name for name in self.tasks if not name.startswith((DECLARES, HIDES))]
 
     @property
     def busy(self) -> int:

@@ -55,6 +55,22 @@ def clean(text: str, cap: int, *, keep_end: bool = False) -> str:
     return f"[cut] {text[-cap:]}" if keep_end else f"{text[:cap]} [cut]"
 
 
+def printable(text: object, *, lines: bool = False) -> str:
+    """Text with everything a terminal would act on written out, such as \\x1b; `lines` keeps line ends and tabs.
+
+    So nothing that a job or a caller says can pass for another line of a log.
+    """
+    kept = "\n\t" if lines else ""
+    return _UNSAFE.sub(lambda found: found[0] if found[0] in kept else _written(found[0]), str(text))
+
+
+def _written(character: str) -> str:
+    code = ord(character)
+    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(character, f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+
+# C0 and C1 controls, DEL, lone surrogates, and what reorders or hides text: none of them is shown as it is.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 

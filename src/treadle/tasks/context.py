@@ -2,13 +2,17 @@
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, MutableMapping
+import sys
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from contextvars import ContextVar
 from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol
 
 from treadle.errors import InvalidJob, LeaseLost
 from treadle.model import Job, Progress, clean
+from treadle.tasks.secrets import Secrets, stand_in
 
 NOTE_CAP = 500
 
@@ -29,9 +33,16 @@ class RunningAttempt(Protocol):
     progress: Progress | None
     cost_micros: int
     abandoned: bool
+    secrets: Secrets
 
     @property
     def job(self) -> Job: ...
+
+    def conceal(self, text: str) -> str: ...
+
+
+running_attempt: ContextVar[RunningAttempt | None] = ContextVar("treadle_attempt", default=None)
+"""The attempt that this code runs in; what a handler awaits and hands to `asyncio.to_thread` inherits it."""
 
 
 class JobLog(logging.LoggerAdapter[logging.Logger]):
@@ -39,6 +50,55 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, {**kwargs, "extra": {**(kwargs.get("extra") or {}), **(self.extra or {})}}
+
+
+class DiscreetJobLog(JobLog):
+    """The same, and takes out of each line what is secret in the payload of the job."""
+
+    def __init__(self, logger: logging.Logger, about: Mapping[str, object], conceal: Callable[[str], str]) -> None:
+        super().__init__(logger, about)
+        self._conceal = conceal
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if self.isEnabledFor(level):
+            extra = {name: self._concealed(value) for name, value in (kwargs.get("extra") or {}).items()}
+            text, more = self.process(_message(msg, args), {**kwargs, "extra": extra})
+            error = _error(more.pop("exc_info", None))
+            self.logger.log(
+                level,
+                self._conceal(text),
+                exc_info=error and stand_in(error, self._conceal),
+                **{**more, "stacklevel": more.get("stacklevel", 1) + 1},
+            )
+
+    def _concealed(self, value: Any) -> Any:
+        """Data beside a line, as it is; only what would be printed with a secret in it becomes a text without it."""
+        if isinstance(value, dict):
+            return {self._concealed(key): self._concealed(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._concealed(item) for item in value]
+        try:
+            text = str(value)
+            shown = self._conceal(text)
+        except Exception:  # one that cannot be printed
+            return f"<{type(value).__qualname__} that cannot be printed>"
+        return value if shown == text else shown
+
+
+def _message(msg: object, args: tuple[object, ...]) -> str:
+    """The text of a log line; like the log itself, it never fails because of a wrong format."""
+    with suppress(Exception):
+        return logging.LogRecord("", logging.INFO, "", 0, msg, args, None).getMessage()
+    with suppress(Exception):
+        return f"{msg} {args}"
+    return f"<{type(msg).__qualname__} that cannot be printed>"
+
+
+def _error(exc_info: Any) -> BaseException | None:
+    """The exception that a log line is to print, however that was said."""
+    if isinstance(exc_info, BaseException) or not exc_info:
+        return exc_info or None
+    return exc_info[1] if isinstance(exc_info, tuple) else sys.exc_info()[1]
 
 
 class Context:
@@ -83,14 +143,17 @@ class Context:
     @property
     def log(self) -> "logging.LoggerAdapter[logging.Logger]":
         """A logger that carries the job's id and task."""
-        return JobLog(self._logger, {"job_id": self.job.id, "task": self.job.task})
+        about = {"job_id": self.job.id, "task": self.job.task}
+        if self._attempt.secrets.paths:
+            return DiscreetJobLog(self._logger, about, self._attempt.conceal)
+        return JobLog(self._logger, about)
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Tell how far the work is, from 0 to 1; readers see it within a second."""
         self._alive()
         if not isinstance(fraction, int | float) or not math.isfinite(fraction) or not 0 <= fraction <= 1:
             raise InvalidJob("progress", f"{fraction!r} must be from 0 to 1")
-        self._attempt.progress = Progress(float(fraction), clean(str(note), NOTE_CAP))
+        self._attempt.progress = Progress(float(fraction), clean(self._attempt.conceal(str(note)), NOTE_CAP))
 
     def add_cost(self, micros: int) -> None:
         """Add to what this job has cost, in millionths of your currency; summed over its attempts."""

@@ -31,8 +31,8 @@ class Definition:
         if inspect.isclass(self.handler):
             declared = getattr(self.handler, "payload_model", None)
             model = declared() if callable(declared) and not isinstance(declared, type) else declared
-            return Payload(self._instance_method, self.name, model)
-        return Payload(self.handler, self.name)
+            return Payload(self._instance_method, self.name, model, self.options.secret)
+        return Payload(self.handler, self.name, secret=self.options.secret)
 
     @cached_property
     def is_async(self) -> bool:

@@ -13,21 +13,26 @@ A hook around something is a generator function with one `yield`. The hooks that
 """
 
 import inspect
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, InvalidJob
 from treadle.model import EventKind, Job
+from treadle.model.alike import with_trace
+from treadle.model.checks import check_trace
 from treadle.tasks.context import Context
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-EnqueueHook = Callable[[Sequence[Job]], Iterator[None]]
+EnqueueHook = Callable[[Sequence[Job]], Iterator[str | None]] | Callable[[Sequence[Job]], Iterator[None]]
 RunHook = Callable[[Context], Iterator[None]] | Callable[[Context], AsyncIterator[None]]
 ClaimHook = Callable[[Sequence[Job]], object] | Callable[[Sequence[Job]], Awaitable[object]]
 SettleHook = Callable[["AttemptEnd"], object] | Callable[["AttemptEnd"], Awaitable[object]]
+
+_log = logging.getLogger("treadle.hooks")
 
 E = TypeVar("E", bound=EnqueueHook)
 R = TypeVar("R", bound=RunHook)
@@ -54,11 +59,13 @@ class Hooks:
         self.claim: list[ClaimHook] = []
         self.settle: list[SettleHook] = []
         self.failure: list[SettleHook] = []
+        self._has_warned = False  # of what is yielded and is not a trace
 
     def around_enqueue(self, hook: E) -> E:
         """Call it around each enqueue, in the thread of the caller, with the jobs as they are to be stored.
 
         What it raises before its `yield` keeps them from being stored. An error of the store is raised at the `yield`.
+        It may yield a trace: those jobs that belong to none then belong to that one. All else it yields is ignored.
         """
         if not inspect.isgeneratorfunction(hook):
             raise ConfigError(
@@ -68,13 +75,26 @@ class Hooks:
         self.enqueue.append(hook)
         return hook  # type: ignore[return-value] # the check has narrowed it
 
-    def enqueuing(self, jobs: Sequence[Job], store: Callable[[], T]) -> T:
-        """Store these jobs inside the hooks."""
-        return inside(self.enqueue, jobs, store)
+    def enqueuing(self, jobs: Sequence[Job], store: Callable[[Sequence[Job]], T]) -> T:
+        """Store these jobs inside the hooks, with the trace that a hook gives them."""
+        return inside(self.enqueue, jobs, store, passed_on=self._traced)
 
-    async def aenqueuing(self, jobs: Sequence[Job], store: Callable[[], Awaitable[T]]) -> T:
+    async def aenqueuing(self, jobs: Sequence[Job], store: Callable[[Sequence[Job]], Awaitable[T]]) -> T:
         """The same for async code."""
-        return await ainside(self.enqueue, jobs, store)
+        return await ainside(self.enqueue, jobs, store, passed_on=self._traced)
+
+    def _traced(self, jobs: Sequence[Job], trace: object) -> Sequence[Job]:
+        """The jobs with what a hook around their enqueue has yielded, if that is a trace."""
+        if trace is None:
+            return jobs
+        try:
+            check_trace(trace)
+        except InvalidJob:
+            if not self._has_warned:
+                _log.warning("a hook around_enqueue yields a %s that is not a trace: ignored", type(trace).__name__)
+                self._has_warned = True
+            return jobs
+        return with_trace(jobs, str(trace))
 
     def around_run(self, hook: R) -> R:
         """Call it around each handler, where the handler runs; what the handler raises is raised at the `yield`.
@@ -118,26 +138,42 @@ def _name(hook: object) -> str:
 # --------------------------------------------------------------------------------------- inside the hooks
 
 
+def _as_given(given: Any, _: object) -> Any:
+    return given
+
+
 def inside(
-    hooks: Sequence[Callable[[Any], Any]], given: Any, call: Callable[[], T], loop: "AbstractEventLoop | None" = None
+    hooks: Sequence[Callable[[Any], Any]],
+    given: Any,
+    call: Callable[[Any], T],
+    loop: "AbstractEventLoop | None" = None,
+    passed_on: Callable[[Any, object], Any] = _as_given,
 ) -> T:
-    """Call it inside these hooks; async ones take their steps on the `loop` of another thread."""
+    """Call it inside these hooks; async ones take their steps on the `loop` of another thread.
+
+    What the next hook and `call` are given is `passed_on`, from what the hook was given and what it has yielded.
+    """
     failure: BaseException | None = None
     with ExitStack() as stack:
         for hook in hooks:
             if inspect.isasyncgenfunction(hook):
                 stack.enter_context(_on_loop(asynccontextmanager(hook)(given), loop))
             else:
-                stack.enter_context(contextmanager(hook)(given))
+                given = passed_on(given, stack.enter_context(contextmanager(hook)(given)))
         try:
-            return call()
+            return call(given)
         except BaseException as error:
             failure = error
             raise
     raise failure  # a hook has swallowed it
 
 
-async def ainside(hooks: Sequence[Callable[[Any], Any]], given: Any, call: Callable[[], Awaitable[T]]) -> T:
+async def ainside(
+    hooks: Sequence[Callable[[Any], Any]],
+    given: Any,
+    call: Callable[[Any], Awaitable[T]],
+    passed_on: Callable[[Any, object], Any] = _as_given,
+) -> T:
     """Await it inside these hooks."""
     failure: BaseException | None = None
     async with AsyncExitStack() as stack:
@@ -145,9 +181,9 @@ async def ainside(hooks: Sequence[Callable[[Any], Any]], given: Any, call: Calla
             if inspect.isasyncgenfunction(hook):
                 await stack.enter_async_context(asynccontextmanager(hook)(given))
             else:
-                stack.enter_context(contextmanager(hook)(given))
+                given = passed_on(given, stack.enter_context(contextmanager(hook)(given)))
         try:
-            return await call()
+            return await call(given)
         except BaseException as error:
             failure = error
             raise

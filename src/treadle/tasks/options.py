@@ -8,6 +8,7 @@ from treadle.errors import InvalidJob
 from treadle.model import Job, OnEnd, Scope, check_name, checked
 from treadle.model.clock import Duration, moment, seconds
 from treadle.model.retry import Retry
+from treadle.tasks.secrets import Path
 
 UNSTAMPED = datetime.fromtimestamp(0, UTC)
 """The times of a new job that is due at once: the store writes its own in their place."""
@@ -48,10 +49,12 @@ class Options(NamedTuple):
     isolated: bool = False  # of a process, one job at a time of all isolated tasks
     unique: Unique = Unique()
     on_end: OnEnd | None = None
+    secret: tuple[Path, ...] = ()  # paths in the payload that nobody is shown
     key: str | None = None
     run_after: Duration | datetime | None = None
     expires_at: Duration | datetime | None = None
     schedule: str | None = None
+    trace: str | None = None
     id: str | None = None
     tx: Any = None
     notify: bool = False  # with tx: its commit tells the workers of other processes
@@ -88,6 +91,7 @@ def blueprint(task: str, options: Options) -> Blueprint:
         key_scope=_scope(options),
         key_until=None if window is None else UNSTAMPED,
         schedule=options.schedule,
+        trace=options.trace,
     )
     checked(job)
     timed = window is not None or options.run_after is not None or options.expires_at is not None

@@ -11,11 +11,13 @@ The shape follows from the handler's signature (a parameter annotated `Context` 
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, get_args
 
 from treadle.errors import ConfigError, InvalidJob, InvalidPayload
 from treadle.model import PAYLOAD_CAP, Job, check_finite, json_text
+from treadle.model.text import json_data
 from treadle.tasks.context import Context
+from treadle.tasks.secrets import ANY_DEPTH, ANY_KEY, NO_SECRETS, Path, Secrets, hide, revealed, spelt, stand_in
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -41,7 +43,10 @@ class Stored(Protocol):
 class Payload:
     """The payload side of one handler: encode at enqueue, decode at run, both validated by Pydantic."""
 
-    def __init__(self, handler: Callable[..., Any], name: str, model: type | None = None) -> None:
+    def __init__(
+        self, handler: Callable[..., Any], name: str, model: type | None = None, secret: Sequence[Path] = ()
+    ) -> None:
+        """`secret` are paths that the task names, beside the secrets that its types tell."""
         self._name = name
         signature = _signature(handler, name)
         self.context_parameter = next((p.name for p in signature.parameters.values() if _is_context(p)), None)
@@ -55,6 +60,7 @@ class Payload:
         self.wants_job = self.single == "job" and model is None
         self._adapter = _adapter(name, taken, self.single, model)
         self._bind()
+        self.secrets = self._secrets(secret)
 
     def json_schema(self) -> dict[str, Any] | None:
         """The JSON Schema of the payload; None where a type of it has none."""
@@ -86,8 +92,9 @@ class Payload:
             valid = self._validate(value[self.single] if self.single else value)
         except Exception as error:
             self._bound(args, kwargs)  # a call that Python would refuse is refused in Python's words
-            self._refuse(error)
-            raise
+            given = value[self.single] if self.single else value
+            self._refuse(error, given)
+            self._blame(error, given)
         return self._text(valid)
 
     def encode_named(self, arguments: Mapping[str, Any]) -> str:
@@ -105,8 +112,8 @@ class Payload:
         try:
             valid = self._validate(value)
         except Exception as error:
-            self._refuse(error)
-            raise
+            self._refuse(error, value)
+            self._blame(error, value)
         return self._text(valid)
 
     def decode(self, source: Stored) -> dict[str, Any]:
@@ -117,7 +124,7 @@ class Payload:
         try:
             value = self._validate_json(source.payload_json)
         except Exception as error:
-            self._refuse(error)
+            self._refuse(error, json_data(source.payload_json))
             raise
         if self.single is None:
             return value  # type: ignore[no-any-return] # a dict of its own
@@ -181,15 +188,17 @@ class Payload:
         except InvalidJob as error:
             raise InvalidPayload(self._culprit(valid) or error.field, error.problem) from None
         except ValueError as error:  # Pydantic's own is one
-            raise InvalidPayload(self._culprit(valid) or "payload", f"cannot be JSON: {error}") from None
+            problem = hide(str(error), self.secrets.values(valid))
+            raise InvalidPayload(self._culprit(valid) or "payload", f"cannot be JSON: {problem}") from None
         return text
 
     def _plain_data(self, valid: Any, include: set[str] | None = None) -> Any:
         """A valid payload as plain data. round_trip and by_alias: what is written must be what decode reads."""
-        by_alias = self._trip.by_alias
-        return self._adapter.dump_python(
-            valid, mode="json", by_alias=by_alias, round_trip=True, warnings="error", include=include
-        )
+        options: Any = {
+            "by_alias": self._trip.by_alias, "round_trip": True, "warnings": "error", "include": include,
+        }  # fmt: skip
+        data = self._adapter.dump_python(valid, mode="json", **options)
+        return revealed(data, self._adapter.dump_python(valid, **options)) if self._fields.paths else data
 
     def _culprit(self, valid: Any) -> str:
         """The argument that has no JSON form by itself; none if it is the payload as a whole that has none."""
@@ -210,26 +219,57 @@ class Payload:
         try:
             read = self._validate_json(text)
         except Exception as error:
-            self._refuse(error, "is not read as it is written by")
-            raise
+            self._refuse(error, json_data(text), "is not read as it is written by")
+            self._blame(error, valid)
         if found := difference(valid, read, self._trip):
             path, problem = found
             hint = self._trip.hints.get(path.rpartition(".")[2], "")
             raise InvalidPayload(path or "payload", f"{problem}{hint and f': {hint}'}")
 
-    def _refuse(self, error: Exception, what: str = "does not fit") -> None:
-        """InvalidPayload for what Pydantic says of a payload; any other error is a validator's own."""
+    def _refuse(self, error: Exception, given: Any, what: str = "does not fit") -> None:
+        """InvalidPayload for what Pydantic says of a payload; any other error is a validator's own.
+
+        No secret that was given is repeated.
+        """
         from pydantic import ValidationError  # noqa: PLC0415 - heavy, loaded on first use
 
         if not isinstance(error, ValidationError):
             return
         items = error.errors(include_url=False, include_context=False, include_input=False)
-        problems = [f"{'.'.join(str(part) for part in item['loc']) or 'payload'}: {item['msg']}" for item in items]
+        problems = [f"{'.'.join(map(str, item['loc'])) or 'payload'}: {self._words(item)}" for item in items]
         if what != "does not fit":
             known = self._trip.hints
             problems += dict.fromkeys(known[str(part)] for item in items for part in item["loc"] if part in known)
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+        shown = hide(shown, self.secrets.values(given))
         raise InvalidPayload("payload", f"{what} task {self._name}{self._signature}: {shown}") from None
+
+    def _blame(self, error: Exception, given: Any) -> NoReturn:
+        """InvalidPayload for what a validator has raised of its own, such as a bug; its cause tells where that was."""
+        from pydantic import PydanticUserError  # noqa: PLC0415 - heavy, loaded on first use
+
+        if isinstance(error, PydanticUserError):  # about how the types are written
+            raise error
+        values, secret = self.secrets.values(given), bool(self.secrets.paths)
+        cause = stand_in(error, lambda text: hide(text, values)) if secret else error
+        words = type(error).__name__ if secret else f"{type(error).__name__}: {error}"
+        problem = f"does not fit task {self._name}{self._signature}: a validator raised {words}"
+        raise InvalidPayload("payload", problem) from cause
+
+    def _words(self, item: Any) -> str:
+        """What Pydantic says of a part of a payload; a validator's own words about a secret may hold some of it."""
+        own = item["type"] in ("value_error", "assertion_error")
+        return "its validator refuses it" if own and self.secrets.covers(item["loc"]) else str(item["msg"])
+
+    def _secrets(self, named: Sequence[Path]) -> Secrets:
+        """What is secret in it: by its types, and by the paths that the task names. ConfigError for a slip of these."""
+        keys = {ANY_KEY, ANY_DEPTH}.union(*({key.name, *key.read_as} for key in self._keys or ()))
+        for path in named:
+            if self._keys is not None and path[0] not in keys:
+                known = ", ".join(key.name for key in self._keys) or "none"
+                raise ConfigError(f"task {self._name!r}: secret: the payload has no {path[0]!r}; it has {known}")
+        paths = [*self._fields.paths, *(way for path in named for way in spelt(path, self._fields.aliases))]
+        return Secrets(tuple(dict.fromkeys(paths))) if paths else NO_SECRETS
 
     def _bind(self) -> None:
         """Look up once what each call needs of Pydantic."""
@@ -237,8 +277,10 @@ class Payload:
 
         from treadle.tasks.plain_schema import plain_shape  # noqa: PLC0415
         from treadle.tasks.round_trip import payload_keys, round_trip  # noqa: PLC0415
+        from treadle.tasks.secret_fields import SecretFields  # noqa: PLC0415
 
         adapter = self._adapter
+        self._fields = SecretFields(adapter.core_schema)
         self._trip = round_trip(adapter.core_schema)
         self._keys = payload_keys(adapter.core_schema)
         certain = not self._trip.doubtful and not self._trip.classes
@@ -255,7 +297,7 @@ def _as_tuple(call: object) -> tuple[Any, ...]:
     if isinstance(call, str | bytes) or not isinstance(call, Iterable):
         raise InvalidPayload(
             "payload",
-            f"{call!r:.100} is not a call; write a tuple such as ({call!r:.20},), or a dict of named arguments",
+            f"{type(call).__name__} is not a call; write a tuple such as (value,), or a dict of named arguments",
         )
     return tuple(call)
 

@@ -10,11 +10,12 @@ from treadle.model import FollowUp, OnEnd, check_name
 from treadle.model.clock import seconds
 from treadle.tasks.definition import Definition, check_handler
 from treadle.tasks.options import Options, Unique, unique_of
+from treadle.tasks.secrets import paths_from
 from treadle.tasks.task import Task, TaskEnqueuer, name_of
 
 OPTIONS = (
     "queue", "lane", "priority", "retry", "timeout", "unique", "version", "isolated", "on_succeeded", "on_failed",
-    "audit",
+    "audit", "secret",
 )  # fmt: skip
 
 
@@ -92,6 +93,7 @@ class TaskRegistry(Mapping[str, Task[..., Any]]):
         if not isinstance(unique, str | Unique):
             raise ConfigError(f"task {name!r}: unique: {unique!r} must be a scope, or Unique(scope=…)")
         options["unique"] = unique_of(unique)
+        options["secret"] = paths_from(name, options.get("secret") or ())
         if options.get("timeout") is not None:
             options["timeout"] = seconds(options["timeout"], "timeout")
         return Options(**options)

@@ -18,7 +18,7 @@ _APART = {"str", "int", "float", "bool", "none"}  # each has a form in JSON that
 _KEYS = {"str", "int", "uuid", "datetime", "date"}  # what is read back from the text of a key
 _CHOICES = (str, int, bool, type(None))
 _OPEN = {"any"}
-_OBJECTS = {"model-fields", "dataclass-args", "typed-dict"}
+OBJECTS = {"model-fields", "dataclass-args", "typed-dict"}
 
 
 class RoundTrip(NamedTuple):
@@ -76,7 +76,7 @@ class _Doubts:
             self.loose = True
         elif kind in ("literal", "enum"):
             self.doubtful |= not _named_by_value(schema, _CHOICES)
-        elif kind in _OBJECTS:
+        elif kind in OBJECTS:
             self._look_at_fields(schema, config)
         elif kind not in _CERTAIN:
             self._look_within(kind, schema, config)
@@ -126,7 +126,7 @@ class _Doubts:
         self.look(keys, config)
 
     def _look_at_fields(self, schema: Schema, config: Mapping[str, Any]) -> None:
-        for name, field in _fields(schema):
+        for name, field in fields_in(schema):
             if field.get("serialization_exclude") or "serialization_exclude_if" in field:
                 self.doubtful = True
                 self.hints[name] = (
@@ -140,7 +140,7 @@ class _Doubts:
             self.look(field["schema"], config)
 
     def _look_at_alias(self, name: str, field: Schema, config: Mapping[str, Any]) -> None:
-        read = _read_as(name, field.get("validation_alias"), config)
+        read = read_as(name, field.get("validation_alias"), config)
         written = field.get("serialization_alias", name)
         self.reads_names &= name in read
         if written not in read:
@@ -167,9 +167,9 @@ def payload_keys(schema: Schema, named: Mapping[str, Schema] | None = None) -> l
         return [PayloadKey("payload", frozenset(), required=True)]  # it is not an object
     if kind in ("model", "dataclass"):
         inner = schema["schema"]
-        return payload_keys({**inner, "config": config} if inner["type"] in _OBJECTS else inner, named)
-    if kind in _OBJECTS:
-        return [_payload_key(name, field, config) for name, field in _fields(schema)]
+        return payload_keys({**inner, "config": config} if inner["type"] in OBJECTS else inner, named)
+    if kind in OBJECTS:
+        return [_payload_key(name, field, config) for name, field in fields_in(schema)]
     if kind == "definitions":
         return payload_keys(schema["schema"], {part["ref"]: part for part in schema["definitions"]})
     if kind == "definition-ref":
@@ -179,7 +179,7 @@ def payload_keys(schema: Schema, named: Mapping[str, Schema] | None = None) -> l
 
 def _payload_key(name: str, field: Schema, config: Mapping[str, Any]) -> PayloadKey:
     required = field.get("required", field["schema"]["type"] != "default")
-    return PayloadKey(name, frozenset(_read_as(name, field.get("validation_alias"), config)), bool(required))
+    return PayloadKey(name, frozenset(read_as(name, field.get("validation_alias"), config)), bool(required))
 
 
 def difference(given: Any, read: Any, trip: RoundTrip) -> tuple[str, str] | None:
@@ -267,7 +267,7 @@ def _named_by_value(schema: Schema, kinds: tuple[type, ...]) -> bool:
     return all(type(value) in kinds for value in values)
 
 
-def _read_as(name: str, alias: Any, config: Mapping[str, Any]) -> set[str]:
+def read_as(name: str, alias: Any, config: Mapping[str, Any]) -> set[str]:
     """The keys under which a field is read."""
     if alias is None:
         return {name}
@@ -287,7 +287,7 @@ def _names_in(alias: Any) -> list[str]:
     )
 
 
-def _fields(schema: Schema) -> Iterable[tuple[str, Schema]]:
+def fields_in(schema: Schema) -> Iterable[tuple[str, Schema]]:
     found = schema["fields"]
     return found.items() if isinstance(found, Mapping) else [(field["name"], field) for field in found]
 

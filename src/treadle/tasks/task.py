@@ -138,6 +138,7 @@ class Task(Generic[P, R]):
         key: str | None = None,
         unique: Unique | str | None = None,
         schedule: str | None = None,
+        trace: str | None = None,
         id: str | None = None,
         tx: Any = None,
         notify: bool | None = None,
@@ -147,7 +148,8 @@ class Task(Generic[P, R]):
         `run_after` and `expires_at` take a moment (a datetime with a zone) or a time from now ("5m"). With `tx`, a
         connection or session that is in a transaction of yours, the jobs commit or roll back with it; on PostgreSQL,
         `notify` lets that commit wake the workers of other processes. `schedule` is the name of the schedule that a job
-        is made for, beside the runs that the schedule makes itself.
+        is made for, beside the runs that the schedule makes itself. `trace` is the W3C traceparent of the work that the
+        job belongs to, and behind a space its tracestate.
         """
         given = {
             "queue": queue,
@@ -161,6 +163,7 @@ class Task(Generic[P, R]):
             "key": key,
             "unique": unique_of(unique),
             "schedule": schedule,
+            "trace": trace,
             "id": None if id is None else str(id).lower(),
             "tx": tx,
             "notify": notify,
@@ -226,7 +229,8 @@ else:
 def _check_calls(calls: object) -> None:
     if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
         raise InvalidPayload(
-            "calls", f"{calls!r:.100} must be a list of calls, each a tuple of arguments or a dict of named ones"
+            "calls",
+            f"{type(calls).__name__}: it must be a list of calls, each a tuple of arguments or a dict of named ones",
         )
 
 
