@@ -12,6 +12,7 @@ from treadle.errors import ConfigError
 N = TypeVar("N", int, float)
 
 SYNCHRONOUS = ("full", "normal")
+LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes of a file name, and of all it is in
 
 
 def connect(
@@ -188,10 +189,21 @@ def libpq_url(url: str, setting: str) -> tuple[str, dict[str, str]]:
     return f"{scheme.lower()}://{head}{'?' if theirs else ''}{theirs}", ours
 
 
-def _sqlite(url: str, clock: Callable[[], datetime] | None, audit_all: bool) -> Engine:
-    from urllib.parse import parse_qsl, unquote, urlsplit
+def _check_length(path: str) -> None:
+    """Systems that take longer names are rare, and what the others say of one is no sentence."""
+    try:
+        longest = max(len(part.encode("utf-8", "surrogateescape")) for part in path.split("/"))
+    except UnicodeEncodeError:
+        raise ConfigError("url: the file name holds half a character (a lone surrogate)") from None
+    if longest > LONGEST_NAME or len(path) > LONGEST_PATH:
+        raise ConfigError(
+            f"url: the name of the file is too long: {LONGEST_NAME} bytes, {LONGEST_PATH:,} with its folders"
+        )
 
-    from treadle.engines.sqlite.engine import SqliteEngine
+
+def sqlite_url(url: str) -> tuple[str, dict[str, str]]:
+    """The path of the file in a URL, and the options behind it."""
+    from urllib.parse import parse_qsl, unquote, urlsplit
 
     parts = urlsplit(url)
     if parts.netloc:
@@ -203,7 +215,14 @@ def _sqlite(url: str, clock: Callable[[], datetime] | None, audit_all: bool) -> 
         raise ConfigError(f"url: {url!r} names no file; write sqlite:///treadle.db, or sqlite:///:memory: for no file")
     if "\0" in path:
         raise ConfigError(f"url: {url!r} holds a NUL, which no file name may")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    _check_length(path)
+    return path, dict(parse_qsl(parts.query, keep_blank_values=True))
+
+
+def _sqlite(url: str, clock: Callable[[], datetime] | None, audit_all: bool) -> Engine:
+    from treadle.engines.sqlite.engine import SqliteEngine
+
+    path, options = sqlite_url(url)
     synchronous = options.pop("synchronous", "full").lower()
     if synchronous not in SYNCHRONOUS:
         raise ConfigError(f"url: synchronous={synchronous!r} must be one of {', '.join(SYNCHRONOUS)}")

@@ -24,12 +24,13 @@ the end, in protocols of its own: the app asks whether an engine has them.
 from collections.abc import Sequence
 from datetime import datetime
 from threading import Event
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from treadle import model
 from treadle.engines.scripts import ItemScript, Script
 from treadle.engines.values import (
     Claim,
+    Count,
     Finding,
     Half,
     JobFilter,
@@ -110,12 +111,20 @@ class JobStore(LeaseStore, Protocol):
         """These jobs, in order, finished ones too."""
         ...
 
-    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page:
-        """Jobs that match, newest first; of failed and of cancelled ones, the latest to end first."""
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None, bare: bool = False) -> Page:
+        """Jobs that match, newest first; of failed and of cancelled ones, the latest to end first.
+
+        `bare`: whoever asks reads neither payloads nor results, and the store may leave them out.
+        """
         ...
 
-    def count(self, where: JobFilter) -> dict[State, int]:
-        """How many jobs match, by state."""
+    def count(self, where: JobFilter, *, limit: int | None = None) -> dict[State, Count]:
+        """How many jobs match, by state; what is not named there is not there.
+
+        With a `limit` it counts up to so many jobs of a state that match. It is exact where no more do; else there are
+        so many at least, or as many as the store's statistics say, which no tenant hears. A store where each read is
+        paid for looks at so many jobs, whether they match or not: then there are as many as it saw at least.
+        """
         ...
 
     def tally(
@@ -214,8 +223,11 @@ class AuditStore(StoreClock, Protocol):
         """The audit events of one job, or of a record by its `subject`, oldest first."""
         ...
 
-    def unsealed(self, *, limit: int) -> list[model.Event]:
-        """Events that are in no seal yet, by tenant, time, job and revision."""
+    def unsealed(self, *, limit: int, newest: bool = False) -> list[model.Event]:
+        """Events that are in no seal yet, by tenant, time, job and revision.
+
+        With `newest`: the latest of all tenants, newest first. Of these the store goes through all that are unsealed.
+        """
         ...
 
     def seal(self, seal: Seal, events: Sequence[model.Event]) -> bool:
@@ -291,6 +303,13 @@ class StagedSchema(Protocol):
     def half_sql(self, half: Half) -> str:
         """One half of the migrations as text."""
         ...
+
+
+@runtime_checkable
+class PayloadSearch(Protocol):
+    """A store in which thousands of payloads can be looked through for a text: one read, not one a job (SQL)."""
+
+    searches_payloads: Literal[True]
 
 
 @runtime_checkable

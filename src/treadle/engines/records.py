@@ -1,8 +1,9 @@
 """How a record lies in a row: its kind's table and columns, the same in every SQL engine; DynamoDB uses the names."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any, NamedTuple
 
 from treadle.engines.rows import Row, on_end_from, on_end_text
@@ -27,6 +28,7 @@ TIMES = frozenset(
     ("created_at", "updated_at", "next_at", "last_at", "at", "until", "started_at", "seen_at", "first_at",
      "last_at", "sealed_at", "pruned_at", "expires_at", "revoked_at", "since")
 )  # fmt: skip
+UUIDS = frozenset(("own_id",))
 JSONS = frozenset(("payload", "queues", "lanes", "tasks", "scopes", "only_queues", "counts"))
 FLAGS = frozenset(("enabled", "stopping"))
 WORDS: Mapping[str, Callable[[str], str]] = {"misfire": Misfire, "overlap": Overlap, "owner": PauseOwner}
@@ -78,6 +80,8 @@ def conditions(where: ScheduleFilter) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = [
         (f"{column} = ?", value) for column, value in chosen(Schedule, where.tenant, where.name).items()
     ]
+    if where.id is not None:  # what an older process made has none in its column: `matching` sorts these out
+        found.append(("(own_id = ? or own_id is null)", where.id))
     if where.prefix is not None:
         found.append((f"substr(name, 1, {len(where.prefix)}) = ?", where.prefix))
     if where.task is not None:
@@ -89,6 +93,12 @@ def conditions(where: ScheduleFilter) -> list[tuple[str, Any]]:
     if where.gone is not None:
         found.append((f"(coalesce(declared, '') like ?) = {where.gone}", f"%{GONE}%"))
     return found
+
+
+def matching(where: ScheduleFilter, found: Iterable[Schedule], limit: int) -> list[Schedule]:
+    """The first of these schedules that match, where an id was asked for, which is not in every row."""
+    wanted = found if where.id is None else (schedule for schedule in found if schedule.id == where.id)
+    return list(islice(wanted, limit))
 
 
 def table_of(record: Record) -> Table:

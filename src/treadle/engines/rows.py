@@ -14,14 +14,17 @@ COLUMNS = (
     "max_attempts", "retry_base", "retry_cap", "retry_jitter", "timeout", "expires_at", "key", "key_scope",
     "key_until", "schedule", "on_end", "state", "reason", "result", "error", "attempt", "failures", "crashes",
     "claimed_at", "started_at", "finished_at", "worker", "lease_until", "lease_token", "cancel_requested", "progress",
-    "cost_micros", "revision",
+    "cost_micros", "revision", "trace",
 )  # fmt: skip
+_LEFT_OUT = {"payload": "'null' as payload", "result": "null as result"}
+BARE_COLUMNS = tuple(_LEFT_OUT.get(name, name) for name in COLUMNS)
+"""What to select of a job for whoever reads neither its payload nor its result."""
 EDITED = (
     "payload", "task_version", "queue", "lane", "priority", "due_at", "expires_at", "timeout", "max_attempts",
-    "retry_base", "retry_cap", "retry_jitter", "revision",
+    "retry_base", "retry_cap", "retry_jitter", "trace", "revision",
 )  # fmt: skip
 """What replacing a pending job writes."""
-NEW = COLUMNS[: COLUMNS.index("state")]  # what an enqueue says; the rest follows from the state
+NEW = (*COLUMNS[: COLUMNS.index("state")], "trace")  # what an enqueue says; the rest follows from the state
 
 Row = tuple[Any, ...]
 
@@ -32,7 +35,7 @@ def job_from(row: Row, moment: Callable[[Any], datetime | None]) -> Job:
         id_, task, payload, created_at, due_at, tenant, queue, lane, task_version, priority, max_attempts, base, cap,
         jitter, timeout, expires_at, key, key_scope, key_until, schedule, on_end, state, reason, result, error, attempt,
         failures, crashes, claimed_at, started_at, finished_at, worker, lease_until, lease_token, cancel_requested,
-        progress, cost_micros, revision,
+        progress, cost_micros, revision, trace,
     ) = row  # fmt: skip
     return Job(
         id_,
@@ -53,6 +56,7 @@ def job_from(row: Row, moment: Callable[[Any], datetime | None]) -> Job:
         moment(key_until),
         schedule,
         on_end_from(on_end),
+        trace,
         _STATES[state],
         Reason(reason) if reason else None,
         result,
@@ -111,6 +115,7 @@ def row_from(job: Job, stored: Callable[[datetime | None], Any]) -> Row:
         small(job.progress),
         job.cost_micros,
         job.revision,
+        job.trace,
     )
 
 

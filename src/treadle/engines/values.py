@@ -155,6 +155,19 @@ class JobFilter(NamedTuple):
     queue: str | None = None
     tenant: str | None = None
     key: str | None = None
+    lane: str | None = None  # "": of no lane
+    expired: bool | None = None  # of cancelled jobs: whether they were so because their time was over
+
+
+class Count(int):
+    """How many there are. If it is not `exact`, there are at least so many, or it is an estimate."""
+
+    exact: bool
+
+    def __new__(cls, number: int, exact: bool = True) -> "Count":
+        count = super().__new__(cls, number)
+        count.exact = exact
+        return count
 
 
 class Page(NamedTuple):
@@ -174,6 +187,7 @@ class ScheduleFilter(NamedTuple):
     enabled: bool | None = None
     declared: bool | None = None  # by code, now or once
     gone: bool | None = None  # by code once, and no more
+    id: str | None = None
 
     def matches(self, schedule: Schedule) -> bool:
         """Whether a schedule is one of those."""
@@ -185,6 +199,7 @@ class ScheduleFilter(NamedTuple):
             (self.enabled, schedule.enabled),
             (self.declared, schedule.declared is not None),
             (self.gone, schedule.gone),
+            (self.id, schedule.id),
         )
         return all(asked is None or asked == there for asked, there in wanted)
 

@@ -4,9 +4,9 @@ An event is written with a marker, which says that no seal holds it yet. A seal 
 of their events, in one transaction.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from heapq import merge
+from heapq import merge, nlargest
 from itertools import chain, islice
 
 from treadle.engines.dynamodb.client import MAX_ITEMS, MAX_SORT_KEY, Client
@@ -28,6 +28,7 @@ from treadle.engines.dynamodb.rows import record_item, record_key
 from treadle.engines.dynamodb.writes import ABSENT, Part, TableInfo, delete, put, there, update
 from treadle.model import UUID, Event, EventKind
 from treadle.model.records import Seal
+from treadle.model.seals import in_order
 
 MARKER_PARTITIONS = 16  # at most, of events that no seal holds yet
 MAX_SEALED_EVENTS = MAX_ITEMS - 2  # a transaction has room for so many, the seal and the list of its events
@@ -46,8 +47,7 @@ class AuditTrail:
         return [event_from(item) for page in pages for item in page]
 
     def unsealed(self, limit: int) -> list[Event]:
-        partitions = [f"unsealed#{number:02x}" for number in range(min(self._table.spread, MARKER_PARTITIONS))]
-        pages = [self._client.pages(pk, high=MAX_SORT_KEY, limit=min(limit, MAX_ITEMS)) for pk in partitions]
+        pages = self._marker_pages(min(limit, MAX_ITEMS))
         firsts = self._each(lambda rest: next(rest, []), pages)
         streams = [chain(first, chain.from_iterable(rest)) for first, rest in zip(firsts, pages, strict=True)]
         markers = merge(*streams, key=lambda marker: str(marker["SK"]["S"]))
@@ -55,6 +55,17 @@ class AuditTrail:
         while len(found) < limit and (some := list(islice(markers, limit - len(found)))):
             found += self._read([marked_key(marker) for marker in some])  # an event that is gone has left its marker
         return _by_tenant(found)
+
+    def newest_unsealed(self, limit: int) -> list[Event]:
+        """The latest of all tenants, newest first. Markers lie by tenant, so all of them are read."""
+        markers = chain.from_iterable(self._each(lambda pages: list(chain.from_iterable(pages)), self._marker_pages()))
+        latest = nlargest(limit, markers, key=lambda marker: str(marker["SK"]["S"]).partition("#")[2])
+        return sorted(self._read([marked_key(marker) for marker in latest]), key=in_order, reverse=True)
+
+    def _marker_pages(self, limit: int = MAX_ITEMS) -> list[Iterator[list[Item]]]:
+        """By partition, the markers of events that no seal holds yet, in their order."""
+        partitions = [f"unsealed#{number:02x}" for number in range(min(self._table.spread, MARKER_PARTITIONS))]
+        return [self._client.pages(pk, high=MAX_SORT_KEY, limit=limit) for pk in partitions]
 
     def _read(self, keys: Sequence[ItemKey]) -> list[Event]:
         return [event_from(item) for item in self._client.get(keys).values()]
@@ -76,7 +87,7 @@ class AuditTrail:
         return True
 
     def sealed(self, seal: Seal) -> list[Event]:
-        return sorted(self._read(self._sealed_keys(seal)), key=lambda event: (event.at, event.job_id, event.revision))
+        return sorted(self._read(self._sealed_keys(seal)), key=in_order)
 
     def _sealed_keys(self, seal: Seal) -> list[ItemKey]:
         """The keys of the events of a seal; none once they are pruned."""

@@ -31,6 +31,7 @@ from treadle.engines.scripts import ItemScript
 from treadle.engines.values import (
     Claim,
     Claimed,
+    Count,
     Finding,
     JobFilter,
     Lease,
@@ -212,13 +213,13 @@ class DynamoEngine:
         self._opened()
         return self._reader.get(ids)
 
-    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page:
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None, bare: bool = False) -> Page:
         self._opened()
-        return self._reader.find(where, limit=limit, cursor=cursor)
+        return self._reader.find(where, limit=limit, cursor=cursor, bare=bare)
 
-    def count(self, where: JobFilter) -> dict[State, int]:
+    def count(self, where: JobFilter, *, limit: int | None = None) -> dict[State, Count]:
         self._opened()
-        return self._reader.count(where)
+        return self._reader.count(where) if limit is None else self._reader.estimate(where, limit)
 
     def tally(
         self, *, since: datetime, limit: int, tenant: str | None = None, now: datetime | None = None
@@ -285,9 +286,9 @@ class DynamoEngine:
         self._opened()
         return self._audit.events(job_id)
 
-    def unsealed(self, *, limit: int) -> list[Event]:
+    def unsealed(self, *, limit: int, newest: bool = False) -> list[Event]:
         self._opened()
-        return self._audit.unsealed(limit)
+        return self._audit.newest_unsealed(limit) if newest else self._audit.unsealed(limit)
 
     def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
         self._opened()

@@ -32,9 +32,9 @@ from treadle.engines.dynamodb.pieces import joined, large_names, piece_keys
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.ranges import Range, Ranges
 from treadle.engines.dynamodb.rows import foreign_job, is_ours, job_from, tenant_range
-from treadle.engines.values import LISTED, JobFilter, Page, Tally
+from treadle.engines.values import LISTED, Count, JobFilter, Page, Tally
 from treadle.errors import EngineError
-from treadle.model import UUID, Job, State
+from treadle.model import UUID, Job, Reason, State
 
 _ENDED_CURSOR = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z#" + UUID.pattern)
 
@@ -113,8 +113,9 @@ class Reader:
         there = self._client.get([key]).get(key)
         return None if there is None else foreign_job(there)
 
-    def jobs(self, items: Sequence[Item]) -> list[Job]:
+    def jobs(self, items: Sequence[Item], bare: bool = False) -> list[Job]:
         """The jobs in these items, with the texts that lie in pieces; jobs that were pruned meanwhile are left out."""
+        items = [_without_pieces(item) for item in items] if bare else items
         for _ in range(MAX_TRIES):
             wanted = {
                 (id_of(item), name): piece_keys(id_of(item), item, name) for item in items for name in large_names(item)
@@ -139,14 +140,14 @@ class Reader:
 
     # -------------------------------------------------------------------------------------- lists
 
-    def find(self, where: JobFilter, *, limit: int, cursor: str | None) -> Page:
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None, bare: bool = False) -> Page:
         if where.state in LISTED:
-            return self._find_ended(where, limit, cursor)
+            return self._find_ended(where, limit, cursor, bare)
         if cursor is not None and not UUID.fullmatch(cursor):
             raise ValueError(f"{cursor!r} is not a valid cursor")
         if where.state in (State.PENDING, State.RUNNING):
             found = sorted(self._active(where), key=id_of, reverse=True)
-            jobs = self.jobs([item for item in found if cursor is None or id_of(item) < cursor][:limit])
+            jobs = self.jobs([item for item in found if cursor is None or id_of(item) < cursor][:limit], bare)
         else:
             jobs = self._newest(where, limit, cursor)
         return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
@@ -165,7 +166,7 @@ class Reader:
             jobs += self.jobs([item for item in items if _matches(item, where)])
         return jobs[:limit]
 
-    def _find_ended(self, where: JobFilter, limit: int, cursor: str | None) -> Page:
+    def _find_ended(self, where: JobFilter, limit: int, cursor: str | None, bare: bool) -> Page:
         if cursor is not None and not _ENDED_CURSOR.fullmatch(cursor):
             raise ValueError(f"{cursor!r} is not a valid cursor")
         partitions = [f"{where.state}#{number:02x}" for number in range(list_partitions(self._spread))]
@@ -176,7 +177,7 @@ class Reader:
             items = {id_of(item): item for item in self.items([id_of(entry) for entry in entries])}
             listed = [items[id_of(entry)] for entry in entries if id_of(entry) in items]
             # A job that was retried has left the list, or soon will.
-            jobs += self.jobs([item for item in listed if _matches(item, where)])
+            jobs += self.jobs([item for item in listed if _matches(item, where)], bare)
             last = entries[-1]["SK"]["S"]
         return Page(jobs, last if len(jobs) == limit else None)
 
@@ -197,7 +198,7 @@ class Reader:
 
     # ------------------------------------------------------------------------------------- numbers
 
-    def count(self, where: JobFilter) -> dict[State, int]:
+    def count(self, where: JobFilter) -> dict[State, Count]:
         counts: dict[State, int] = {}
         if where.state is None or not where.state.final:
             for item in self._active(where):
@@ -207,7 +208,30 @@ class Reader:
             for states in self._each(lambda number: self._ended(number, where), range(self._spread)):
                 for state in states:
                     counts[state] = counts.get(state, 0) + 1
-        return counts
+        return {state: Count(number) for state, number in counts.items()}
+
+    def estimate(self, where: JobFilter, limit: int) -> dict[State, Count]:
+        """How many match among `limit` due items, and of those that have ended among the `limit` newest jobs."""
+        wanted = [where.state] if where.state is not None else list(State)
+        counts: dict[State, Count] = {}
+        if any(not state.final for state in wanted):
+            ranges = [range_ for range_ in self._ranges.all() if where.queue in (None, range_.slot.queue)]
+            counts |= self._seen(self._due_items(ranges), where, limit)
+        if any(state.final for state in wanted):
+            partitions = [f"id#{number:02x}" for number in range(self._spread)]
+            ended = self._seen(self._merged(partitions, limit, "~", None), where, limit)
+            counts |= {state: count for state, count in ended.items() if state.final}
+        return {state: count for state, count in counts.items() if state in wanted and (count or not count.exact)}
+
+    def _seen(self, items: Iterable[Item], where: JobFilter, limit: int) -> dict[State, Count]:
+        """How many of the first of these items match, by state; a job that is met twice counts once."""
+        where, looked = where._replace(state=None), 0
+        ids: dict[State, set[str]] = {state: set() for state in State}
+        for item in islice(items, limit + 1):
+            looked += 1
+            if "status" in item and _matches(item, where):
+                ids[State(item["status"]["S"])].add(id_of(item))
+        return {state: Count(min(len(found), limit), looked <= limit) for state, found in ids.items()}
 
     def _ended(self, number: int, where: JobFilter) -> list[State]:
         """The states of the records in one partition that match."""
@@ -225,7 +249,7 @@ class Reader:
         for state in LISTED:
             items += [item for item in self._ended_since(state, since, limit) if _matches(item, where)]
         items += [item for item in self._succeeded_since(since, limit) if _matches(item, where)]
-        jobs = self.jobs([_without_pieces(item) for item in items])
+        jobs = self.jobs(items, bare=True)
         return merged_tallies(_tally(job, now) for job in jobs)
 
     def _live(self, limit: int) -> Iterator[Item]:
@@ -289,7 +313,7 @@ def _tally(job: Job, now: datetime) -> Tally:
     return Tally(job.queue, job.task, job.state, error, 1, int(due), at or job.due_at)
 
 
-_DEFAULTS = {"tenant": "default", "queue": "default"}
+_DEFAULTS = {"tenant": "default", "queue": "default", "lane": ""}
 _ATTRIBUTES = {"state": "status", "task": "job_type"}
 
 
@@ -297,4 +321,7 @@ def _matches(item: Item, where: JobFilter) -> bool:
     def value(field: str) -> Any:
         return item.get(_ATTRIBUTES.get(field, field), {}).get("S", _DEFAULTS.get(field))
 
-    return all(value(field) == wanted for field, wanted in where._asdict().items() if wanted is not None)
+    if where.expired is not None and where.expired != (value("reason") == Reason.EXPIRED):
+        return False
+    fields = where._replace(expired=None)._asdict().items()
+    return all(value(field) == wanted for field, wanted in fields if wanted is not None)

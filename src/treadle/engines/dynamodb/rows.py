@@ -34,10 +34,10 @@ _DEFAULTS = Job("", "", "", datetime.min.replace(tzinfo=UTC), datetime.min.repla
 _FIELDS = {
     "tenant": "tenant", "queue": "queue", "lane": "lane", "task_version": "task_version", "priority": "priority",
     "timeout": "timeout", "expires_at": "expires_at", "key": "key", "key_scope": "key_scope", "key_until": "key_until",
-    "schedule": "schedule", "reason": "reason", "crashes": "crashes", "claims": "attempt", "attempts": "failures",
-    "claimed_at": "claimed_at", "started_at": "started_at", "completed_at": "finished_at", "locked_by": "worker",
-    "lock_expires_at": "lease_until", "lease_token": "lease_token", "cancel_requested": "cancel_requested",
-    "cost_micros": "cost_micros", "revision": "revision",
+    "schedule": "schedule", "trace": "trace", "reason": "reason", "crashes": "crashes", "claims": "attempt",
+    "attempts": "failures", "claimed_at": "claimed_at", "started_at": "started_at", "completed_at": "finished_at",
+    "locked_by": "worker", "lock_expires_at": "lease_until", "lease_token": "lease_token",
+    "cancel_requested": "cancel_requested", "cost_micros": "cost_micros", "revision": "revision",
 }  # fmt: skip
 _RETRY = Retry()
 
@@ -93,6 +93,7 @@ def job_from(item: Mapping[str, Value], texts: Mapping[str, str] | None = None) 
         time_of(at.get("key_until")),
         at.get("schedule"),
         on_end_from(at.get("on_end")),
+        at.get("trace"),
         State(at["status"]),
         Reason(at["reason"]) if "reason" in at else None,
         at.get("result"),

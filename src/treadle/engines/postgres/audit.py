@@ -24,6 +24,10 @@ _UNSEALED = f"""
 select {_EVENT} from @.events where seal is null order by seal, tenant collate "C", at, job, revision limit %s
 """
 
+_NEWEST_UNSEALED = f"""
+select {_EVENT} from @.events where seal is null order by at desc, job desc, revision desc limit %s
+"""
+
 # One statement: a seal whose number is free, over events of which none is sealed or just being sealed. Every sealer
 # locks the oldest event before the others. Without that, two sealers might each skip what the other has locked, and
 # neither would get them all.
@@ -84,9 +88,9 @@ def write_event(query: Query, event: Event | None) -> None:
         query(f"insert into @.events ({_COLUMNS}) values ({', '.join(['%s'] * len(event))})", event)
 
 
-def unsealed(query: Query, limit: int) -> list[Event]:
+def unsealed(query: Query, limit: int, newest: bool = False) -> list[Event]:
     """Events that are in no seal yet."""
-    return [event_from(row) for row in query(_UNSEALED, [limit])]
+    return [event_from(row) for row in query(_NEWEST_UNSEALED if newest else _UNSEALED, [limit])]
 
 
 def seal(query: Query, made: Seal, events: Sequence[Event]) -> bool:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from treadle.engines.postgres import audit, queries, records, retention, rls, schedules
 from treadle.engines.postgres.claim import PostgresTurns
@@ -20,6 +20,7 @@ from treadle.engines.retention import Sweeper
 from treadle.engines.scripts import Script
 from treadle.engines.values import (
     Claim,
+    Count,
     Finding,
     Half,
     JobFilter,
@@ -45,6 +46,8 @@ R = TypeVar("R", bound=Record)
 
 class PostgresEngine:
     """An Engine on PostgreSQL 15 or newer; engines/contract.py says what each method does."""
+
+    searches_payloads: Final = True
 
     def __init__(self, server: Connections, schema: PostgresSchema, store: PostgresStore) -> None:
         self.server = server
@@ -154,11 +157,11 @@ class PostgresEngine:
     def get(self, ids: Sequence[str]) -> list[Job | None]:
         return queries.get(self.session, ids)
 
-    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page:
-        return queries.find(self.session, where, limit, cursor)
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None, bare: bool = False) -> Page:
+        return queries.find(self.session, where, limit, cursor, bare)
 
-    def count(self, where: JobFilter) -> dict[State, int]:
-        return queries.count(self.session, where)
+    def count(self, where: JobFilter, *, limit: int | None = None) -> dict[State, Count]:
+        return queries.count(self.session, where) if limit is None else queries.estimate(self.session, where, limit)
 
     def tally(
         self, *, since: datetime, limit: int, tenant: str | None = None, now: datetime | None = None
@@ -219,8 +222,8 @@ class PostgresEngine:
     def events(self, job_id: str) -> list[Event]:
         return audit.events(self.session.read, job_id)
 
-    def unsealed(self, *, limit: int) -> list[Event]:
-        return audit.unsealed(self.session.read, limit)
+    def unsealed(self, *, limit: int, newest: bool = False) -> list[Event]:
+        return audit.unsealed(self.session.read, limit, newest)
 
     def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
         return audit.seal(self.session.read, seal, events)

@@ -14,10 +14,10 @@ from typing import Any
 from treadle.engines.batches import Receipts, first_created, receipts_of, write_halved
 from treadle.engines.postgres.connection import WRITE_ERRORS, refusal
 from treadle.engines.postgres.queries import READ
-from treadle.engines.postgres.rows import JSON, job_from, job_record, moment_in, row_in, stored
+from treadle.engines.postgres.rows import JSON, job_from, moment_in, new_record, row_in, stored
 from treadle.engines.postgres.session import PostgresStore, Session
 from treadle.engines.postgres.wire import Connection
-from treadle.engines.rows import NEW, Row, on_end_text
+from treadle.engines.rows import Row, on_end_text
 from treadle.engines.scripts import Script, drive
 from treadle.engines.values import Receipt
 from treadle.model import AlikeJobs, Job
@@ -29,7 +29,7 @@ def selected(relation: str, names: Sequence[str]) -> str:
     return ", ".join(f"{relation}.{name}::json" if name in JSON else f"{relation}.{name}" for name in names)
 
 
-# Stores new jobs with their keys and audit events: a function in migrations/0011_enqueue.pre.sql. A notification is a
+# Stores new jobs with their keys and audit events: a function in migrations/0013_trace.pre.sql. A notification is a
 # hint, and is sent now and then.
 ADD_JOBS = "select @.add_jobs($1::text)"
 
@@ -37,6 +37,7 @@ ADD_JOBS = "select @.add_jobs($1::text)"
 _TYPES = (
     "timestamptz", "text", "uuid", "text", "text", "timestamptz", "timestamptz", "text", "text", "text", "int", "int",
     "int", "float8", "float8", "float8", "float8", "timestamptz", "text", "text",
+    "text",
 )  # fmt: skip
 _ADD_JOB = f"select @.add_job({', '.join(f'${number}::{kind}' for number, kind in enumerate(_TYPES, 1))})"
 
@@ -87,6 +88,7 @@ def _values(job: Job, now: datetime | None, channel: str | None) -> tuple[Any, .
     return (
         now, channel, job.id, job.payload_json, job.task, job.created_at, job.due_at, job.tenant, job.queue, job.lane,
         job.task_version, job.priority, *job.retry, job.timeout, job.expires_at, job.schedule, on_end_text(job.on_end),
+        job.trace,
     )  # fmt: skip
 
 
@@ -140,9 +142,9 @@ def _request(jobs: Sequence[Job], now: datetime | None, more: Mapping[str, Any])
     if like is not None and like.key is None:
         request["ids"] = ids_of(jobs)
         request["payloads"] = jobs.payloads if isinstance(jobs, AlikeJobs) else [job.payload_json for job in jobs]
-        request["job"] = job_record(like, NEW)
+        request["job"] = new_record(like)
     else:
-        request["rows"] = [job_record(job, NEW) for job in jobs]
+        request["rows"] = [new_record(job) for job in jobs]
         request["keyed"] = have_keys(jobs)
     return _encode(request)
 

@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from treadle.engines.batches import MOST_QUEUES, merged_tallies
 from treadle.engines.postgres.rows import JOB, job_from, storable
 from treadle.engines.postgres.session import Session
-from treadle.engines.rows import COLUMNS, Row
-from treadle.engines.values import LISTED, JobFilter, Page, Tally
+from treadle.engines.rows import BARE_COLUMNS, COLUMNS, Row
+from treadle.engines.values import LISTED, Count, JobFilter, Page, Tally
 from treadle.model import UUID, Job, State
+from treadle.model.clock import from_micros, micros
 
 IDS = "(select value::uuid as id from json_array_elements_text($1::text::json))"
 
@@ -24,8 +25,6 @@ where cost_micros > 0 and finished_at >= %(since)s and finished_at < %(until)s
 and (%(tenant)s::text is null or tenant = %(tenant)s)
 group by tenant, task
 """
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 # A step from queue to queue in each of the three indexes of waiting jobs, so that one queue hides no other. Only the
@@ -72,18 +71,51 @@ def get(session: Session, ids: Sequence[str]) -> list[Job | None]:
     return [found.get(id_) for id_ in ids]
 
 
-def find(session: Session, where: JobFilter, limit: int, cursor: str | None) -> Page:
+def find(session: Session, where: JobFilter, limit: int, cursor: str | None, bare: bool = False) -> Page:
     """A page of the jobs that match."""
     if not _storable(where):
         return Page([], None)
-    jobs = [job_from(row) for row in session.read(*find_sql(where, limit, cursor))]
+    jobs = [job_from(row) for row in session.read(*find_sql(where, limit, cursor, bare))]
     return Page(jobs, _cursor(jobs[-1], where) if jobs and len(jobs) >= limit else None)
 
 
-def count(session: Session, where: JobFilter) -> dict[State, int]:
+def count(session: Session, where: JobFilter) -> dict[State, Count]:
     """How many jobs match, by state."""
     rows = session.read(*_count_sql(where)) if _storable(where) else []
-    return {State(state): number for state, number in rows}
+    return {State(state): Count(number) for state, number in rows}
+
+
+def estimate(session: Session, where: JobFilter, limit: int) -> dict[State, Count]:
+    """How many jobs match, by state, up to a limit; beyond it, as many as the planner expects.
+
+    Its statistics are of everybody's jobs: a tenant is told the limit instead.
+    """
+    states = [where.state] if where.state is not None else list(State)
+    if not _storable(where):
+        return {}
+    looks = []
+    for state in states:
+        conditions, values = _conditions(where._replace(state=state))
+        fits = " and ".join(conditions)
+        looks.append(
+            f"select '{state}', count(*) from (select 1 from {_tables(state)[0]} where {fits} limit %s) as looked"
+        )
+    rows = session.read(" union all ".join(looks), [*values, limit + 1] * len(states))
+    counts = {State(state): Count(min(number, limit), number <= limit) for state, number in rows if number}
+    for state, count in counts.items():
+        if not count.exact and where.tenant is None:
+            counts[state] = Count(max(count, _expected(session, where._replace(state=state))), exact=False)
+    return counts
+
+
+def _expected(session: Session, where: JobFilter) -> int:
+    """How many rows the planner expects, from its statistics."""
+    conditions, values = _conditions(where)
+    table = _tables(where.state)[0]
+    sql = f"explain (format json) select 1 from {table} where {' and '.join(conditions)}"
+    [[plan]] = session.read(sql, values)
+    found = json.loads(plan) if isinstance(plan, str | bytes) else plan
+    return int(found[0]["Plan"]["Plan Rows"])
 
 
 def tally(session: Session, since: datetime, limit: int, tenant: str | None, now: datetime | None) -> list[Tally]:
@@ -107,21 +139,21 @@ def is_id(id_: str) -> bool:
     return UUID.fullmatch(id_) is not None
 
 
-def find_sql(where: JobFilter, limit: int, cursor: str | None) -> tuple[str, list[Any]]:
+def find_sql(where: JobFilter, limit: int, cursor: str | None, bare: bool = False) -> tuple[str, list[Any]]:
     """The query for a page: newest first; of failed and of cancelled jobs, the latest to end first."""
     conditions, values = _conditions(where)
     by_end = where.state in LISTED
     order = "finished_at desc, id desc" if by_end else "id desc"
     if cursor and by_end:
-        micros, id_ = cursor.split(":")
+        ended, id_ = cursor.split(":")
         conditions.append("(finished_at, id) < (%s, %s::uuid)")
-        values += [_EPOCH + timedelta(microseconds=int(micros)), _checked(id_)]
+        values += [from_micros(int(ended)), _checked(id_)]
     elif cursor:
         conditions.append("id < %s::uuid")
         values.append(_checked(cursor))
     filters = f"where {' and '.join(conditions)}" if conditions else ""
     parts = [
-        f"(select {', '.join(COLUMNS)} from {table} {filters} order by {order} limit %s)"
+        f"(select {', '.join(BARE_COLUMNS if bare else COLUMNS)} from {table} {filters} order by {order} limit %s)"
         for table in _tables(where.state)
     ]
     sql = f"select {JOB} from ({' union all '.join(parts)}) as found order by {order} limit %s"
@@ -149,14 +181,17 @@ def _checked(id_: str) -> str:
 
 def _cursor(last: Job, where: JobFilter) -> str:
     if where.state in LISTED and last.finished_at is not None:
-        return f"{(last.finished_at - _EPOCH) // timedelta(microseconds=1)}:{last.id}"
+        return f"{micros(last.finished_at)}:{last.id}"
     return last.id
 
 
 def _conditions(where: JobFilter) -> tuple[list[str], list[Any]]:
     """The filter as SQL. The state is written out, not bound, so that partial indexes are used."""
-    given = {name: value for name, value in where._asdict().items() if value is not None and name != "state"}
+    plain = where._replace(state=None, expired=None)
+    given = {name: value for name, value in plain._asdict().items() if value is not None}
     conditions = [f"{name} = %s" for name in given]
+    if where.expired is not None:
+        conditions.append("reason = 'expired'" if where.expired else "reason is distinct from 'expired'")
     if where.state is not None:
         conditions.insert(0, f"state = '{where.state.value}'")
     return conditions, list(given.values())

@@ -14,7 +14,7 @@ from treadle.engines.postgres.enqueue import enqueue_script
 from treadle.engines.postgres.rows import as_given, moment, storable
 from treadle.engines.postgres.session import LOCK_TIMEOUT, PostgresStore, Query
 from treadle.engines.postgres.wire import Connection
-from treadle.engines.records import JSONS, TABLES, Table, chosen, row_from, table_of, value_from
+from treadle.engines.records import JSONS, TABLES, UUIDS, Table, chosen, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.values import Overwrite, Receipt, Saved
 from treadle.errors import EngineError, EngineUnavailable
@@ -40,7 +40,8 @@ def read(query: Query, kind: type[R], tenant: str | None = None, name: str | Non
 
 
 def _selected(table: Table) -> str:
-    return ", ".join(f"{name}::text" if name in JSONS or name == "on_end" else name for name in table.columns)
+    texts = {*JSONS, *UUIDS, "on_end"}
+    return ", ".join(f"{name}::text" if name in texts else name for name in table.columns)
 
 
 def _in_order(kind: type[Any]) -> str:

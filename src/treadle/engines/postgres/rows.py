@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from treadle.engines import rows
-from treadle.engines.rows import COLUMNS, Row
+from treadle.engines.rows import COLUMNS, NEW, Row
 from treadle.model import Change, Event, EventKind, Job
+from treadle.model.change import Write
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -34,9 +35,15 @@ def job_from(row: Row) -> Job:
     return rows.job_from(row[: len(COLUMNS)], moment)
 
 
-def job_record(job: Job, names: Sequence[str] = COLUMNS) -> dict[str, Any]:
-    """A job as a record of COLUMNS, or of the first of them."""
-    return record(names, rows.row_from(job, stored)[: len(names)])
+def job_record(job: Job) -> dict[str, Any]:
+    """A job as a record of COLUMNS."""
+    return record(COLUMNS, rows.row_from(job, stored))
+
+
+def new_record(job: Job) -> dict[str, Any]:
+    """A new job as a record of NEW."""
+    row = rows.row_from(job, stored)
+    return record(NEW, (*row[: len(NEW) - 1], row[-1]))
 
 
 def record(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
@@ -50,7 +57,10 @@ def moment(read: datetime | None) -> datetime | None:
 
 
 def row_in(result: "PGresult", number: int) -> Row:
-    """A row of the type job_row, in the server's binary form. It needs no connection, which may be closed by now."""
+    """A row of the type job_row, in the server's binary form; its last column, the summary, is the trace of a job.
+
+    It needs no connection, which may be closed by now.
+    """
     value = result.get_value
     return tuple(
         None if (found := value(number, place)) is None else read(found) for place, read in enumerate(_READERS)
@@ -174,7 +184,10 @@ def change_record(change: Change, *, audit_all: bool) -> dict[str, Any]:
 
 def edit_record(change: Change, *, audit_all: bool) -> dict[str, Any]:
     """A change that writes most of the row, for REPLACE and REVIVE."""
-    return job_record(change.after) | fence_record(change) | audit_record(change, audit_all=audit_all)
+    job = job_record(change.after)
+    if change.write is Write.REVIVE and change.after.payload_json == change.before.payload_json:
+        del job["payload"]
+    return job | fence_record(change) | audit_record(change, audit_all=audit_all)
 
 
 def audit_record(change: Change, *, audit_all: bool) -> dict[str, Any]:

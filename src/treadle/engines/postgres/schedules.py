@@ -4,7 +4,7 @@ import json
 
 from treadle.engines.postgres.rows import moment, storable, stored
 from treadle.engines.postgres.session import Query
-from treadle.engines.records import JSONS, TABLES, conditions, record_from, row_from, value_from
+from treadle.engines.records import JSONS, TABLES, UUIDS, conditions, matching, record_from, row_from, value_from
 from treadle.engines.rows import Row
 from treadle.engines.scripts import Script
 from treadle.engines.values import ScheduleFilter
@@ -14,7 +14,7 @@ from treadle.model.records import Schedule, subject_of_schedule
 _NAMES = Schedule._fields
 _COLUMNS = ", ".join(_NAMES)
 _TEXTS = {*JSONS, "on_end"}
-_SELECTED = ", ".join(f"s.{name}::text" if name in _TEXTS else f"s.{name}" for name in _NAMES)
+_SELECTED = ", ".join(f"s.{name}::text" if name in {*_TEXTS, *UUIDS} else f"s.{name}" for name in _NAMES)
 _COMPARED = TABLES[Schedule].compared
 
 _ORDER = 'tenant collate "C", name collate "C"'  # as every engine sorts, whatever the collation of the database is
@@ -29,7 +29,8 @@ def find(query: Query, where: ScheduleFilter, limit: int, after: tuple[str, str]
     rest = [f"({_ORDER}) > (%s, %s)"] * (after is not None)
     only = " and ".join(["true", *(sql.replace("?", "%s") for sql, _ in wanted), *rest])
     sql = f"select {_SELECTED} from @.schedules s where {only} order by {_ORDER} limit %s"
-    return [record_from(Schedule, row, moment) for row in query(sql, [*values, limit])]
+    rows = query(sql, [*values, limit if where.id is None else None])
+    return matching(where, (record_from(Schedule, row, moment) for row in rows), limit)
 
 
 # ------------------------------------------------------------------------- for the caller's own transaction

@@ -36,7 +36,7 @@ from treadle.model.change import Write
 
 # ---------------------------------------------------------------------------------------- the statements
 
-# Writes plain changes, many at a time; the function is in migrations/0008_settle.pre.sql.
+# Writes plain changes, many at a time; the function is in migrations/0013_trace.pre.sql.
 SETTLE = "select id, now from @.settle($1::text)"
 
 # Locks the row for the rest of the transaction, if the fence lets the change pass.
@@ -85,13 +85,14 @@ written as (
     returning j.id
 ),{_NOTED}"""
 
+_PAYLOAD = "coalesce(c.payload::json, gone.payload)"  # it comes along only if it was edited
 REVIVE = f"""
 {unpack(EDIT)},
 mine as materialized (select j.id from c join @.finished j on {FENCE} for update of j skip locked),
 gone as (delete from @.finished where id = any (array(select id from mine)) returning id, payload),
 written as (
     insert into @.jobs ({", ".join(COLUMNS)})
-    select {", ".join("gone.payload" if name == "payload" else selected("c", [name]) for name in COLUMNS)}
+    select {", ".join(_PAYLOAD if name == "payload" else selected("c", [name]) for name in COLUMNS)}
     from c join gone on gone.id = c.id
     returning id
 ),{_NOTED}"""

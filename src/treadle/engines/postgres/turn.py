@@ -1,12 +1,12 @@
 """The one statement of a turn: the function turn() of the schema, what it is given, and what it answers.
 
-The function is in migrations/0009_turn.pre.sql, and its claim in 0010_claim.pre.sql, explained statement by statement.
+The function is in migrations/0013_trace.pre.sql, and its claim in 0010_claim.pre.sql, explained statement by statement.
 """
 
 import json
 import struct
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from treadle.engines.rows import COLUMNS
 from treadle.engines.values import Claim, Claimed
 from treadle.errors import EngineError
 from treadle.model import Job
+from treadle.model.clock import from_micros, micros
 from treadle.model.lifecycle import Success
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ MAX_PARKED = 1000  # jobs that one round may park beside those that it claims
 
 _ANY_VERSION = 2**31 - 1
 _NO_VERSION = -(2**31) - 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 # ------------------------------------------------------------------------------------- what it is given
 
@@ -51,7 +50,7 @@ def _arrays(successes: Sequence[Success]) -> list[str | None]:
     starts: dict[datetime, str] = {}  # many jobs start at the same moment
     for success in successes:
         if success.started_at not in starts:
-            starts[success.started_at] = str((success.started_at - _EPOCH) // _MICROSECOND)
+            starts[success.started_at] = str(micros(success.started_at))
     columns = (
         [success.id for success in successes],
         [success.token for success in successes],
@@ -137,7 +136,7 @@ def answer_of(rows: "ClaimedRows") -> TurnAnswer:
     summary = json.loads(rows.summary())
     claim = summary["claim"] or {}
     return TurnAnswer(
-        _EPOCH + timedelta(microseconds=summary["now"]),
+        from_micros(summary["now"]),
         frozenset(summary["settled"] or ()),
         None if summary["succeeded"] is None else frozenset(summary["succeeded"]),
         bool(claim),
@@ -156,6 +155,7 @@ _TIMEOUT, _ATTEMPT, _REVISION = (COLUMNS.index(name) for name in ("timeout", "at
 _CRASHES, _BUDGET, _COST = (COLUMNS.index(name) for name in ("crashes", "max_attempts", "cost_micros"))
 _FLOAT = struct.Struct(">d")
 _SCOPE, _ON_END, _QUEUE, _DUE = (COLUMNS.index(name) for name in ("key_scope", "on_end", "queue", "due_at"))
+_SUMMARY = COLUMNS.index("trace")  # the last column of a job_row: the trace of a job, the summary of a turn
 _Y2000 = 946_684_800.0  # when the server's binary times begin, in seconds since 1970
 
 
@@ -193,7 +193,7 @@ class ClaimedRows:
 
     def summary(self) -> bytes:
         """What the function says besides, in the first row."""
-        text = self._result.get_value(0, len(COLUMNS))
+        text = self._result.get_value(0, _SUMMARY)
         if text is None:
             raise EngineError("the server's answer to a turn cannot be read")
         return text

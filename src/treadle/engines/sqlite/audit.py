@@ -7,8 +7,9 @@ from datetime import datetime
 
 from treadle.engines.sqlite import records
 from treadle.engines.sqlite.connection import DatabaseFile
-from treadle.engines.sqlite.rows import EVENT, EVENT_COLUMNS, event_from, event_row, micros, unpack
+from treadle.engines.sqlite.rows import EVENT, EVENT_COLUMNS, event_from, event_row, unpack
 from treadle.model import Event
+from treadle.model.clock import micros
 from treadle.model.records import Seal
 
 ADD_EVENTS = f"""
@@ -31,9 +32,10 @@ def events(file: DatabaseFile, job_id: str) -> list[Event]:
     return [event_from(row) for row in file.rows(sql, job_id)]
 
 
-def unsealed(connection: sqlite3.Connection, limit: int) -> list[Event]:
+def unsealed(connection: sqlite3.Connection, limit: int, newest: bool) -> list[Event]:
     """Events that are in no seal yet."""
-    sql = f"select {EVENT} from treadle_events where seal is null order by tenant, at, job, revision limit ?"  # noqa: S608
+    order = "at desc, job desc, revision desc" if newest else "tenant, at, job, revision"
+    sql = f"select {EVENT} from treadle_events where seal is null order by {order} limit ?"  # noqa: S608
     return [event_from(row) for row in connection.execute(sql, (limit,))]
 
 

@@ -17,9 +17,10 @@ from treadle.engines.rows import COLUMNS, Row
 from treadle.engines.sqlite import audit, records
 from treadle.engines.sqlite.keys import RELEASE_KEYS
 from treadle.engines.sqlite.lanes import ClaimScan, Found, Place, anywhere, circle, due_of, places
-from treadle.engines.sqlite.rows import IDS, JOB, job_from, micros
+from treadle.engines.sqlite.rows import IDS, JOB, job_from
 from treadle.engines.values import Claim, Claimed
 from treadle.model import Event, EventKind, Scope
+from treadle.model.clock import micros
 from treadle.model.records import ANY
 
 MAX_PARKED = 1000  # jobs that one round may meet and not take
@@ -175,7 +176,7 @@ class Search:
         self._connection = connection
         self._claim = claim
         self._turns = turns
-        self._scan = ClaimScan(connection, claim, gate, micros(now) or 0, MAX_PARKED)
+        self._scan = ClaimScan(connection, claim, gate, micros(now), MAX_PARKED)
         self._queues = [queue for queue in dict.fromkeys(claim.queues) if not gate.blocks(ANY, queue)]
 
     def promising(self) -> bool:

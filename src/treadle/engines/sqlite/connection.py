@@ -77,6 +77,7 @@ class DatabaseFile:
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._peeking = threading.Lock()
+        self._held_for_fork: list[threading.Lock] = []
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._peeker: sqlite3.Connection | None = None
@@ -94,6 +95,7 @@ class DatabaseFile:
         timeout = LOCK_TIMEOUT if timeout is None else timeout
         deadline = time.monotonic() + timeout
         held = False
+        _let_forks_pass()
         try:
             held = self._writing.acquire(timeout=timeout)
             if not held:
@@ -120,6 +122,7 @@ class DatabaseFile:
         None if it refuses a value: then nothing is written.
         """
         deadline = time.monotonic() + LOCK_TIMEOUT
+        _let_forks_pass()
         if not self._writing.acquire(timeout=LOCK_TIMEOUT):
             raise FileLocked(self.path)
         try:
@@ -137,6 +140,7 @@ class DatabaseFile:
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """What `query` finds, on a separate connection: a reader never waits for a writer."""
         deadline = time.monotonic() + LOCK_TIMEOUT
+        _let_forks_pass()
         with self._writing if self.path == MEMORY else self._reading, self.translated_errors:
             connection = self._open() if self.path == MEMORY else self._open_reader()
             return retry_locked(deadline, lambda: query(connection))
@@ -193,12 +197,14 @@ class DatabaseFile:
         """Let every call of this process end, and close; new ones wait until the fork is done."""
         for lock in (self._reading, self._writing, self._peeking):
             lock.acquire()
+            self._held_for_fork.append(lock)
         if self.path != MEMORY:
             self._close()
 
     def after_fork(self) -> None:
-        for lock in (self._peeking, self._writing, self._reading):
-            lock.release()
+        """Let calls go on; an exception of a signal may have come between two of the locks."""
+        while self._held_for_fork:
+            self._held_for_fork.pop().release()
 
     def _open(self) -> sqlite3.Connection:
         if self._writer is not None and self._in_place(self._writer) is None:
@@ -324,6 +330,13 @@ def run(connection: sqlite3.Connection, script: Script[T]) -> T:
 
 
 _files: weakref.WeakSet[DatabaseFile] = weakref.WeakSet()
+_fork_waits = [False]  # whether a thread waits for all calls to end, to fork; a plain value, for a child inherits it
+
+
+def _let_forks_pass() -> None:
+    """Wait while somebody is about to fork. Locks are not fair: a busy thread would take its own again and again."""
+    while _fork_waits[0]:
+        time.sleep(0.0005)
 
 
 @cache
@@ -334,6 +347,7 @@ def _watch_forks() -> None:
 
     def before() -> None:
         one_at_a_time.acquire()
+        _fork_waits[0] = True
         forking[:] = list(_files)
         for file in forking:
             file.before_fork()
@@ -342,6 +356,7 @@ def _watch_forks() -> None:
         for file in forking:
             file.after_fork()
         forking.clear()
+        _fork_waits[0] = False
         one_at_a_time.release()
 
     if hasattr(os, "register_at_fork"):

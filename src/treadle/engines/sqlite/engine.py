@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from treadle.engines.batches import check_one_each
 from treadle.engines.scripts import Script
@@ -20,6 +20,7 @@ from treadle.engines.values import (
     OVERWRITE,
     Claim,
     Claimed,
+    Count,
     Finding,
     JobFilter,
     Lease,
@@ -47,6 +48,8 @@ POLL_INTERVAL = 0.01  # seconds between two looks of a waiting worker at whether
 
 class SqliteEngine:
     """An Engine on a SQLite file; engines.contract has the contract."""
+
+    searches_payloads: Final = True
 
     def __init__(
         self,
@@ -152,11 +155,11 @@ class SqliteEngine:
     def get(self, ids: Sequence[str]) -> list[Job | None]:
         return queries.get(self.file, ids)
 
-    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None) -> Page:
-        return queries.find(self.file, where, limit, cursor)
+    def find(self, where: JobFilter, *, limit: int, cursor: str | None = None, bare: bool = False) -> Page:
+        return queries.find(self.file, where, limit, cursor, bare)
 
-    def count(self, where: JobFilter) -> dict[State, int]:
-        return queries.count(self.file, where)
+    def count(self, where: JobFilter, *, limit: int | None = None) -> dict[State, Count]:
+        return queries.count(self.file, where) if limit is None else queries.estimate(self.file, where, limit)
 
     def tally(
         self, *, since: datetime, limit: int, tenant: str | None = None, now: datetime | None = None
@@ -219,8 +222,8 @@ class SqliteEngine:
     def events(self, job_id: str) -> list[Event]:
         return audit.events(self.file, job_id)
 
-    def unsealed(self, *, limit: int) -> list[Event]:
-        return self.file.read(lambda reader: audit.unsealed(reader, limit))
+    def unsealed(self, *, limit: int, newest: bool = False) -> list[Event]:
+        return self.file.read(lambda reader: audit.unsealed(reader, limit, newest))
 
     def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
         with self.file.write() as connection:

@@ -10,16 +10,20 @@ from datetime import datetime
 from typing import Any
 
 from treadle.engines.batches import Receipts, receipts_of, write_halved
-from treadle.engines.rows import Row
+from treadle.engines.rows import NEW, Row, on_end_text
 from treadle.engines.scripts import Script
 from treadle.engines.sqlite.audit import ADD_EVENTS
 from treadle.engines.sqlite.connection import DATA_ERRORS, DatabaseFile, Savepoint, run
 from treadle.engines.sqlite.keys import HOLDERS, TAKE_NEW_KEYS, key_row, take_if_new
 from treadle.engines.sqlite.queries import BY_IDS
-from treadle.engines.sqlite.rows import IDS, SHARED, event_row, job_from, packed, shared_row
+from treadle.engines.sqlite.rows import IDS, event_row, job_from, packed
 from treadle.engines.values import Receipt
 from treadle.model import AlikeJobs, Event, EventKind, Job
 from treadle.model.alike import have_keys, stored_alike
+from treadle.model.clock import micros
+
+SHARED = tuple(name for name in NEW if name not in ("id", "payload"))
+"""What many new jobs of one call have in common."""
 
 
 def if_new(id_: str) -> str:
@@ -205,6 +209,30 @@ def packed_jobs(jobs: Iterable[Job]) -> str:
             before = shared
         payloads[job.id] = job.payload_json
     return packed(runs)
+
+
+def shared_row(job: Job) -> Row:
+    """What a new job says besides its id and its payload, in the order of SHARED."""
+    created = micros(job.created_at)
+    return (
+        job.task,
+        created,
+        created if job.due_at is job.created_at else micros(job.due_at),
+        job.tenant,
+        job.queue,
+        job.lane,
+        job.task_version,
+        job.priority,
+        *job.retry,
+        job.timeout,
+        job.expires_at and micros(job.expires_at),
+        job.key,
+        job.key_scope,
+        job.key_until and micros(job.key_until),
+        job.schedule,
+        job.on_end and on_end_text(job.on_end),
+        job.trace,
+    )
 
 
 def _enqueued(job: Job, now: datetime) -> Event:

@@ -3,8 +3,9 @@
 from datetime import datetime
 
 from treadle.engines.rows import Row
-from treadle.engines.sqlite.rows import IDS, micros, unpack
+from treadle.engines.sqlite.rows import IDS, unpack
 from treadle.model import Job
+from treadle.model.clock import micros
 
 _KEY = ("tenant", "task", "key", "job", "scope", "until", "now")
 

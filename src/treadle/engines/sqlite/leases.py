@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 
 from treadle.engines.rows import renewal_of
 from treadle.engines.sqlite.connection import SHORT_LOCK_TIMEOUT, DatabaseFile, FileLocked
-from treadle.engines.sqlite.rows import JOB, job_from, micros, unpack
+from treadle.engines.sqlite.rows import JOB, job_from, unpack
 from treadle.engines.values import Lease, Renewal, RenewalResult
 from treadle.model import Job
+from treadle.model.clock import micros
 
 RENEW = f"""
 {unpack(("id", "token", "started_at", "progress", "cost_micros"))}

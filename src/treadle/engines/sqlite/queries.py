@@ -4,14 +4,15 @@ import json
 import re
 import sqlite3
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from treadle.engines.batches import MOST_QUEUES, merged_tallies
 from treadle.engines.sqlite.connection import DatabaseFile
-from treadle.engines.sqlite.rows import EPOCH, IDS, JOB, job_from, micros
-from treadle.engines.values import LISTED, JobFilter, Page, Tally
+from treadle.engines.sqlite.rows import BARE, IDS, JOB, job_from
+from treadle.engines.values import LISTED, Count, JobFilter, Page, Tally
 from treadle.model import UUID, Job, State
+from treadle.model.clock import from_micros, micros
 
 _END = re.compile(r"-?[0-9]{1,18}")  # microseconds
 
@@ -29,7 +30,7 @@ def get(file: DatabaseFile, ids: Sequence[str]) -> list[Job | None]:
     return [found.get(id_) for id_ in ids]
 
 
-def find(file: DatabaseFile, where: JobFilter, limit: int, cursor: str | None) -> Page:
+def find(file: DatabaseFile, where: JobFilter, limit: int, cursor: str | None, bare: bool = False) -> Page:
     """A page of the jobs that match, and the cursor of the next one."""
     conditions, values = _conditions(where)
     by_end = where.state in LISTED
@@ -37,9 +38,9 @@ def find(file: DatabaseFile, where: JobFilter, limit: int, cursor: str | None) -
     after = _position(cursor, by_end) if cursor else ()
     if after:
         conditions.append("(finished_at, id) < (?, ?)" if by_end else "id < ?")
-    tables = _tables(where.state)
+    tables, columns = _tables(where.state), BARE if bare else JOB
     parts = [
-        f"select * from (select {JOB} from {table} {_where(conditions)} order by {order} limit ?)"  # noqa: S608
+        f"select * from (select {columns} from {table} {_where(conditions)} order by {order} limit ?)"  # noqa: S608
         for table in tables
     ]
     sql = f"{' union all '.join(parts)} order by {order} limit ?"
@@ -48,14 +49,33 @@ def find(file: DatabaseFile, where: JobFilter, limit: int, cursor: str | None) -
     return Page(jobs, _cursor(jobs[-1], by_end) if len(jobs) == limit else None)
 
 
-def count(file: DatabaseFile, where: JobFilter) -> dict[State, int]:
+def count(file: DatabaseFile, where: JobFilter) -> dict[State, Count]:
     """How many jobs match, by state."""
     conditions, values = _conditions(where)
-    counts: dict[State, int] = {}
+    counts: dict[State, Count] = {}
     for table in _tables(where.state):
         sql = f"select state, count(*) from {table} {_where(conditions)} group by state"  # noqa: S608
-        counts.update({State(state): number for state, number in file.rows(sql, *values)})
+        counts.update({State(state): Count(number) for state, number in file.rows(sql, *values)})
     return counts
+
+
+def estimate(file: DatabaseFile, where: JobFilter, limit: int) -> dict[State, Count]:
+    """How many jobs match, by state, up to a limit; all states at one moment.
+
+    What nearly every job matches ends early. What few match is a scan: no index is by tenant, task or lane.
+    """
+    conditions, values = _conditions(where._replace(state=None))
+    fits = "".join(f" and {condition}" for condition in conditions)
+    looks, parameters = [], []
+    for state in [where.state] if where.state is not None else State:
+        looks.append(f"""
+            select '{state}', count(*) from (
+                select 1 from {_tables(state)[0]} where state = '{state}'{fits} limit ?
+            )
+            """)  # noqa: S608 - no word of it is a caller's
+        parameters += [*values, limit + 1]
+    rows = file.rows(" union all ".join(looks), *parameters)
+    return {State(state): Count(min(number, limit), number <= limit) for state, number in rows if number}
 
 
 # A step from queue to queue in each of the three indexes of waiting jobs, so that one queue hides no other.
@@ -96,7 +116,7 @@ def tally(
             looks.append((waiting % parked, [micros(now), queue, *whose, limit]))
     groups = [row for rows, values in looks for row in connection.execute(_GROUPED.format(rows=rows), values)]
     return merged_tallies(
-        Tally(queue, task, State(state), error, number, due, EPOCH + timedelta(microseconds=at))
+        Tally(queue, task, State(state), error, number, due, from_micros(at))
         for queue, task, state, error, number, due, at in groups
     )
 
@@ -115,8 +135,11 @@ def costs(file: DatabaseFile, since: datetime, until: datetime, tenant: str | No
 
 
 def _conditions(where: JobFilter) -> tuple[list[str], list[Any]]:
-    given = {name: value for name, value in where._asdict().items() if value is not None}
-    return [f"{name} = ?" for name in given], list(given.values())
+    given = {name: value for name, value in where._asdict().items() if value is not None and name != "expired"}
+    conditions = [f"{name} = ?" for name in given]
+    if where.expired is not None:
+        conditions.append(f"reason is{'' if where.expired else ' not'} 'expired'")
+    return conditions, list(given.values())
 
 
 def _where(conditions: list[str]) -> str:

@@ -7,8 +7,8 @@ from typing import TypeVar
 from treadle.engines.records import TABLES, chosen, row_from, table_of, value_from
 from treadle.engines.records import record_from as read_record
 from treadle.engines.rows import Row
-from treadle.engines.sqlite.rows import micros, moment
 from treadle.engines.values import Overwrite
+from treadle.model.clock import from_micros, micros
 from treadle.model.records import Gate, Pause, Record, Schedule
 
 R = TypeVar("R", bound=Record)
@@ -23,7 +23,7 @@ def read(connection: sqlite3.Connection, kind: type[R], tenant: str | None = Non
         rows = connection.execute(sql, tuple(wanted.values()))
     except UnicodeEncodeError:  # what cannot be stored is not there
         return []
-    return [read_record(kind, row, moment) for row in rows]
+    return [read_record(kind, row, from_micros) for row in rows]
 
 
 def gate(connection: sqlite3.Connection, now: datetime) -> Gate:
@@ -45,7 +45,7 @@ def due(connection: sqlite3.Connection, until: datetime, limit: int) -> list[Sch
         """,  # noqa: S608
         (micros(until), limit),
     )
-    return [read_record(Schedule, row, moment) for row in rows]
+    return [read_record(Schedule, row, from_micros) for row in rows]
 
 
 def save(connection: sqlite3.Connection, record: Record, before: Record | Overwrite | None) -> bool:

@@ -5,8 +5,9 @@ from datetime import datetime
 
 from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.sqlite.connection import DatabaseFile
-from treadle.engines.sqlite.rows import IDS, micros
+from treadle.engines.sqlite.rows import IDS
 from treadle.engines.values import Retention
+from treadle.model.clock import micros
 
 WINDOW_SIZE = 1000  # finished jobs that one transaction reads to see which of them are old
 

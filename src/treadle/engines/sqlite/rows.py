@@ -5,13 +5,14 @@ Times are microseconds since 1970; the rest is as in every SQL engine.
 
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
 
 from treadle.engines import rows
-from treadle.engines.rows import COLUMNS, NEW, Row
+from treadle.engines.rows import BARE_COLUMNS, COLUMNS, Row
 from treadle.model import Event, EventKind, Job, holds_nul
+from treadle.model.clock import from_micros, micros
 
 JOB = ", ".join(COLUMNS)
+BARE = ", ".join(BARE_COLUMNS)
 EVENT_COLUMNS = ("job", "revision", "at", "kind", "actor", "note", "tenant")
 EVENT = ", ".join(EVENT_COLUMNS)
 
@@ -20,25 +21,10 @@ IDS = "(select value from json_each(?))"
 
 DELETE_JOBS = f"delete from treadle_jobs where id in {IDS}"  # noqa: S608
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def micros(moment: datetime | None) -> int | None:
-    """A time as stored."""
-    if moment is None:
-        return None
-    since = moment - EPOCH
-    return since.days * 86_400_000_000 + since.seconds * 1_000_000 + since.microseconds
-
-
-def moment(stored: int | None) -> datetime | None:
-    """A stored time as read."""
-    return None if stored is None else EPOCH + timedelta(microseconds=stored)
-
 
 def job_from(row: Row) -> Job:
     """The job in a row selected as JOB."""
-    return rows.job_from(row, moment)
+    return rows.job_from(row, from_micros)
 
 
 def row_from(job: Job) -> Row:
@@ -46,36 +32,10 @@ def row_from(job: Job) -> Row:
     return rows.row_from(job, micros)
 
 
-SHARED = tuple(name for name in NEW if name not in ("id", "payload"))
-"""What many new jobs of one call have in common."""
-
-
-def shared_row(job: Job) -> Row:
-    """What a new job says besides its id and its payload, in the order of SHARED."""
-    return (
-        job.task,
-        micros(job.created_at),
-        micros(job.due_at),
-        job.tenant,
-        job.queue,
-        job.lane,
-        job.task_version,
-        job.priority,
-        *job.retry,
-        job.timeout,
-        micros(job.expires_at),
-        job.key,
-        job.key_scope,
-        micros(job.key_until),
-        job.schedule,
-        None if job.on_end is None else rows.on_end_text(job.on_end),
-    )
-
-
 def event_from(row: Row) -> Event:
     """The event in a row selected as EVENT."""
     job_id, revision, at, kind, actor, note, tenant = row
-    return Event(job_id, revision, EPOCH + timedelta(microseconds=at), EventKind(kind), actor, note, tenant)
+    return Event(job_id, revision, from_micros(at), EventKind(kind), actor, note, tenant)
 
 
 def event_row(event: Event) -> Row:

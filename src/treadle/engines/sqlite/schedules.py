@@ -2,12 +2,13 @@
 
 import sqlite3
 
-from treadle.engines.records import TABLES, conditions, record_from, row_from, value_from
+from treadle.engines.records import TABLES, conditions, matching, record_from, row_from, value_from
 from treadle.engines.scripts import Script
 from treadle.engines.sqlite.audit import ADD_EVENTS
-from treadle.engines.sqlite.rows import event_row, micros, moment, packed, unpack
+from treadle.engines.sqlite.rows import event_row, packed, unpack
 from treadle.engines.values import ScheduleFilter
 from treadle.model import Event
+from treadle.model.clock import from_micros, micros
 from treadle.model.records import Schedule, subject_of_schedule
 
 
@@ -20,10 +21,10 @@ def find(
     only = " and ".join(["true", *(sql for sql, _ in wanted)])
     sql = f"select {', '.join(Schedule._fields)} from treadle_schedules where {only} order by tenant, name limit ?"  # noqa: S608
     try:
-        rows = connection.execute(sql, (*values, limit))
+        rows = connection.execute(sql, (*values, limit if where.id is None else -1))
     except UnicodeEncodeError:  # what cannot be stored is not there
         return []
-    return [record_from(Schedule, row, moment) for row in rows]
+    return matching(where, (record_from(Schedule, row, from_micros) for row in rows), limit)
 
 
 # ------------------------------------------------------------------------- for the caller's own transaction
@@ -65,7 +66,7 @@ def schedule_script(tenant: str, name: str) -> Script[tuple[Schedule | None, int
     """Read a schedule, and the revision that a new one of its name has."""
     rows = yield _READ, packed([(tenant, name)])
     if rows:
-        return record_from(Schedule, rows[0], moment), 0
+        return record_from(Schedule, rows[0], from_micros), 0
     [[last]] = yield _LAST_REVISION, packed([(subject_of_schedule(tenant, name),)])
     return None, 0 if last is None else last + 1
 

@@ -18,11 +18,12 @@ from treadle.engines.sqlite.enqueue import enqueue_script
 from treadle.engines.sqlite.keys import DELETE_KEYS, FREE_DEAD_KEYS, HOLDERS, RELEASE_KEYS, TAKE_KEYS, key_row
 from treadle.engines.sqlite.queries import BY_IDS
 from treadle.engines.sqlite.retention import DELETE_FINISHED
-from treadle.engines.sqlite.rows import DELETE_JOBS, IDS, JOB, event_row, job_from, micros, packed, row_from, unpack
+from treadle.engines.sqlite.rows import DELETE_JOBS, IDS, JOB, event_row, job_from, packed, row_from, unpack
 from treadle.engines.sqlite.successes import write_successes
 from treadle.engines.values import APPLIED, Ruling, Verdict
 from treadle.model import Change, Job
 from treadle.model.change import Write
+from treadle.model.clock import micros
 from treadle.model.lifecycle import Success, whole
 
 _CHANGE = (
@@ -89,7 +90,7 @@ returning id, revision
 REVIVE = f"""
 {unpack(_EDIT)}
 insert into treadle_jobs ({JOB}, later)
-select {", ".join("j.payload" if name == "payload" else f"c.{name}" for name in COLUMNS)},
+select {", ".join("coalesce(c.payload, j.payload)" if name == "payload" else f"c.{name}" for name in COLUMNS)},
     c.lane <> '' and c.due_at > c.now
 from c cross join treadle_finished j on j.id = c.id where {_FENCE}
 returning id, revision
@@ -238,6 +239,14 @@ def _edit_row(change: Change, now: datetime) -> Row:
     return (*_fence_row(change, now), *row_from(change.after)[1:])
 
 
+def _revive_row(change: Change, now: datetime) -> Row:
+    """Without the payload, unless it was edited: it stays as somebody stored it."""
+    same = change.after.payload_json == change.before.payload_json
+    row = list(_edit_row(change, now))
+    row[_EDIT.index("payload")] = None if same else change.after.payload_json
+    return tuple(row)
+
+
 class WriteStatement(NamedTuple):
     """The statement for one kind of write: what it takes for a change, and what follows for the ids it wrote.
 
@@ -253,7 +262,7 @@ class WriteStatement(NamedTuple):
 STATEMENTS = {
     Write.FINISH: WriteStatement(FINISH, _change_row, then=DELETE_JOBS),
     Write.REQUEUE: WriteStatement(REQUEUE, _change_row),
-    Write.REVIVE: WriteStatement(REVIVE, _edit_row, then=DELETE_FINISHED),
+    Write.REVIVE: WriteStatement(REVIVE, _revive_row, then=DELETE_FINISHED),
     Write.REPLACE: WriteStatement(REPLACE, _edit_row),
     Write.REQUEST_CANCEL: WriteStatement(REQUEST_CANCEL, lambda change, _: change.before.id),
     Write.DELETE: WriteStatement(DELETE, _fence_row, then=DELETE_KEYS, also=DELETE_ENDED),

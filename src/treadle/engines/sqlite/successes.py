@@ -11,7 +11,8 @@ from datetime import datetime
 
 from treadle.engines.rows import COLUMNS
 from treadle.engines.sqlite.connection import DATA_ERRORS
-from treadle.engines.sqlite.rows import DELETE_JOBS, EVENT, IDS, JOB, micros, packed
+from treadle.engines.sqlite.rows import DELETE_JOBS, EVENT, IDS, JOB, packed
+from treadle.model.clock import micros
 from treadle.model.lifecycle import Success
 
 _SUCCEEDED = {
