@@ -8,10 +8,11 @@ from typing import NamedTuple
 from treadle.edits import AuditedRecords
 from treadle.errors import InvalidJob
 from treadle.model import Event
+from treadle.model.clock import Duration, past_moment
 from treadle.model.records import Seal
 from treadle.model.seals import Verified, in_order, verify
 
-MOST_UNSEALED = 100_000  # unsealed events that are read at most
+MOST_UNSEALED = 100_000  # unsealed events that are read at most, the newest
 VERIFY_TRIES = 2  # more at seals that seem to be wrong
 
 
@@ -60,15 +61,39 @@ class EventPage(NamedTuple):
     cursor: str | None
 
 
+def event_filter(
+    now: datetime,
+    *,
+    tenant: str | None,
+    actor: str | None = None,
+    kind: str | None = None,
+    job_id: str | None = None,
+    since: Duration | datetime | None = None,
+    until: Duration | datetime | None = None,
+    cursor: str | None = None,
+) -> EventFilter:
+    """The filter that these words of a caller mean; `since` and `until` are moments, or how long before `now`."""
+    return EventFilter(
+        tenant,
+        actor,
+        None if kind is None else str(kind),
+        None if job_id is None else str(job_id).lower(),
+        past_moment(since, now, "since"),
+        past_moment(until, now, "until"),
+        place_of(cursor),
+    )
+
+
 def latest_events(store: AuditedRecords, wanted: EventFilter, *, limit: int) -> EventPage:
     """The latest events of all jobs, schedules and pauses that are meant, newest first.
 
-    It reads seal after seal, from the newest on, until there are enough: a filter that fits little reads far back.
+    It reads seal after seal, from the newest on, until there are enough: a filter that fits little reads far back. Of
+    events that wait for a seal it reads the newest 100,000.
     """
     if wanted.job is not None:
         events = [event for event in store.events(wanted.job) if wanted.fits(event)]
         return _page(events, limit)
-    unsealed = (*store.unsealed(limit=MOST_UNSEALED), *store.orphaned_events(limit=MOST_UNSEALED))
+    unsealed = (*store.unsealed(limit=MOST_UNSEALED, newest=True), *store.orphaned_events(limit=MOST_UNSEALED))
     events = [event for event in unsealed if wanted.fits(event)]
     seals = [seal for seal in store.records(Seal, tenant=wanted.tenant) if wanted.reaches(seal)]
     for seal in sorted(seals, key=lambda seal: seal.last_at, reverse=True):

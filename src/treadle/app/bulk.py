@@ -16,7 +16,6 @@ from treadle.model.clock import Duration, past_moment
 from treadle.tasks.faces import async_face
 from treadle.tasks.task import Task, name_of
 
-FILTERS = ("state", "task", "queue", "tenant", "key", "error", "since", "before")
 FIRST_IDS = 5  # that a report names
 MOST_PROBLEMS = 20  # that a report holds
 Decide = Callable[[Job, datetime], Change]
@@ -37,10 +36,15 @@ class Which(TypedDict, total=False):
     queue: str | None
     tenant: str | None
     key: str | None
+    lane: str | None
     error: str | None
     since: Duration | datetime | None
     before: Duration | datetime | None
+    fingerprint: str | None
     everything: bool
+
+
+FILTERS = tuple(name for name in Which.__annotations__ if name not in ("ids", "everything"))
 
 
 class Problem(NamedTuple):
@@ -54,7 +58,8 @@ class BulkReport(NamedTuple):
     """How far an act on many jobs has come: how many were found, done and not possible.
 
     `asked` are those among the done that still run, and were asked to stop: they may yet succeed. `first` are the first
-    ids found, `problems` the first ones that were not possible. Of a dry run nothing is done.
+    ids found, `problems` the first ones that were not possible. Of a dry run nothing is done; it looks at 50,000
+    jobs, and if it is not `exact` there are more of them, or may be.
     """
 
     found: int = 0
@@ -63,6 +68,7 @@ class BulkReport(NamedTuple):
     asked: int = 0
     first: Sequence[str] = ()
     problems: Sequence[Problem] = ()
+    exact: bool = True
 
     def after(self, jobs: Sequence[Job]) -> "BulkReport":
         """With these jobs found."""
@@ -97,7 +103,8 @@ class Bulk(Handle):
     ) -> BulkReport:
         """Run failed jobs again, or with `state="cancelled"` cancelled ones.
 
-        Name `ids`, filters as in `find`, or `everything=True`. With `dry_run` they are only counted.
+        Name `ids`, filters as in `find`, or `everything=True`. With `dry_run` they are only counted, up to
+        50,000.
 
         >>> from treadle import Treadle
         >>> app = Treadle("sqlite:///:memory:")
@@ -179,12 +186,18 @@ class Bulk(Handle):
         now, state = self.engine.now(), which.get("state")
         return queries.Selection(
             JobFilter(
-                None, _task_name(which.get("task")), which.get("queue"), self._of(which.get("tenant")), which.get("key")
+                None,
+                _task_name(which.get("task")),
+                which.get("queue"),
+                self._of(which.get("tenant")),
+                which.get("key"),
+                which.get("lane"),
             ),
             None if state is None else self.profile.meaning(state),
             which.get("error"),
             past_moment(which.get("since"), now, "since"),
             past_moment(which.get("before"), now, "before"),
+            _checked_fingerprint(which.get("fingerprint")),
         )
 
     def _by_ids(self, ids: Sequence[str]) -> Iterator[list[Job | Edited]]:
@@ -209,9 +222,8 @@ class Bulk(Handle):
         report = BulkReport()
         if isinstance(wanted, list):
             pages = self._by_ids(wanted)
-        elif dry_run and wanted.whole:  # the store can count them
-            first = queries.find(self.engine, wanted, limit=FIRST_IDS, cursor=None).jobs
-            return report.after(first)._replace(found=sum(queries.count(self.engine, wanted).values()))
+        elif dry_run:
+            return self._counted(wanted)
         else:
             pages = ([*jobs] for jobs in queries.walk(self.engine, wanted))
         for page in pages:
@@ -224,6 +236,22 @@ class Bulk(Handle):
                 progress(report)
         return report
 
+    def _counted(self, wanted: queries.Selection) -> BulkReport:
+        """How many jobs are meant, as far as a bounded look sees."""
+        report, most = BulkReport(), queries.MOST_COUNTED
+        if wanted.whole:  # the store can count them
+            report = report.after(queries.find(self.engine, wanted, limit=FIRST_IDS, cursor=None).jobs)
+            counts = queries.count(self.engine, wanted, limit=most).values()
+            found = max(report.found, sum(min(number, most) for number in counts))
+            return report._replace(found=found, exact=all(number.exact for number in counts))
+        looked, cursor = 0, None
+        while looked < most:
+            page = queries.find(self.engine, wanted, limit=queries.BATCH_SIZE, cursor=cursor)
+            report, looked, cursor = report.after(page.jobs), looked + page.looked, page.cursor
+            if cursor is None:
+                return report
+        return report._replace(exact=False)
+
     aretry_many = async_face(retry_many)
     acancel_many = async_face(cancel_many)
     adelete_many = async_face(delete_many)
@@ -232,6 +260,16 @@ class Bulk(Handle):
 def _meant(wanted: queries.Selection | list[str]) -> Callable[[Job, datetime], bool]:
     """Whether a job that has changed since it was found is still one of these; one that is named by id always is."""
     return (lambda *_: True) if isinstance(wanted, list) else wanted.means
+
+
+def _checked_fingerprint(text: str | None) -> str | None:
+    if text is None:
+        return None
+    from treadle.model.fingerprint import FINGERPRINT  # noqa: PLC0415 - only operators ask
+
+    if isinstance(text, str) and FINGERPRINT.fullmatch(text):
+        return text
+    raise InvalidJob("fingerprint", f"{text!r:.100} must be 12 hex digits, as `treadle failures` prints them")
 
 
 def _task_name(task: "str | Task[..., Any] | None") -> str | None:

@@ -4,20 +4,21 @@ A key that is taken is answered as the task's `unique` says: with the job that h
 that job in place.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.app.receipts import StoredReceipts
 from treadle.app.store import Store
 from treadle.engines.contract import JobStore
 from treadle.engines.values import Receipt, Ruling, Verdict
-from treadle.errors import EngineUnavailable, InvalidJob, KeyTaken, TreadleError
+from treadle.errors import EngineUnavailable, InvalidInput, InvalidJob, KeyTaken, TreadleError
 from treadle.model import AlikeJobs, Change, Job, State, lifecycle, new_ids
 from treadle.model.backoff import lock_waits
 from treadle.model.checks import bound_tenant
 from treadle.tasks.definition import Definition
-from treadle.tasks.options import OnConflict, times
+from treadle.tasks.options import OnConflict, Options, times
 from treadle.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -61,11 +62,12 @@ class Enqueuer:
         from treadle.transactions import arun_in  # noqa: PLC0415
 
         jobs = await to_thread(lambda: self._jobs(task, encode()))
-        steps = self._in_transaction(task, jobs)
-        if self._store.hooks is None:
-            receipts = await arun_in(tx, steps, self._committed)
-        else:
-            receipts = await self._store.hooks.aenqueuing(jobs, lambda: arun_in(tx, steps, self._committed))
+
+        def written(jobs: Sequence[Job]) -> Awaitable[Sequence[Receipt]]:
+            return arun_in(tx, self._in_transaction(task, jobs), self._committed)
+
+        hooks = self._store.hooks
+        receipts = await (written(jobs) if hooks is None else hooks.aenqueuing(jobs, written))
         return self._receipts_or_raise(task, jobs, receipts)
 
     def store(self, jobs: list[Job]) -> list[Receipt]:
@@ -110,7 +112,7 @@ class Enqueuer:
         """Store these jobs, inside the hooks of the app if there are any; a receipt each."""
         if self._store.hooks is None:
             return self._written(task, jobs)
-        return self._store.hooks.enqueuing(jobs, lambda: self._written(task, jobs))
+        return self._store.hooks.enqueuing(jobs, partial(self._written, task))
 
     def _written(self, task: Task[..., Any], jobs: Sequence[Job]) -> Sequence[Receipt]:
         """Store these jobs: in the caller's transaction, or on the engine's own connections."""
@@ -161,6 +163,45 @@ class Enqueuer:
             for _, job, receipt in _conflicts(jobs, receipts):
                 return KeyTaken(job.key or "", receipt.job.id)
         return None
+
+
+class Enqueued(NamedTuple):
+    """A job that was stored. A token that may not read is told nothing but its id."""
+
+    id: str
+    outcome: str | None = None  # created, existed or replaced
+    job: Job | None = None
+
+
+def enqueue_outcome(job: Job, id: str, before: datetime, on_conflict: str) -> str:
+    """created, existed or replaced. An enqueue has an id of its own, so another id means that a key was taken."""
+    if job.id != id.lower():
+        return "replaced" if on_conflict == OnConflict.REPLACE and job.state is State.PENDING else "existed"
+    return "created" if job.created_at >= before else "existed"
+
+
+def policies(
+    own: Options,
+    *,
+    key: str | None,
+    max_attempts: int | None,
+    unique: str | None,
+    window: str | None,
+    on_conflict: str | None,
+) -> dict[str, Any]:
+    """The options `retry` and `unique` of a job, where what is named differs from its task's `own`."""
+    found: dict[str, Any] = {}
+    if max_attempts is not None:
+        found["retry"] = own.retry._replace(max_attempts=max_attempts)
+    named = {"window": window, "on_conflict": on_conflict}
+    changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    if unique is not None:
+        changes = {"window": None, **changes, "scope": unique}
+    if changes:
+        if key is None:
+            raise InvalidInput("key", "unique, window and on_conflict are about a key: give one too")
+        found["unique"] = own.unique._replace(**changes)
+    return found
 
 
 def _replaced(

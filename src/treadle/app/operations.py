@@ -3,28 +3,32 @@
 A handle that is bound to a tenant answers for the jobs of others as for jobs that are not there.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.app import queries
-from treadle.app.bulk import Bulk
 from treadle.app.handle import note
-from treadle.app.pauses import Pauses
+from treadle.app.numbers import Numbers
+from treadle.app.profile import Profile
 from treadle.app.results import Results
 from treadle.edits import edit_job, id_of
-from treadle.engines.values import JobFilter, Page
+from treadle.engines.values import JobFilter
 from treadle.errors import InvalidJob, NotPossible
 from treadle.model import Change, Event, EventKind, Job, State, lifecycle
-from treadle.model.clock import Duration, moment, past_moment
-from treadle.model.records import WorkerInfo
+from treadle.model.clock import Duration, moment
+from treadle.model.edit import Edit
+from treadle.model.records import Schedule, WorkerInfo
 from treadle.tasks.faces import async_face
 from treadle.tasks.task import Task
 
 if TYPE_CHECKING:
     from treadle.app.audit import AuditReport, EventPage
-    from treadle.app.status import Status
+    from treadle.app.follow import Following
+    from treadle.app.masking import Masking
+    from treadle.model.edit import NewPayload
     from treadle.model.why import Obstacle
+    from treadle.tasks.definition import Definition
 
 MOST_DAYS = 3660  # of costs in one look
 
@@ -37,8 +41,10 @@ class Cost(NamedTuple):
     micros: int
 
 
-class Operations(Pauses, Bulk, Results):
+class Operations(Numbers, Results):
     """Jobs and pauses, everybody's or one tenant's: the store decides."""
+
+    _known: "Mapping[str, Definition]"  # the tasks of the app
 
     # ------------------------------------------------------------------------------------ what is there
 
@@ -50,24 +56,28 @@ class Operations(Pauses, Bulk, Results):
         queue: str | None = None,
         tenant: str | None = None,
         key: str | None = None,
+        lane: str | None = None,
         error: str | None = None,
         since: Duration | datetime | None = None,
         before: Duration | datetime | None = None,
+        fingerprint: str | None = None,
+        text: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> Page:
+    ) -> queries.JobPage:
         """Jobs, newest first, up to 500 a page; go on with the page's cursor.
 
         `state` is a State, or a word of the profile; of a word that means several states, one state comes after the
         other. Failed and cancelled jobs that are asked for come by their end, the latest first. `error` is the type of
-        the last error, such as "ValueError". `since` and `before` are moments, or how long ago: of the end, or of a job
-        that has not ended, when it was stored. A word, `error`, `since` and `before` are looked for job by job: where
-        few fit, a page may come short after 10,000 jobs, with a cursor.
+        the last error, such as "ValueError", `fingerprint` its kind, as `failures` tells it. `since` and `before` are
+        moments, or how long ago: of the end, or of a job that has not ended, when it was stored. `text` is somewhere in
+        the JSON of the payload, in capitals or not; DynamoDB refuses it. `lane=""` means jobs of no lane.
+
+        A word, `error`, `fingerprint`, `text`, `since` and `before` are looked for job by job: where few fit, a page
+        may come short, or empty, after 10,000 jobs, with a cursor. Its `looked` and `back_to` say how far it looked.
         """
         if not isinstance(limit, int) or not 1 <= limit <= queries.LARGEST_PAGE:
             raise InvalidJob("limit", f"{limit!r} must be from 1 to {queries.LARGEST_PAGE}; go on with the cursor")
-        if not isinstance(cursor, str | None):
-            raise InvalidJob("cursor", f"{cursor!r} is not a valid cursor; take it from the page before")
         wanted = self._selection(
             {
                 "state": state,
@@ -75,43 +85,19 @@ class Operations(Pauses, Bulk, Results):
                 "queue": queue,
                 "tenant": tenant,
                 "key": key,
+                "lane": lane,
                 "error": error,
                 "since": since,
                 "before": before,
+                "fingerprint": fingerprint,
             }
         )
-        try:
+        if text is not None:
+            from treadle.app.payloads import check_search  # noqa: PLC0415 - only operators ask
+
+            wanted = wanted._replace(text=check_search(self.engine, text), masked=self.masked)
+        with queries.cursor_errors(cursor):
             return queries.find(self.engine, wanted, limit=limit, cursor=cursor)
-        except (ValueError, IndexError, OverflowError):
-            if cursor is None:
-                raise
-            raise InvalidJob("cursor", f"{cursor!r} is not a valid cursor; take it from the page before") from None
-
-    def count(
-        self,
-        *,
-        state: State | str | None = None,
-        task: str | Task[..., Any] | None = None,
-        queue: str | None = None,
-        tenant: str | None = None,
-    ) -> dict[State, int]:
-        """How many jobs there are, by stored state; every state is named.
-
-        `state` as in `find`; what a word means only a part of is counted by reading it.
-        """
-        wanted = self._selection({"state": state, "task": task, "queue": queue, "tenant": tenant})
-        counts = queries.count(self.engine, wanted)
-        return {state: counts.get(state, 0) for state in State}
-
-    def status(self) -> "Status":
-        """An overview: what waits, runs and ended in the last hour, by queue and task; errors, pauses and workers.
-
-        It reads a bounded part of the store, so that it is quick beside millions of jobs: up to 10,000 waiting jobs of
-        a queue, and the 10,000 latest ends of a state. A tenant sees its own jobs, and no workers.
-        """
-        from treadle.app.status import status  # noqa: PLC0415 - only operators ask
-
-        return status(self.engine, self._store.tenant, self.pauses())
 
     def resolve_id(self, prefix: str, *, queues: Collection[str] | None = None) -> str:
         """The id of the one job whose id begins so; JobNotFound if there is none, InvalidJob if there are several.
@@ -120,9 +106,32 @@ class Operations(Pauses, Bulk, Results):
         """
         return queries.resolve_id(self.engine, prefix, self._store.tenant, queues)
 
-    def view(self, job: Job) -> dict[str, Any]:
-        """The job as the profile prints it, or under our own names; plain data."""
-        return self.profile.view(job, self.engine.now())
+    @property
+    def _masking(self) -> "Masking":
+        """What hides secrets; the app and its tenants share it."""
+        raise NotImplementedError
+
+    def view(self, job: Job, profile: Profile | None = None) -> dict[str, Any]:
+        """The job as the profile prints it, or another one, or under our own names; plain data, secrets masked."""
+        return self.views([job], profile)[0]
+
+    def views(self, jobs: Iterable[Job], profile: Profile | None = None) -> list[dict[str, Any]]:
+        """Jobs as `view` prints them. Their schedules are looked up if the profile asks for an id, each one once."""
+        jobs, now, names = list(jobs), self.engine.now(), profile or self.profile
+        ids = queries.schedule_ids(self.engine, jobs) if names.prints("schedule_id") else {}
+        return [names.view(self.masked(job), now, ids.get(job.id)) for job in jobs]
+
+    def masked(self, job: Job) -> Job:
+        """The job as people may see it: `***` stands for what is secret in its payload, wherever that is repeated."""
+        return self._masking.job(job)
+
+    def masked_events(self, job: Job, events: Iterable[Event]) -> list[Event]:
+        """The audit events of this job as people may see them."""
+        return self._masking.events(job, events)
+
+    def masked_schedule(self, schedule: Schedule) -> Schedule:
+        """The schedule as people may see it."""
+        return self._masking.schedule(schedule)
 
     def events(self, job_id: Job | str) -> list[Event]:
         """The audit trail of a job, oldest first."""
@@ -183,14 +192,21 @@ class Operations(Pauses, Bulk, Results):
         job_id: Job | str,
         *,
         keep_attempts: bool = False,
+        payload: Any = None,
         actor: str = "api",
         reason: str = "",
         revision: int | None = None,
     ) -> Job:
-        """Run a failed or cancelled job again, with a fresh budget, or with `keep_attempts` just once more."""
+        """Run a failed or cancelled job again, with a fresh budget, or with `keep_attempts` just once more.
+
+        With a `payload`, given as data, it runs with that one. It is checked against the task, as at an enqueue; an app
+        without any tasks does not check it. Name the `revision` that it was edited from.
+        """
 
         def decide(job: Job, now: datetime) -> Change:
-            return lifecycle.retry(job, now, actor=actor, note=note(reason), keep_attempts=keep_attempts)
+            new = self._new_payload(job, payload)
+            text = note(reason)
+            return lifecycle.retry(job, now, actor=actor, note=text, keep_attempts=keep_attempts, payload=new)
 
         return self._edit(job_id, decide, actor, revision)
 
@@ -202,21 +218,24 @@ class Operations(Pauses, Bulk, Results):
         lane: str | None = None,
         priority: int | None = None,
         run_after: Duration | datetime | None = None,
+        payload: Any = None,
         actor: str = "api",
         reason: str = "",
         revision: int | None = None,
     ) -> Job:
-        """Give a pending job another queue, lane, priority or due time; NotPossible if it runs or has ended.
+        """Give a pending job another queue, lane, priority, due time or payload; NotPossible if it runs or has ended.
 
-        `run_after` is a moment, or how long from now on; it is also the time of the next attempt of a failed one.
+        `run_after` is a moment, or how long from now on; it is also the time of the next attempt of a failed one. The
+        `payload` as in `retry`.
         """
         due = moment(run_after, self.engine.now(), "run_after")
-        wanted = lifecycle.Edit(queue, lane, priority, due)
-        if wanted == lifecycle.Edit():
-            raise InvalidJob("edit", "nothing is named: give queue, lane, priority or run_after")
+        wanted = Edit(queue, lane, priority, due)
+        if wanted == Edit() and payload is None:
+            raise InvalidJob("edit", "nothing is named: give queue, lane, priority, run_after or payload")
 
         def decide(job: Job, now: datetime) -> Change:
-            return lifecycle.edit(job, wanted, now, actor=actor, note=note(reason))
+            new = self._new_payload(job, payload)
+            return lifecycle.edit(job, wanted._replace(payload=new), now, actor=actor, note=note(reason))
 
         return self._edit(job_id, decide, actor, revision)
 
@@ -239,12 +258,22 @@ class Operations(Pauses, Bulk, Results):
 
         return self._edit(job_id, decide, actor, revision)
 
+    def _new_payload(self, job: Job, payload: Any) -> "NewPayload | None":
+        if payload is None:
+            return None
+
+        from treadle.app.payloads import encoded  # noqa: PLC0415 - only operators ask
+
+        return encoded(self._known, job.task, self._masking.restored(job, payload))
+
     def _edit(
         self, job_id: Job | str, decide: Callable[[Job, datetime], Change], actor: str, revision: int | None
     ) -> Job:
         def decide_if_unchanged(job: Job, now: datetime) -> Change:
             if revision not in (None, job.revision):
-                raise NotPossible(f"job {job.id} has changed since: it has revision {job.revision}, not {revision}")
+                raise NotPossible(
+                    f"job {job.id} has changed since: it has revision {job.revision}, not {revision}; look at it again"
+                )
             return decide(job, now)
 
         return edit_job(self.engine, job_id, decide_if_unchanged, actor=actor, tenant=self._store.tenant)
@@ -283,21 +312,42 @@ class Operations(Pauses, Bulk, Results):
         until: Duration | datetime | None = None,
     ) -> "EventPage":
         """The same as `audit`, with the cursor of the next page."""
-        from treadle.app.audit import EventFilter, latest_events, place_of  # noqa: PLC0415 - hashes are loaded where they are used
+        from treadle.app.audit import event_filter, latest_events  # noqa: PLC0415 - hashes are loaded where they are used
 
         if not isinstance(limit, int) or limit < 1:
             raise InvalidJob("limit", f"{limit!r} must be a number, 1 or more")
-        now = self.engine.now()
-        wanted = EventFilter(
-            self._of(tenant),
-            actor,
-            None if kind is None else str(kind),
-            None if job_id is None else str(job_id).lower(),
-            past_moment(since, now, "since"),
-            past_moment(until, now, "until"),
-            place_of(cursor),
+        wanted = event_filter(
+            self.engine.now(),
+            tenant=self._of(tenant),
+            actor=actor,
+            kind=kind,
+            job_id=job_id,
+            since=since,
+            until=until,
+            cursor=cursor,
         )
         return latest_events(self.engine, wanted, limit=limit)
+
+    def follow(
+        self,
+        *,
+        tenant: str | None = None,
+        kind: EventKind | str | None = None,
+        job_id: str | None = None,
+        task: str | None = None,
+        queue: str | None = None,
+        since: Duration | datetime | None = None,
+    ) -> "Following":
+        """The audit events as they come: begin with `latest(limit)`, and ask for `news()` again and again.
+
+        Each event comes once. One that is committed late comes late, below others that are younger. `task` and
+        `queue` are those that its job has now.
+        """
+        from treadle.app.audit import event_filter  # noqa: PLC0415 - only operators ask
+        from treadle.app.follow import Following  # noqa: PLC0415
+
+        wanted = event_filter(self.engine.now(), tenant=self._of(tenant), kind=kind, job_id=job_id, since=since)
+        return Following(self.engine, wanted, task=task, queue=queue, masked=self.masked_events)
 
     def verify_audit(self, *, tenant: str | None = None) -> "AuditReport":
         """Whether the sealed audit events are as they were; and how many events are not sealed yet."""
@@ -308,8 +358,6 @@ class Operations(Pauses, Bulk, Results):
     # ------------------------------------------------------------------------------- for async code
 
     afind = async_face(find)
-    acount = async_face(count)
-    astatus = async_face(status)
     aresolve_id = async_face(resolve_id)
     aevents = async_face(events)
     awhy = async_face(why)

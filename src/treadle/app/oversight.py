@@ -1,6 +1,7 @@
 """What only those who run the whole store may do: see its workers and rates, keep it in order, say who may use it."""
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from treadle.app.handle import note
@@ -77,16 +78,18 @@ class Oversight(Operations):
             self.engine, actor=actor, message=text, count_claims=settings.count_claims, logger=self.logger
         )
 
-    def prune(self) -> int:
+    def prune(self, *, progress: Callable[[int], None] | None = None) -> int:
         """Delete finished jobs and audit events older than their retention, as workers do by themselves.
 
-        How many jobs were deleted.
+        How many jobs were deleted; `progress` is called with how many it is so far.
         """
         from treadle.worker.maintenance.sealing import prune_old_events  # noqa: PLC0415
 
         total = 0
         while batch := self.engine.prune(self.settings.keep, limit=1000, to_the_end=True):
             total += batch
+            if progress is not None:
+                progress(total)
         prune_old_events(self.engine, self.settings.audit_retention)
         return total
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from treadle.errors import ConfigError, InvalidJob
 from treadle.model import FollowUp, Job, JobError, OnEnd, State
+from treadle.model.records import Schedule
 
 LABELS: Mapping[State, tuple[str, ...]] = {
     State.PENDING: ("pending", "scheduled", "retrying"),
@@ -26,10 +27,12 @@ _COMPUTED = ("label", "max_attempts", "payload", "result", "retry", "error", "pr
 OURS = (*(name for name in Job._fields if name not in (*_AS_TEXT, *_SECRET, *_COMPUTED)), *_COMPUTED)
 """Every field of a job but its fencing token, as `--json` prints them without a profile."""
 DERIVED = (
-    "max_retries", "retries", "retry_at", "cancelled_at", "cost_cents", "error_type", "error_text", "error_traceback",
-    "error_at", "updated_at",
+    "max_retries", "retries", "retry_at", "succeeded_at", "cancelled_at", "cost_cents", "error_type", "error_text",
+    "error_traceback", "error_at", "updated_at", "schedule_id",
 )  # fmt: skip
 """What a profile may print beside our own fields."""
+OF_A_SCHEDULE = ("id", *(name for name in Schedule._fields if name != "own_id"), "declared_in", "gone")
+"""Every field of a schedule, as `--json` prints them without a profile."""
 
 
 class Profile(NamedTuple):
@@ -38,7 +41,8 @@ class Profile(NamedTuple):
     `settings` are as in treadle.toml, and every other source wins over them; `task` are options of every task, and the
     task's own win. `states` goes from our labels to the application's words; a label left out has its state's word.
     `fields` goes from the application's field names, in the order they are printed, to ours (see docs/profiles.md) or
-    to a mapping of such fields. `empty` is what a result or error that is not there is printed as.
+    to a mapping of such fields. `empty` is what a result or error that is not there is printed as. `schedules` are the
+    fields of a schedule, as `fields` are those of a job.
     """
 
     settings: Mapping[str, Any] = {}
@@ -46,6 +50,7 @@ class Profile(NamedTuple):
     states: Mapping[str, str] = {}
     fields: Mapping[str, Any] | None = None
     empty: Any = None
+    schedules: Mapping[str, str] | None = None
 
     def word(self, label: str) -> str:
         """The application's word for a job of this label."""
@@ -64,15 +69,21 @@ class Profile(NamedTuple):
         if not self.states and word in _STATE_OF:
             labels = labels or [word]  # what lists print of a job, they can be asked for
         if not labels:
-            raise InvalidJob("state", f"{word!r} must be one of {', '.join(self.words())}")
+            raise InvalidJob(
+                "state", f"{word!r} must be one of {', '.join(self.words())}{_resembling(word, self.words())}"
+            )
         return {
             state: tuple(label for label in labels if _STATE_OF[label] is state)
             for state in dict.fromkeys(_STATE_OF[label] for label in labels)
         }
 
-    def view(self, job: Job, now: datetime) -> dict[str, Any]:
+    def prints(self, field: str) -> bool:
+        """Whether one of its fields is this one of ours."""
+        return field in _sources(self.fields or {})
+
+    def view(self, job: Job, now: datetime, schedule_id: str | None = None) -> dict[str, Any]:
         """The job under the application's names; plain data, times are ISO 8601 in UTC."""
-        facts = {**_facts(job, now), "state": self.word(job.label(now))}
+        facts = {**_facts(job, now), "state": self.word(job.label(now)), "schedule_id": schedule_id}
         for name in ("result", "error"):
             facts[name] = self.empty if facts[name] is None else facts[name]
         if self.fields is None:
@@ -98,6 +109,11 @@ def check_profile(profile: Profile) -> Profile:
     for source in _sources(profile.fields or {}):
         if source not in (*OURS, *DERIVED):
             raise ConfigError(f"profile: fields: {source!r} is not a field{_meant(source, [*OURS, *DERIVED])}")
+    for source in (profile.schedules or {}).values():
+        if source not in OF_A_SCHEDULE:
+            raise ConfigError(
+                f"profile: schedules: {source!r} is not a field of a schedule{_meant(source, [*OF_A_SCHEDULE])}"
+            )
     return profile
 
 
@@ -114,6 +130,13 @@ def _meant(name: object, known: list[str]) -> str:
 
     near = get_close_matches(str(name), known, 1)
     return f", did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+
+
+def _resembling(word: object, known: list[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415 - only for a word that is wrong
+
+    near = get_close_matches(str(word)[:100].lower(), known, 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _spelt(word: str) -> str:
@@ -146,6 +169,7 @@ def _derived(job: Job) -> dict[str, Any]:
         "max_retries": retries,
         "retries": min(job.failures, retries),
         "retry_at": job.due_at if waits else None,
+        "succeeded_at": job.finished_at if job.state is State.SUCCEEDED else None,
         "cancelled_at": job.finished_at if job.state is State.CANCELLED else None,
         "cost_cents": -(-job.cost_micros // 10_000),
         "updated_at": max(moment for moment in _moments(job) if moment is not None),

@@ -80,6 +80,15 @@ class Settings(BaseSettings):
         True,
     )
     app: str | None = setting(None, "your app, for the command line", "tasks:app", range="module:attribute")
+    server: str | None = setting(
+        None,
+        "a server that the command line asks instead of the database",
+        "https://jobs.example.com",
+        range="https://…, or http:// on this machine",
+    )
+    token: str | None = setting(
+        None, "the token that this server is asked with", "treadle_…", range="a token of that server", repr=False
+    )
     queues: list[Queue] = setting(
         ["default"], "the queues that a worker serves", ["mail", "default"], min_length=1, range=NAMES
     )
@@ -123,6 +132,9 @@ class Settings(BaseSettings):
         {}, "what a tenant may spend a day, in millionths; * is any other tenant", {"acme": 5_000_000}, range=BUDGETS
     )
     log_jobs: bool = setting(True, "a line in the log for every job that ends well; off, it is a DEBUG line", False)
+    log_format: Literal["text", "json"] = setting(
+        "text", "how `treadle worker` and `treadle serve` write their log; json is one object a line", "json"
+    )
     start: Literal["with_next_write", "first"] = setting(
         "with_next_write", "when started_at is written; first is before the handler starts, for one more write", "first"
     )
@@ -147,6 +159,9 @@ class Settings(BaseSettings):
     tenant_required: bool = setting(False, "refuses a job without a tenant; plain SQL is not checked", True)
     enqueue_allow: list[Literal["api", "cli", "sql"]] = setting(
         ["api", "cli", "sql"], "surfaces beside your own code that may enqueue", ["sql"]
+    )
+    unknown_payloads: Literal["hide", "show"] = setting(
+        "hide", "payloads and results of tasks that neither this program nor a live worker knows", "show"
     )
     audit: Literal["failures", "everything"] = setting(
         "failures", "which events are written; failures includes what operators do", "everything"

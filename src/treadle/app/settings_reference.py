@@ -21,8 +21,8 @@ KINDS: Mapping[Any, Kind] = {
     str: "text",
     Literal: "word",
 }
-SECRET = ("url", "listen_url")
-"""Settings that may hold a password; no message shows their values."""
+SECRET = ("url", "listen_url", "server", "token")
+"""Settings that may hold a password, or are one; no message shows their values."""
 
 
 class Reference(NamedTuple):

@@ -3,7 +3,7 @@
 It reads a record a worker and minute, so it costs the same beside a million finished jobs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -56,7 +56,16 @@ def stats(engine: RecordStore, span: Duration, *, queue: str | None = None, task
     now = engine.now()
     since = (now - timedelta(seconds=length)).replace(second=0, microsecond=0)
     records = [record for hour in hours(since, now) for record in engine.records(Minute, tenant=hour)]
-    wanted = _wanted(queue, task)
+    return counted(records, since, now, _wanted(queue, task))
+
+
+def counted(
+    records: Iterable[Minute],
+    since: datetime,
+    now: datetime,
+    wanted: Callable[[str, str], bool] = lambda queue, task: True,  # noqa: ARG005
+) -> Stats:
+    """What these records have since then, maybe only of some queues and tasks."""
     total, tasks, minutes = Counts(), dict[tuple[str, str], Counts](), list[Throughput]()
     for minute in by_minute(records):
         if minute.at < since:

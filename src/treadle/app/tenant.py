@@ -10,6 +10,7 @@ from treadle.model import Job, check_name
 from treadle.tasks.task import Task
 
 if TYPE_CHECKING:
+    from treadle.app.masking import Masking
     from treadle.app.treadle import Treadle
     from treadle.schedules.api import Schedules
 
@@ -25,7 +26,8 @@ class Tenant(Operations):
         super().__init__(TenantStore(app._store, name), app.profile)
         self.name = name
         self._app = app
-        self._enqueuer = Enqueuer(self._store, app.tasks.known)
+        self._known = app.tasks.known
+        self._enqueuer = Enqueuer(self._store, self._known)
 
     def using(self, task: Task[P, R], **options: Any) -> Task[P, R]:
         """The task, enqueueing for this tenant only: `acme.using(welcome, priority=5).enqueue(user)`."""
@@ -45,6 +47,11 @@ class Tenant(Operations):
     def _named(self, name: str, checked: bool, using: dict[str, Any]) -> Task[..., Any]:
         task = self._app.tasks.named(name, checked=checked)
         return Task(self._enqueuer, task.definition).using(**using)
+
+    @property
+    def _masking(self) -> "Masking":
+        """What hides secrets: the app's, because the code of a task is the same for all tenants."""
+        return self._app._masking
 
     @property
     def schedules(self) -> "Schedules":

@@ -27,6 +27,7 @@ from treadle.tasks.registry import OPTIONS, TaskRegistry
 from treadle.tasks.task import ContextTask, Task, name_of
 
 if TYPE_CHECKING:
+    from treadle.app.masking import Masking
     from treadle.app.override import Override
     from treadle.app.settings import Settings
     from treadle.schedules.api import Schedules
@@ -80,7 +81,7 @@ class Treadle(Oversight):
         """
         profile = check_profile(profile or Profile())
         super().__init__(self._store_class(profile.settings, {"url": url, **settings}, clock), profile)
-        known: dict[str, Definition] = {}
+        self._known = known = dict[str, Definition]()
         self._enqueuer = Enqueuer(self._store, known)
         self.tasks = TaskRegistry(self._enqueuer, known, profile.task)
         self.logger = logger
@@ -132,6 +133,7 @@ class Treadle(Oversight):
         on_succeeded: "str | Task[..., Any] | None" = None,
         on_failed: "str | Task[..., Any] | None" = None,
         audit: Mapping[str, str] = ...,
+        secret: Sequence[str] = (),
         cron: str | None = None,
         every: Duration | None = None,
         tz: str = "UTC",
@@ -230,6 +232,13 @@ class Treadle(Oversight):
     def for_each(self, rows: Callable[..., Any], name: str | None = None) -> str:
         """Register a function that yields rows, for schedules that make a job of each (`for_each=`); its name."""
         return self._declarations.for_each(rows, name)
+
+    @cached_property
+    def _masking(self) -> "Masking":
+        """What hides secrets from those who look at jobs."""
+        from treadle.app.masking import Masking  # noqa: PLC0415 - a process that only enqueues does not need it
+
+        return Masking(self.tasks.known, self._store)
 
     @cached_property
     def _declarations(self) -> "Declarations":

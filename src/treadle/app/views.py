@@ -1,17 +1,23 @@
 """Events and records as plain data, whose keys are stable, for --json and other surfaces; a job's state in words."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from treadle import __version__
 from treadle.app.audit import AuditReport
-from treadle.app.profile import Profile
+from treadle.app.profile import OF_A_SCHEDULE, Profile
+from treadle.app.queries import JobPage
 from treadle.model import Event, Job, State
+from treadle.model.attempts import attempts_of
 from treadle.model.records import ANY, ApiToken, Pause, Schedule, WorkerInfo
 
 if TYPE_CHECKING:
+    from treadle.app.failures import Failures
+    from treadle.app.follow import FollowedEvent
     from treadle.app.settings import Settings
     from treadle.app.status import Status
+    from treadle.app.treadle import Treadle
     from treadle.schedules.cron import Tick
 
 
@@ -40,18 +46,60 @@ def event_view(event: Event) -> dict[str, Any]:
     }
 
 
+def attempts_view(job: Job, events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The attempts of a job, as far as it and its events tell; what is not kept is null, and `complete` false."""
+    return [record_view(attempt) for attempt in attempts_of(job, events)]
+
+
+def failures_view(found: "Failures") -> dict[str, Any]:
+    view = record_view(found)
+    return {"failures": view.pop("groups"), **view}
+
+
+class JobViewer(Protocol):
+    """Whoever tells of jobs: an app, one caller of the server, a server elsewhere."""
+
+    def views(self, jobs: Iterable[Job]) -> list[dict[str, Any]]: ...
+
+
+def page_view(app: JobViewer, page: JobPage) -> dict[str, Any]:
+    """A page of jobs; `looked` and `back_to` say how far it has looked for them."""
+    back_to = page.back_to and page.back_to.isoformat()
+    return {
+        "jobs": app.views(page.jobs),
+        "cursor": page.cursor,
+        "looked": page.looked,
+        "back_to": back_to,
+    }
+
+
 def trail_view(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Events of many jobs, each with its job and tenant."""
     return [{"job": event.job_id, "tenant": event.tenant, **event_view(event)} for event in events]
 
 
+def followed_view(followed: "FollowedEvent") -> dict[str, Any]:
+    """An event that was followed, with the task and queue of its job."""
+    [view] = trail_view([followed.event])
+    return {**view, "task": followed.task, "queue": followed.queue}
+
+
 def report_view(report: AuditReport) -> dict[str, Any]:
-    return {"sound": report.sound, **record_view(report), "tenants": [record_view(found) for found in report.tenants]}
+    return {"sound": report.sound, **record_view(report)}
 
 
-def schedule_view(schedule: Schedule) -> dict[str, Any]:
-    declared = schedule.declared is not None
-    return {"id": schedule.id, **record_view(schedule), "declared": declared, "gone": schedule.gone}
+def schedule_view(schedule: Schedule, profile: Profile) -> dict[str, Any]:
+    """A schedule as the profile prints it, or under our own names."""
+    facts = {
+        "id": schedule.id,
+        **record_view(schedule),
+        "declared": schedule.declared is not None,
+        "declared_in": schedule.declared_in or None,
+        "gone": schedule.gone,
+    }
+    if profile.schedules is None:
+        return {name: facts[name] for name in OF_A_SCHEDULE}
+    return {name: facts[ours] for name, ours in profile.schedules.items()}
 
 
 def tick_view(tick: "Tick") -> dict[str, str]:
@@ -66,7 +114,8 @@ def pause_view(pause: Pause) -> dict[str, Any]:
 
 def worker_view(worker: WorkerInfo) -> dict[str, Any]:
     """A worker: `running` are its busy slots, `waiting` the jobs it holds beyond them."""
-    return {**record_view(worker), "running": worker.busy, "waiting": worker.waiting}
+    tasks = {name: worker.tasks[name] for name in worker.task_names}
+    return {**record_view(worker), "tasks": tasks, "running": worker.busy, "waiting": worker.waiting}
 
 
 def token_view(token: ApiToken) -> dict[str, Any]:
@@ -88,6 +137,12 @@ def status_view(status: "Status") -> dict[str, Any]:
         "pauses": [pause_view(pause) for pause in status.pauses],
         "workers": [worker_view(worker) for worker in status.workers],
     }
+
+
+def about_view(app: "Treadle") -> dict[str, Any]:
+    """Which treadle this is, the time of its store, and the words it has for jobs."""
+    words = {name: getattr(app.profile, name) for name in ("states", "fields", "empty", "schedules")}
+    return {"version": __version__, "now": app.engine.now().isoformat(), "profile": words}
 
 
 def kept_view(settings: "Settings") -> dict[str, float | None]:
@@ -113,4 +168,4 @@ def _plain(value: Any) -> Any:
         return record_view(value)
     if isinstance(value, Mapping):
         return dict(value)
-    return list(value) if isinstance(value, tuple | list) else value
+    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value

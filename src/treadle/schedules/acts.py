@@ -19,7 +19,7 @@ BY_CODE = tuple(
     name
     for name in Schedule._fields
     if name not in ("name", "tenant", "created_at", "enabled", "next_at", "last_at", "last_job", "declared",
-                    "updated_at", "revision")
+                    "updated_at", "revision", "own_id")
 )  # fmt: skip
 """What is said of a schedule where it is written; the rest is the operator's, or changes with every run."""
 
@@ -89,7 +89,8 @@ class ScheduleAct(NamedTuple):
 
 def made(wanted: Schedule, now: datetime) -> Schedule:
     """A schedule that was not there before."""
-    new = wanted.evolve(created_at=now, updated_at=now)
+    new = wanted.evolve(created_at=now, updated_at=now, own_id=None)
+    new = new.evolve(own_id=new.id)
     return new.evolve(next_at=next_tick(new, now))
 
 

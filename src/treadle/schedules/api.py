@@ -12,8 +12,9 @@ from treadle.edits import Act, AuditedRecords
 from treadle.engines.contract import JobStore
 from treadle.engines.values import ScheduleFilter
 from treadle.errors import InvalidJob, KeyTaken, NotPossible, ScheduleNotFound
-from treadle.model import Event, EventKind, Job, check_name, new_id
+from treadle.model import UUID, Event, EventKind, Job, check_name, new_id
 from treadle.model.checks import bound_tenant
+from treadle.model.clock import Duration, seconds
 from treadle.model.records import Schedule, subject_of_schedule
 from treadle.schedules.acts import EDIT_TRIES, Decision, Later, ScheduleAct, brought_to, edited, made, tx_face
 from treadle.schedules.cron import MOST_TICKS, Tick
@@ -24,6 +25,8 @@ from treadle.schedules.rules import EDITABLE, check, fields_of, job_of, preview
 from treadle.tasks.faces import async_face
 from treadle.tasks.task import Task, name_of
 
+UPCOMING = 1000  # schedules that one look ahead reads at most
+MOST_LISTED = 100_000  # schedules that one call lists at most, if it names a limit
 SUGGESTED = 200  # names that are compared with one that is not there
 
 
@@ -47,21 +50,25 @@ class Schedules:
         tenant: str | None = None,
         task: str | Task[..., Any] | None = None,
         enabled: bool | None = None,
+        name: str | None = None,
         prefix: str | None = None,
         declared: bool | None = None,
         gone: bool | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> SchedulePage:
-        """The schedules, by tenant and name: all, or those of a tenant, a task, a beginning of the name …
+        """The schedules, by tenant and name: all, or those of a tenant, a task, a name, a beginning of the name …
 
         `declared`: by code or not; `gone`: code declared it once and does no more. With a `limit` it is a page: a list
         whose `cursor` leads to the next one, and is None at the end.
         """
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
             raise InvalidJob("limit", f"{limit!r} must be a number from 1 on, or left out for all of them")
+        if limit is not None and limit > MOST_LISTED:
+            raise InvalidJob("limit", f"is too large; it must be from 1 to {MOST_LISTED:,}: go on with the cursor")
         where = ScheduleFilter(
             tenant=self._of(tenant, None),
+            name=name,
             prefix=prefix,
             task=None if task is None else name_of(task),
             enabled=enabled,
@@ -75,11 +82,23 @@ class Schedules:
         return SchedulePage(found[:limit], cursor_of(found[limit - 1]) if len(found) > limit else None)
 
     def get(self, name: str, *, tenant: str | None = None) -> Schedule:
-        """The schedule of this name; ScheduleNotFound if there is none."""
-        owner = self._of(tenant)
-        for schedule in self._engine.records(Schedule, tenant=owner, name=name):
+        """The schedule of this name or id; ScheduleNotFound if there is none."""
+        owner = self._of(tenant) or "default"
+        for schedule in [*self._of_id(name, tenant), *self._engine.records(Schedule, tenant=owner, name=name)]:
             return schedule
         raise self._not_found(name, owner)
+
+    def upcoming(self, n: int = 5, *, within: Duration = "1d") -> Sequence[Schedule]:
+        """The enabled schedules that run next, within this time, the longest due first: a bounded look.
+
+        One of which no worker has said yet when it runs has no `next_at`. A tenant's are looked for among the first
+        1,000 of all.
+        """
+        if not 1 <= n <= UPCOMING:
+            raise InvalidJob("n", f"{n} must be from 1 to {UPCOMING:,}")
+        limit = n if self._tenant is None else UPCOMING
+        due = self._engine.due(limit=limit, ahead=seconds(within, "within"))
+        return [one for one in due if self._tenant in (None, one.tenant)][:n]
 
     alist = async_face(list)
     aget = async_face(get)
@@ -94,7 +113,7 @@ class Schedules:
 
     def events(self, name: str, *, tenant: str | None = None) -> Sequence[Event]:
         """What was done to a schedule, oldest first; also to one that is gone."""
-        owner = self._of(tenant) or "default"
+        owner, name, _ = self._meant(name, tenant)
         return [event for event in self._engine.events(subject_of_schedule(owner, name)) if event.tenant == owner]
 
     apreview = async_face(preview)
@@ -172,7 +191,7 @@ class Schedules:
     ) -> Schedule:
         """Change what is given; a new cron, interval, zone or `enabled=True` counts its next run from now."""
         given = self._registered(options)
-        fields, owner = fields_of(given), self._of(tenant) or "default"
+        fields = fields_of(given)
         if not fields:
             raise InvalidJob("update", f"of schedule {name!r} nothing is to change; give one of {', '.join(EDITABLE)}")
         if fields.get("cron") is not None:
@@ -182,11 +201,16 @@ class Schedules:
         kind = EventKind.CHANGED
         if set(given) == {"enabled"}:
             kind = EventKind.ENABLED if given["enabled"] else EventKind.DISABLED
+        owner, called, id_ = self._meant(name, tenant)
 
         def decide(found: Schedule | None, now: datetime) -> Decision:
-            if found is None:
+            if found is None or id_ not in (None, found.id):
                 raise ScheduleNotFound(name, ())
             after = found.evolve(**fields)
+            if after.task != found.task:
+                self._declarations.check_new_task(found, fields.get("payload"))
+            elif "payload" in given:
+                after = after.evolve(payload=self._declarations.restored(found, after.payload))
             if {"payload", "task", "for_each"} & given.keys():
                 task = self._declarations.task_fields(after.task, after.payload, rows=after.for_each, checked=checked)
                 version = task["task_version"] if "task" in given else after.task_version
@@ -196,7 +220,7 @@ class Schedules:
             more = {field: getattr(after, field) for field in ("payload", "on_end", "task_version")}
             return Decision(kind, edited(found, {**changed, **more}, now).evolve(updated_at=now))
 
-        return self._do(ScheduleAct(owner, name, decide, actor, reason), tx)  # type: ignore[no-any-return]
+        return self._do(ScheduleAct(owner, called, decide, actor, reason), tx)  # type: ignore[no-any-return]
 
     def enable(
         self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "", tx: Any = None
@@ -214,14 +238,14 @@ class Schedules:
         self, name: str, *, tenant: str | None = None, actor: str = "api", reason: str = "", tx: Any = None
     ) -> None:
         """Remove it; the jobs it has made stay. One that code declares comes back: disable it instead."""
-        owner = self._of(tenant) or "default"
+        owner, called, id_ = self._meant(name, tenant)
 
         def decide(found: Schedule | None, now: datetime) -> Decision:  # noqa: ARG001
-            if found is None:
+            if found is None or id_ not in (None, found.id):
                 raise ScheduleNotFound(name, ())
             return Decision(EventKind.DELETED, None)
 
-        self._do(ScheduleAct(owner, name, decide, actor, reason), tx)
+        self._do(ScheduleAct(owner, called, decide, actor, reason), tx)
 
     acreate, aupsert, aupdate = tx_face(create), tx_face(upsert), tx_face(update)
     aenable, adisable, adelete = tx_face(enable), tx_face(disable), tx_face(delete)
@@ -280,6 +304,22 @@ class Schedules:
         owner = self._declarations.tenant_of(self._of(tenant, None))
         fields = self._declarations.task_fields(task_name, payload, rows=given.get("for_each"), checked=checked)
         return check(Schedule(name, task_name, NOT_YET, owner, **{**fields, **fields_of(given)}))
+
+    def _meant(self, name: str, tenant: str | None) -> tuple[str, str, str | None]:
+        """Tenant and name of the schedule that has this id, and the id; else what was given, and None.
+
+        It is looked for outside of the caller's transaction: what that has made itself goes by its name.
+        """
+        for schedule in self._of_id(name, tenant):
+            return schedule.tenant, schedule.name, schedule.id
+        return self._of(tenant) or "default", name, None
+
+    def _of_id(self, id_: str, tenant: str | None) -> Sequence[Schedule]:
+        """The schedule that has this id, whosever it is if no tenant is named; none if this is not an id."""
+        id_ = str(id_).lower()
+        if not UUID.fullmatch(id_):
+            return ()
+        return self._engine.find_schedules(ScheduleFilter(tenant=self._of(tenant, None), id=id_), limit=1)
 
     def _not_found(self, name: str, owner: str | None) -> ScheduleNotFound:
         """The error, with a name that is there and almost the same; only so many are compared."""

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
 from treadle.edits import Act, AuditedRecords, put
-from treadle.errors import ConfigError, EngineUnavailable, InvalidPayload, TreadleError
+from treadle.errors import ConfigError, EngineUnavailable, InvalidJob, InvalidPayload, TreadleError
 from treadle.model import EventKind, OnEnd
 from treadle.model.records import RETIRED, Schedule
 from treadle.schedules.acts import BY_CODE, brought_to, made
@@ -18,6 +18,7 @@ from treadle.schedules.rules import EXPANSION, check, fields_of
 from treadle.tasks.context import Context
 from treadle.tasks.follow_ups import on_end
 from treadle.tasks.registry import TaskRegistry
+from treadle.tasks.secrets import EVERYTHING, MASK, holds_mask
 from treadle.tasks.task import Task, name_of
 
 NOT_YET = datetime.fromtimestamp(0, UTC)  # when a schedule was made that is only declared so far
@@ -95,7 +96,7 @@ class Declarations:
         if known is not None and getattr(known.handler, "rows", None) is not rows:
             raise ConfigError(f"for_each: {name!r} is registered twice; give one of them another name")
         if known is None:
-            handler = row_handler(rows, self._encode_row, self._enqueuer)
+            handler = row_handler(rows, self._encode_row, self._enqueuer, self._hidden_row)
             self._tasks.add(self._tasks.make(f"{EXPANSION}{name}", handler, {}))
         return name
 
@@ -123,9 +124,34 @@ class Declarations:
             "on_end": on_end(name, options.on_end, self._tasks.known),
         }
 
+    def restored(self, schedule: Schedule, payload: Any) -> Any:
+        """A payload that somebody has edited as it was shown: where it still has MASK, the secret stays.
+
+        InvalidJob if nobody here knows which secret that is.
+        """
+        known = self._tasks.get(schedule.task)
+        return (EVERYTHING if known is None else known.payload.secrets).restored(payload, schedule.payload)
+
+    def check_new_task(self, schedule: Schedule, payload: Any) -> None:
+        """InvalidJob if a secret of a schedule would go to another task, which may show it."""
+        known = self._tasks.get(schedule.task)
+        if not schedule.payload or (known is not None and not known.payload.secrets.paths):
+            return
+        if payload is None or holds_mask(payload):
+            raise InvalidJob(
+                "payload",
+                f"task {schedule.task!r} may have secrets in it, and another task does not hide them: "
+                f"give a whole payload for the new task, without {MASK!r}",
+            )
+
     def tenant_of(self, named: str | None) -> str:
         """Whose a schedule is; InvalidJob if that must be named and is not."""
         return self._enqueuer.tenant_of(named)
+
+    def _hidden_row(self, task: str, row: object) -> object:
+        """A row as an error may show it, without what is secret in the payloads of its task."""
+        known = self._tasks.get(task)
+        return row if known is None else known.payload.secrets.hidden(row)
 
     def _encode_row(self, task: str, payload: object) -> tuple[str, OnEnd | None]:
         """The payload of one row as its task wants it, as JSON, and what follows its jobs."""

@@ -30,8 +30,13 @@ class RowStore(Protocol):
     def store(self, jobs: list[Job]) -> list[Receipt]: ...
 
 
-def row_handler(rows: Callable[..., Any], encode: Encode, enqueuer: RowStore) -> Callable[..., Any]:
-    """The handler that stores a job for each row that `rows` yields; it may take the Context."""
+def row_handler(
+    rows: Callable[..., Any], encode: Encode, enqueuer: RowStore, hide: Callable[[str, object], object]
+) -> Callable[..., Any]:
+    """The handler that stores a job for each row that `rows` yields; it may take the Context.
+
+    `hide` makes of a task's name and a row what may be shown of it.
+    """
     arguments = len(inspect.signature(rows).parameters)
     if arguments > 1:
         raise ConfigError(f"for_each: {rows!r} takes {arguments} arguments; it takes none, or the Context")
@@ -41,7 +46,7 @@ def row_handler(rows: Callable[..., Any], encode: Encode, enqueuer: RowStore) ->
             task = parent.payload["schedule"]["task"]
             return job_of_row(parent, *encode(task, payload_of_row(parent, row)), now)
         except InvalidJob as error:
-            raise GiveUp(f"row {row!r}: {error}") from None
+            raise GiveUp(f"row {hide(parent.payload['schedule']['task'], row)!r}: {error}") from None
 
     def store(ctx: Context, batch: Iterable[object]) -> int:
         if ctx.cancelled:

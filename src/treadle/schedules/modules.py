@@ -6,9 +6,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from zlib import crc32
 
-from treadle.model.records import Schedule
-
-DECLARES = "treadle.schedules:"  # and a module's name: in what a worker says of itself, a number for what it declares
+from treadle.model.records import DECLARES, Schedule, subject
 
 
 def module_name(name: str) -> str:
@@ -40,5 +38,5 @@ def declaring(declared: Sequence[Schedule]) -> dict[str, int]:
     """By module, as DECLARES and its name, a number for the schedules it declares: equal where the code is."""
     names: dict[str, list[str]] = {}
     for schedule in declared:
-        names.setdefault(schedule.declared_in, []).append(schedule.id)
+        names.setdefault(schedule.declared_in, []).append(subject(schedule))
     return {f"{DECLARES}{module}": crc32(" ".join(sorted(ids)).encode()) for module, ids in names.items()}

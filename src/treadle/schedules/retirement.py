@@ -14,8 +14,8 @@ from treadle.edits import Act, AuditedRecords, put
 from treadle.engines.contract import RecordStore
 from treadle.engines.values import Finding, ScheduleFilter
 from treadle.model import EventKind
-from treadle.model.records import GONE, RETIRED, Schedule, WorkerInfo, twin_name
-from treadle.schedules.modules import DECLARES, can_judge, declaring
+from treadle.model.records import DECLARES, GONE, RETIRED, Schedule, WorkerInfo, twin_name
+from treadle.schedules.modules import can_judge, declaring
 from treadle.schedules.pages import every
 from treadle.schedules.rules import EXPANSION
 

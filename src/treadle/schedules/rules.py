@@ -183,7 +183,7 @@ def payload_of_row(parent: Job, row: object) -> object:
     if isinstance(row, dict) and isinstance(own, dict):
         return {**own, **row}
     if own:
-        raise InvalidJob("row", f"{row!r} is not a dict, so the schedule's payload {own!r} cannot be joined to it")
+        raise InvalidJob("row", "it is not a dict, so the schedule's payload cannot be joined to it")
     return row
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from treadle.errors import InvalidJob, LeaseLost
 from treadle.model import Job, Progress, State, json_text, lifecycle, new_id
 from treadle.tasks.context import Context, StopReason
+from treadle.tasks.secrets import NO_SECRETS, Secrets
 from treadle.tasks.task import Task, name_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)  # where a FakeClock begins, too
@@ -110,6 +111,11 @@ class FakeAttempt:
         self.progress: Progress | None = None
         self.cost_micros = job.cost_micros
         self.abandoned = False
+        self.secrets: Secrets = NO_SECRETS
+
+    def conceal(self, text: str) -> str:
+        """Nothing: a test looks at what its handler says."""
+        return text
 
 
 def _job(task: str, payload: Any, tick: datetime | None) -> Job:

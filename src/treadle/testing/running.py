@@ -15,7 +15,7 @@ from treadle.engines.values import Claim, Claimed, Ruling
 from treadle.model import Change, Job, State, lifecycle, new_id
 from treadle.model.records import Schedule
 from treadle.schedules.firing import Scheduler
-from treadle.tasks.context import Context
+from treadle.tasks.context import Context, running_attempt
 from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call
 from treadle.worker.maintenance.recovery import recover
@@ -189,10 +189,13 @@ def _attempt(app: Treadle, claimed: Claimed, observers: Observers) -> "Run[Job]"
     outcome: lifecycle.Outcome | None
     if isinstance(arguments, dict):
         attempt.started_at, began = now(), monotonic()
+        running_attempt.set(attempt)
         try:
             outcome = succeeded((yield from _run(call, arguments)), attempt, now)
         except Exception as error:
             outcome = ended_by(error, attempt, now())
+        finally:
+            running_attempt.set(None)
         attempt.run_time = monotonic() - began
     else:
         outcome = arguments

@@ -7,7 +7,9 @@ from datetime import datetime
 from treadle.engines.values import Claimed
 from treadle.model import Change, Job, Progress
 from treadle.model.lifecycle import Outcome, Succeeded, Success
+from treadle.model.text import json_data
 from treadle.tasks.context import StopReason
+from treadle.tasks.secrets import NO_SECRETS, Secrets, hide
 
 MAX_PLAIN_RESULT = 8_000  # characters; a longer one goes the general way, by itself
 
@@ -32,6 +34,7 @@ class Attempt:
     forbidden = False  # it may not be called any more: the worker stops
     settled: Change | None = None  # what the handler itself has written, in its own transaction
     ended = False  # its outcome is known, and on its way to the store
+    secrets: Secrets = NO_SECRETS  # what is secret in its payload; known once it is about to run
     abandoned = False  # its job was settled or lost while the handler still runs
 
     def __init__(
@@ -62,6 +65,10 @@ class Attempt:
         """Ask the handler to stop; being lost is the last word."""
         if self.stop_reason is not StopReason.LOST:
             self.stop_reason = why
+
+    def conceal(self, text: str) -> str:
+        """A text that is kept or logged, without what is secret in the payload."""
+        return hide(text, self.secrets.values(json_data(self.claimed.payload_json))) if self.secrets.paths else text
 
     def success(self, outcome: Outcome) -> Success | None:
         """This outcome as a plain success, if it is one: then nobody needs the job."""

@@ -9,7 +9,9 @@ from treadle.engines.values import Claimed
 from treadle.model import Change, EventKind, Reason, State, lifecycle
 from treadle.model.lifecycle import Success
 from treadle.model.stats import ENDS
+from treadle.model.text import printable
 from treadle.tasks.hooks import AttemptEnd, Hooks
+from treadle.tasks.secrets import stand_in
 from treadle.worker.attempt import Attempt
 from treadle.worker.outcomes import own_frames
 from treadle.worker.steps import Settling
@@ -36,10 +38,12 @@ class Observers:
         """`note_end` counts the ends."""
         self._hooks, self._caller, self._log = hooks, caller, log
         self._note_end = note_end or (lambda *_: None)
+        self.claims = 0  # jobs claimed so far
         self._level = logging.INFO if log_jobs else logging.DEBUG  # of a job that ended well
 
     def claimed(self, claimed: Sequence[Claimed]) -> None:
         """These jobs were claimed."""
+        self.claims += len(claimed)
         if self._hooks.claim:
             self._caller.call(self._hooks.claim, lambda: [[one.job() for one in claimed]])
 
@@ -71,7 +75,7 @@ class Observers:
             "job %s (%s): %s",
             job.id,
             job.task,
-            change.note or change.kind,
+            printable(change.note or change.kind),
             extra=_facts(change, None),
         )
         if failed and self._hooks.failure:
@@ -83,13 +87,16 @@ class Observers:
         if _is_failure(change):
             error = attempt.exception
             trace = None if error is None else (type(error), error, own_frames(error.__traceback__))
+            if error is not None and attempt.secrets.paths:
+                made = stand_in(error, attempt.conceal, job.error and job.error.traceback)
+                trace = (type(made), made, None)
             self._log.error("job %s (%s) %s", job.id, job.task, _words(change), extra=extra, exc_info=trace)
         elif kind.noteworthy and kind is not EventKind.CANCELLED:
             self._log.warning("job %s (%s) %s", job.id, job.task, _words(change), extra=extra)
         else:
             level = self._level if kind in (EventKind.SUCCEEDED, EventKind.CANCELLED) else logging.DEBUG
             took = "" if attempt.run_time is None else f" in {_span(attempt.run_time)}"
-            note = f": {change.note}" if change.note else ""
+            note = f": {printable(change.note)}" if change.note else ""
             self._log.log(level, "job %s (%s) %s%s%s", job.id, job.task, kind, took, note, extra=extra)
 
 
@@ -102,10 +109,10 @@ def _words(change: Change) -> str:
     """What a log line says of a noteworthy end."""
     job, error = change.after, change.after.error
     if job.reason is Reason.PERMANENT:
-        return f"gave up on attempt {job.attempt}: {error.message if error is not None else ''}"
+        return f"gave up on attempt {job.attempt}: {printable(error.message) if error is not None else ''}"
     why = f"{error.type}: {error.message}" if error is not None else change.note
     again = f"; due again at {job.due_at:%H:%M:%S} UTC" if job.state is State.PENDING else ""
-    return f"{change.kind}, failure {job.failures} of {job.max_attempts}: {why}{again}"
+    return f"{change.kind}, failure {job.failures} of {job.max_attempts}: {printable(why)}{again}"
 
 
 def _span(seconds: float) -> str:
@@ -115,7 +122,7 @@ def _span(seconds: float) -> str:
 def _facts(change: Change, run_time: float | None) -> dict[str, Any]:
     """What a log record carries beside its message."""
     job = change.after
-    facts = {"queue": job.queue, "attempt": job.attempt, "duration": run_time}
+    facts = {"queue": job.queue, "tenant": job.tenant, "attempt": job.attempt, "duration": run_time}
     if job.error is not None and change.kind is not EventKind.SUCCEEDED:
         facts["error_type"] = job.error.type
     return {"job_id": job.id, "task": job.task, "facts": facts}

@@ -19,7 +19,7 @@ class Orphans:
         """The tasks that some live worker runs: a job of any other is failed by the worker that claims it."""
         now = self._engine.now()
         alive = [worker for worker in self._engine.records(WorkerInfo) if worker.alive(now)]
-        return tuple({*self._tasks, *(task for worker in alive for task in worker.tasks)})
+        return tuple({*self._tasks, *(task for worker in alive for task in worker.task_names)})
 
     def known_now(self, claimed: Sequence[Claimed]) -> set[str]:
         """Of jobs that nobody knew when they were claimed, the tasks that somebody may know now."""

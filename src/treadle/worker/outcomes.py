@@ -19,6 +19,7 @@ WITHOUT_RESULT = Succeeded(None)
 
 def arguments_of(call: Call, now: Callable[[], datetime]) -> dict[str, Any] | Outcome:
     """The handler's arguments, or the end of a job whose payload does not fit: no further attempt could help."""
+    call.attempt.secrets = call.task.payload.secrets
     try:
         return call.task.arguments(call.attempt.claimed)
     except Exception as error:  # InvalidPayload, or whatever a user's own validator raises
@@ -48,7 +49,7 @@ def ended_by(error: BaseException, attempt: Attempt, now: datetime) -> Outcome |
         case GiveUp():
             return FailedForGood(Reason.PERMANENT, error_from(error, attempt, now))
         case Cancelled() if attempt.stop_reason in (None, StopReason.CANCEL):
-            return Stopped(clean(_words(error), MESSAGE_CAP))
+            return Stopped(clean(attempt.conceal(_words(error)), MESSAGE_CAP))
         case _:
             return _unasked(error, attempt, now)
 
@@ -92,7 +93,7 @@ def uncommitted(attempt: Attempt, outcome: Outcome, now: datetime) -> Outcome:
 
 
 def error_from(error: BaseException, attempt: Attempt, now: datetime) -> JobError:
-    """An exception as it is stored: even one that cannot be printed."""
+    """An exception as it is stored: even one that cannot be printed, and without secrets of the payload."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     message = _words(error)
@@ -102,8 +103,8 @@ def error_from(error: BaseException, attempt: Attempt, now: datetime) -> JobErro
         trace = ""
     return JobError(
         clean(name, 200),
-        clean(message, MESSAGE_CAP),
-        clean(trace, TRACEBACK_CAP, keep_end=True),
+        clean(attempt.conceal(message), MESSAGE_CAP),
+        clean(attempt.conceal(trace), TRACEBACK_CAP, keep_end=True),
         attempt.claimed.attempt,
         now.isoformat(),
     )

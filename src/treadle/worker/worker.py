@@ -13,14 +13,16 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from treadle.engines.contract import Engine
 from treadle.errors import ConfigError, EngineError, EngineUnavailable
 from treadle.model.records import Schedule
+from treadle.model.stats import Counts
 from treadle.schedules.modules import declaring
 from treadle.tasks.hooks import Hooks
 from treadle.tasks.loops import run_to_the_end
+from treadle.tasks.secrets import marks
 from treadle.tasks.task import Task, versions_of
 from treadle.worker.attempt import Attempt
 from treadle.worker.config import WorkerConfig
@@ -42,6 +44,19 @@ log = logging.getLogger("treadle.worker")
 SAME_SIGNAL = 0.2  # seconds: `timeout` and process groups send a signal twice at once, and mean it once
 
 
+class Measured(NamedTuple):
+    """What a worker has counted since it started, and what it holds now."""
+
+    slots: int
+    running: int  # slots that are taken
+    held: int  # jobs that it has claimed and not settled
+    abandoned: int  # slots whose handlers never ended
+    stopping: bool
+    claimed: int
+    ends: Mapping[tuple[str, str], Counts]  # by queue and task
+    heartbeat_age: float | None  # seconds
+
+
 class Worker:
     """Runs the jobs of these tasks until it is asked to stop: `async with worker:`, or `worker.run()`."""
 
@@ -61,20 +76,20 @@ class Worker:
         self._tasks = tasks
         self._hooks = hooks or Hooks()
         self._logger, self._log = logger, logger or log
+        self._marks = declaring(declared or ())
         self._holdings = Holdings()
         self._host = Host(self._holdings, self.stop)
-        marks = declaring(declared or ())
         self._presence = Presence(
             engine,
             config,
-            lambda: versions_of(tasks) | marks,
+            lambda: versions_of(tasks) | self._marks,
             lambda: len(self._holdings),
             drain=lambda: self._host.on_loop(self._drain),
             logger=self._log,
         )
         self._hook_thread = HookThread(lambda: self._host.event_loop, logger)
         self._minutes = Minutes(engine, config)
-        observers = Observers(
+        self._observers = observers = Observers(
             hooks or Hooks(),
             self._hook_thread,
             self._log,
@@ -122,6 +137,20 @@ class Worker:
         self._stop_requested = threading.Event()
         self._stop_event: asyncio.Event | None = None
         self._signalled_at = 0.0  # on the monotonic clock
+
+    def measured(self) -> "Measured":
+        """What this process has done and holds now; for any thread."""
+        slots: Slots | None = getattr(self._host, "slots", None)
+        return Measured(
+            slots=self.config.concurrency,
+            running=0 if slots is None else len(slots.running),
+            held=len(self._holdings),
+            abandoned=0 if slots is None else slots.abandoned,
+            stopping=self._host.stopping,
+            claimed=self._observers.claims,
+            ends=self._minutes.totals(),
+            heartbeat_age=self._presence.age,
+        )
 
     # ----------------------------------------------------------------------------------- start and stop
 
@@ -187,7 +216,7 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         for task in self._tasks.values():
-            task.payload  # noqa: B018 - a handler that cannot be called is an error now, not at its first job
+            self._marks |= marks(task.name, task.payload.secrets)  # a handler that cannot be called is an error now
         self._hurry = asyncio.Event()
         self._stop_event = self._stop_event or asyncio.Event()
         self._host.event_loop = asyncio.get_running_loop()

@@ -22,8 +22,8 @@ class Call(NamedTuple):
         """Call a plain function, inside the hooks; async hooks take their steps on the loop."""
         if not self.hooks:
             return self.task.run(self.context, arguments)
-        return inside(self.hooks, self.context, lambda: self.task.run(self.context, arguments), loop)
+        return inside(self.hooks, self.context, lambda context: self.task.run(context, arguments), loop)
 
     async def arun(self, arguments: dict[str, Any]) -> Any:
         """Await a coroutine, inside the hooks."""
-        return await ainside(self.hooks, self.context, lambda: self.task.run(self.context, arguments))
+        return await ainside(self.hooks, self.context, lambda context: self.task.run(context, arguments))

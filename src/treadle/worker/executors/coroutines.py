@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any
 
 from treadle.model.lifecycle import Outcome
+from treadle.tasks.context import running_attempt
 from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call
 from treadle.worker.outcomes import arguments_of, ended_by, succeeded
@@ -56,6 +57,7 @@ class CoroutineExecutor:
     async def _run(self, call: Call) -> None:
         attempt, task, context, hooks = call
         attempt.begun = True
+        running_attempt.set(attempt)  # this context is the task's own
         arguments = arguments_of(call, self._now)
         if not isinstance(arguments, dict):
             return self._done(attempt, arguments)

@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 
 from treadle.model.lifecycle import Outcome
+from treadle.tasks.context import running_attempt
 from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call
 from treadle.worker.outcomes import arguments_of, ended_by, succeeded
@@ -67,6 +68,7 @@ class ThreadExecutor:
 
     def _run(self, call: Call) -> Call | None:
         attempt = call.attempt
+        running_attempt.set(attempt)  # this context is the call's own
         arguments = arguments_of(call, self._now)
         if not isinstance(arguments, dict):
             return self._done(attempt, arguments)

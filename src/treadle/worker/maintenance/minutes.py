@@ -1,6 +1,7 @@
 """What this worker has settled, by the minute, for the operators' rates and percentiles."""
 
 import secrets
+import threading
 from datetime import datetime, timedelta
 
 from treadle.engines.contract import RecordStore
@@ -29,6 +30,8 @@ class Minutes:
         self._worker = f"{config.name} {secrets.token_hex(4)}"  # two workers of one name count apart
         self._open: dict[datetime, Open] = {}
         self._written: set[datetime] = set()
+        self._past: Open = {}  # what minutes that are over have counted
+        self._folding = threading.Lock()
 
     def note(self, attempt: Attempt, kind: str, at: datetime) -> None:
         """An attempt of this worker has ended so."""
@@ -52,9 +55,21 @@ class Minutes:
                 self._engine.save(self._record(at, counted), before=OVERWRITE)
                 self._written.add(at)
         newest = max(self._open, default=None)
-        self._open = {at: counted for at, counted in self._open.items() if at == newest or at not in self._written}
-        self._written &= self._open.keys()
+        kept = {at: counted for at, counted in self._open.items() if at == newest or at not in self._written}
+        with self._folding:
+            for at in self._open.keys() - kept.keys():
+                _add(self._past, self._open[at])
+            self._open = kept
+        self._written &= kept.keys()
         return MINUTES_INTERVAL
+
+    def totals(self) -> Open:
+        """All that was counted since the start, by queue and task; for any thread."""
+        found: Open = {}
+        with self._folding:  # a minute is either open or past, or a total would fall
+            for counted in (self._past, *list(self._open.values())):
+                _add(found, counted)
+        return found
 
     def prune(self) -> float:
         """Delete the minutes that are older than they are kept."""
@@ -69,3 +84,11 @@ class Minutes:
         for (queue, task), counts in counted.items():
             queues.setdefault(queue, {})[task] = counts.data()
         return Minute(hour_of(at), at.minute, self._worker, queues)
+
+
+def _add(found: Open, counted: Open) -> None:
+    """Copies are taken first: the engine thread may be counting."""
+    for place, counts in counted.copy().items():
+        copy = Counts()
+        copy.ends, copy.waits, copy.runs = counts.ends.copy(), counts.waits.copy(), counts.runs.copy()
+        found.setdefault(place, Counts()).add(copy)

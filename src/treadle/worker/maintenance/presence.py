@@ -10,6 +10,7 @@ from datetime import datetime
 from treadle.engines.contract import RecordStore
 from treadle.engines.values import OVERWRITE
 from treadle.model.records import Drain, WorkerInfo, missed_after, twin_name
+from treadle.model.text import printable
 from treadle.worker.config import WorkerConfig
 
 log = logging.getLogger("treadle.worker")
@@ -61,6 +62,11 @@ class Presence:
         return self._config.heartbeat
 
     @property
+    def age(self) -> float | None:
+        """How many seconds ago the store took the last beat; None before the first."""
+        return None if self._beaten_at == float("-inf") else time.monotonic() - self._beaten_at
+
+    @property
     def is_current(self) -> bool:
         """Whether the list of live workers can be believed: the store has taken beats for long enough."""
         now, heartbeat = time.monotonic(), self._config.heartbeat
@@ -92,7 +98,7 @@ class Presence:
         """Stop if somebody has asked this very worker to; a request to one of its name that is gone is cleared away."""
         for request in self._engine.records(Drain, name=self._name):
             if request.since == self._started_at:
-                why = f": {request.reason}" if request.reason else ""
+                why = f": {printable(request.reason)}" if request.reason else ""
                 self._log.info("%s asks this worker to stop%s", request.actor, why)
                 self._drain()
             elif not any(one.started_at == request.since for one in self._engine.records(WorkerInfo)):
