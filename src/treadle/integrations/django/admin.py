@@ -89,7 +89,8 @@ class JobAdmin(ReadAndActAdmin):
             self._act(request, [str(job_id)])
             return HttpResponseRedirect(request.get_full_path())
         try:
-            job = app.get(str(job_id))
+            whole = app.get(str(job_id))
+            job = app.masked(whole)
         except JobNotFound as error:
             messages.warning(request, str(error))
             return HttpResponseRedirect(reverse("admin:treadle_job_changelist"))
@@ -100,7 +101,7 @@ class JobAdmin(ReadAndActAdmin):
             "payload": _pretty(job.payload),
             "result": None if job.result_json is None else _pretty(job.result),
             "obstacles": app.why(job.id),
-            "events": app.events(job.id),
+            "events": app.masked_events(whole, app.events(job.id)),
         }
         return self._rendered(request, "job", f"{job.task}", **shown)
 

@@ -53,7 +53,7 @@ class JobList:
         else:
             jobs, cursor = app.find(**self.query, limit=PAGE, cursor=self.cursor)
         now = app.engine.now()
-        self.rows = [JobRow(job, job.label(now)) for job in jobs]
+        self.rows = [JobRow(app.masked(job), job.label(now)) for job in jobs]
         self.next = self._link(cursor=cursor) if cursor else ""
 
     def _found(self) -> list[Job]:

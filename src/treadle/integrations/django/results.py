@@ -8,6 +8,7 @@ from traceback import format_exception
 from types import TracebackType
 from typing import Any, Self
 
+from django.apps import apps
 from django.conf import settings
 from django.utils import timezone
 from django.utils.module_loading import import_string
@@ -64,6 +65,8 @@ def django_task_of(job: Job, known: Mapping[str, Task[..., Any]]) -> Any:
     """The task of Django's that a job is for: known here, or found by its path; None if it is treadle's own."""
     if job.task in known:
         return getattr(known[job.task].handler, "django_task", None)
+    if apps.get_containing_app_config(job.task) is None:  # a row names what is imported: nothing but what is installed
+        return None
     try:
         found = import_string(job.task)
     except ImportError:
