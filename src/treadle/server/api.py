@@ -7,7 +7,9 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
 import treadle
+from treadle.app.metrics import StoreMetrics
 from treadle.app.treadle import Treadle
+from treadle.server import admin as admin_api
 from treadle.server import health, jobs, overview, schedules, session, stream
 from treadle.server.auth import Auth, StoreAuth
 from treadle.server.caller import SIGN_IN
@@ -17,6 +19,7 @@ from treadle.server.problems import MEDIA_TYPE, add_problems
 from treadle.server.stream import Streams
 
 PREFIX = "/api/v1"
+ADMIN = "/api/admin"
 
 
 class Server:
@@ -33,7 +36,7 @@ class Server:
         state = self.api.state
         state.treadle, state.auth = app, auth or StoreAuth(app, secret)
         state.confirmations = Confirmations(lambda: app.engine.now(), secret)  # noqa: PLW0108 - opened later
-        state.streams, state.stopping = Streams(), False
+        state.streams, state.stopping, state.metrics = Streams(), False, StoreMetrics()
         self.auth = state.auth
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -52,12 +55,14 @@ def asgi(
     secret: bytes | None = None,
     rate: float = 50.0,
     burst: int = 200,
+    admin: bool | None = None,
 ) -> Server:
     """The REST API of this app's store, to be served alone or mounted in an ASGI application of yours.
 
     `auth` says who makes a request, as a `Principal`, or None: give it to use your own sign-in. Without it, tokens of
     the store are asked for. `hosts` are the names by which the server may be asked, beside localhost. `secret` signs
-    sessions and confirmations: give the same to several servers of one store.
+    sessions and confirmations: give the same to several servers of one store. `admin` adds `/api/admin`, or leaves it
+    away; without it, an app of the profile `treadle.profiles.backend` has it.
     """
     api = FastAPI(
         title="treadle",
@@ -74,6 +79,8 @@ def asgi(
     for part in (jobs, schedules, overview, stream):
         versioned.include_router(part.router)
     api.include_router(versioned)
+    if admin if admin is not None else admin_api.wanted(app.profile):
+        api.include_router(admin_api.router, prefix=ADMIN, dependencies=SIGN_IN)
     api.include_router(session.router)
     api.include_router(health.router)
     add_problems(api)

@@ -12,6 +12,7 @@ from inspect import isawaitable
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
+from treadle.app.tokens import same
 from treadle.app.treadle import Treadle
 from treadle.server.principal import Principal
 from treadle.server.problems import Refused
@@ -63,7 +64,8 @@ class StoreAuth:
         """Whom this code signs in; it does so once."""
         now = self._app.engine.now()
         with self._lock:
-            until = self._links.pop(code, None)
+            kept = next((one for one in self._links if same(code, one)), "")
+            until = self._links.pop(kept, None)
         return None if until is None or now >= until else CONSOLE
 
     def session_of(self, who: Principal) -> str:
@@ -75,7 +77,7 @@ class StoreAuth:
     def by_session(self, cookie: str) -> Principal | None:
         """Whose session this is; nobody's if it was tampered with, has ended, or its token was revoked."""
         text, _, signature = cookie.partition(".")
-        if not hmac.compare_digest(self._sign(text).encode(), signature.encode("utf-8", "surrogatepass")):
+        if not same(signature, self._sign(text)):
             return None
         name, until = json.loads(urlsafe_b64decode(text))
         if self._app.engine.now().timestamp() >= until:

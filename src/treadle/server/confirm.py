@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
 
+from treadle.app.tokens import same
+
 VALID = 600.0  # seconds
 MOST_DIGITS = 12  # of the second in which one was made
 
@@ -27,7 +29,7 @@ class Confirmations:
         if not at.isascii() or not at.isdigit() or len(at) > MOST_DIGITS:
             return False
         recent = 0 <= self._now().timestamp() - int(at) <= VALID
-        return hmac.compare_digest(self._of(meant, int(at)).encode(), given.encode()) and recent
+        return same(given, self._of(meant, int(at))) and recent
 
     def _of(self, meant: str, at: int) -> str:
         return f"{at}-{hmac.new(self._key, f'confirm {at} {meant}'.encode(), sha256).hexdigest()}"

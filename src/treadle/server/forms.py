@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from treadle.app.payloads import LONGEST_TEXT
 from treadle.app.queries import LARGEST_PAGE
+from treadle.model import KEY_CAP
 
 MOST_QUEUES = 100  # that a token may be bound to
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -19,8 +21,11 @@ def _printable(text: str) -> str:
 
 Printable = AfterValidator(_printable)
 Name = Annotated[str, Field(min_length=1, max_length=200), Printable]
+Key = Annotated[str, Field(min_length=1, max_length=KEY_CAP), Printable]
 Words = Annotated[str, Field(max_length=2000)]
+Lane = Annotated[str, Field(max_length=200), Printable]
 When = Annotated[str, Field(max_length=64, description="A moment with a zone, or a duration such as 30m.")]
+Span = Annotated[str, Field(max_length=64, description="A duration such as 30m.")]
 Limit = Annotated[int, Field(ge=1, le=LARGEST_PAGE)]
 Cursor = Annotated[str, Field(max_length=1000), Printable]
 
@@ -44,28 +49,61 @@ class JobQuery(Query):
     task: Name | None = None
     queue: Name | None = None
     tenant: Name | None = None
-    key: Name | None = None
+    key: Key | None = None
+    lane: Lane | None = None
     error: Name | None = None
+    fingerprint: Name | None = None
+    text: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)] | None = None
     since: When | None = None
     before: When | None = None
     limit: Limit = 50
     cursor: Cursor | None = None
 
 
+class CountQuery(Query):
+    """Which jobs are counted."""
+
+    task: Name | None = None
+    queue: Name | None = None
+    tenant: Name | None = None
+    lane: Lane | None = None
+
+
+class FailureQuery(Query):
+    """Which failures are grouped."""
+
+    task: Name | None = None
+    queue: Name | None = None
+    tenant: Name | None = None
+    since: When | None = None
+    before: When | None = None
+    cursor: Cursor | None = None
+
+
 class NewJob(Form):
-    """A job to store."""
+    """A job to store. With an `id` of the caller's own, to store it twice is one job."""
 
     task: Name
+    id: Name | None = None
     payload: JsonValue = None
     tenant: Name | None = None
     queue: Name | None = None
     lane: Annotated[str, Field(max_length=200)] | None = None
     priority: int | None = None
-    key: Annotated[str, Field(max_length=500)] | None = None
-    unique: Literal["pending", "active", "ever"] | None = None
+    key: Key | None = None
+    unique: Literal["pending", "active", "window", "ever"] | None = None
+    window: Span | None = None
+    on_conflict: Literal["first", "raise", "replace"] | None = None
+    max_attempts: int | None = None
     run_after: When | None = None
     expires_at: When | None = None
-    timeout: When | None = None
+    timeout: Span | None = None
+
+
+class ReasonForm(Form):
+    """An act that needs no more than why."""
+
+    reason: Words = ""
 
 
 class ActForm(Form):
@@ -76,7 +114,10 @@ class ActForm(Form):
 
 
 class RetryForm(ActForm):
+    """A retry; a `payload` takes the place of the job's own."""
+
     keep_attempts: bool = False
+    payload: JsonValue = None
 
 
 class EditForm(ActForm):
@@ -86,6 +127,7 @@ class EditForm(ActForm):
     lane: Annotated[str, Field(max_length=200)] | None = None
     priority: int | None = None
     run_after: When | None = None
+    payload: JsonValue = None
 
 
 class BulkFilter(Form):
@@ -96,8 +138,10 @@ class BulkFilter(Form):
     task: Name | None = None
     queue: Name | None = None
     tenant: Name | None = None
-    key: Name | None = None
+    key: Key | None = None
+    lane: Lane | None = None
     error: Name | None = None
+    fingerprint: Name | None = None
     since: When | None = None
     before: When | None = None
     everything: bool = False
@@ -116,8 +160,10 @@ class BulkForm(Form):
 class ScheduleQuery(Query):
     tenant: Name | None = None
     task: Name | None = None
+    name: Name | None = None
     prefix: Name | None = None
     enabled: bool | None = None
+    declared: bool | None = None
     gone: bool | None = None
     limit: Limit = 50
     cursor: Cursor | None = None
@@ -129,19 +175,20 @@ class ScheduleForm(Form):
     task: Name | None = None
     payload: JsonValue = None
     cron: Annotated[str, Field(max_length=200)] | None = None
-    every: When | None = None
+    every: Span | None = None
     tz: Annotated[str, Field(max_length=100)] | None = None
     enabled: bool | None = None
     queue: Name | None = None
     lane: Annotated[str, Field(max_length=200)] | None = None
     priority: int | None = None
     max_attempts: int | None = None
-    timeout: When | None = None
+    timeout: Span | None = None
     misfire: Literal["skip", "once", "all"] | None = None
     misfire_limit: int | None = None
-    misfire_age: When | None = None
+    misfire_age: Span | None = None
     overlap: Literal["allow", "skip", "queue_one"] | None = None
-    jitter: When | None = None
+    jitter: Span | None = None
+    for_each: Name | None = None
     reason: Words = ""
 
     def options(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What every request passes before anything else: limits, the Host and Origin checks, the headers of every answer."""
 
+import asyncio
 import ipaddress
 import re
 import threading
@@ -19,6 +20,7 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 MAX_BODY = (1 << 20) + (64 << 10)  # bytes: the largest payload, and what stands around it
 MAX_DEPTH = 64
 MAX_QUERY = 8 << 10
+BODY_TIME = 30.0  # seconds within which a body must have come
 MOST_DIGITS = 12  # of a Content-Length
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 AT_ONE_ADDRESS = 10  # callers that may use their whole rate from one address
@@ -131,17 +133,11 @@ async def _read(scope: Any, receive: Receive) -> Receive:
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdigit() or len(length) > MOST_DIGITS or int(length) > MAX_BODY:
         raise _too_large()
-    parts, size, more = list[bytes](), 0, scope["method"] not in SAFE_METHODS
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refused(400, "the request was cut off; send it again", field="body")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > MAX_BODY:
-            raise _too_large()
-        more = message.get("more_body", False)
-    body = b"".join(parts)
+    try:
+        async with asyncio.timeout(BODY_TIME):
+            body = await _body(receive) if scope["method"] not in SAFE_METHODS else b""
+    except TimeoutError:
+        raise Refused(408, f"the body did not come within {BODY_TIME:g} s; send it again", field="body") from None
     if body:
         _check_json(headers, body)
     given = False
@@ -154,6 +150,20 @@ async def _read(scope: Any, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
+
+
+async def _body(receive: Receive) -> bytes:
+    parts, size, more = list[bytes](), 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "the request was cut off; send it again", field="body")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_BODY:
+            raise _too_large()
+        more = message.get("more_body", False)
+    return b"".join(parts)
 
 
 def _too_large() -> Refused:

@@ -3,14 +3,12 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
-from treadle.app.metrics import exposition
+from treadle.app.exposition import CONTENT_TYPE
 from treadle.app.treadle import Treadle
 from treadle.server.caller import SIGN_IN, Reader
 from treadle.server.problems import Refused
 
 router = APIRouter(tags=["health"])
-
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @router.get("/healthz")
@@ -31,6 +29,7 @@ def readyz(request: Request) -> dict[str, bool]:
 
 
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=SIGN_IN)
-def metrics(caller: Reader) -> PlainTextResponse:
+def metrics(caller: Reader, request: Request) -> PlainTextResponse:
     """The numbers for Prometheus."""
-    return PlainTextResponse(exposition(caller.whole), media_type=METRICS_TYPE)
+    text = request.app.state.metrics.exposition(caller.whole)
+    return PlainTextResponse(text, media_type=CONTENT_TYPE)

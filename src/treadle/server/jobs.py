@@ -1,21 +1,31 @@
 """`/jobs`: list, look at, store and act on jobs."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from pydantic import BaseModel
 
 from treadle.app.bulk import BulkReport
+from treadle.app.enqueue import enqueue_outcome, policies
 from treadle.app.reading import past_from, soon_from
-from treadle.app.views import event_view, record_view
-from treadle.errors import InvalidInput, InvalidJob, NotPossible
-from treadle.model import Job
-from treadle.server.caller import Caller, Operator, Producer, Reader
+from treadle.app.views import (
+    attempts_view,
+    event_view,
+    page_view,
+    record_view,
+)
+from treadle.errors import InvalidInput, InvalidJob, KeyTaken, NotPossible, UnknownTask
+from treadle.model import Job, new_id
+from treadle.model.checks import trace_from
+from treadle.server.caller import Caller, Operator, Producer, Reader, key_taken_elsewhere
 from treadle.server.confirm import Confirmations
-from treadle.server.forms import ActForm, BulkFilter, BulkForm, EditForm, JobQuery, NewJob, RetryForm
+from treadle.server.forms import ActForm, BulkFilter, BulkForm, CountQuery, EditForm, JobQuery, NewJob, RetryForm
 from treadle.server.problems import Refused
 from treadle.server.repeats import MAX_IDEMPOTENCY_KEY, check_repeat, other_request, repeated_id
 from treadle.server.strict import StrictRoute
+from treadle.tasks.options import Unique
+from treadle.tasks.task import Task
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=StrictRoute)
 
@@ -24,20 +34,33 @@ JobDocument = dict[str, Any]
 
 @router.get("")
 def list_jobs(caller: Reader, query: Annotated[JobQuery, Query()]) -> JobDocument:
-    """Jobs, newest first; go on with the `cursor` of the page before."""
+    """Jobs, newest first; go on with the `cursor` of the page before.
+
+    What is looked for job by job, such as a `text` in the payload, may give a short or an empty page with a cursor;
+    `looked` and `back_to` say how far it has looked.
+    """
     page = caller.app.find(
         state=query.state,
         task=query.task,
         queue=caller.queue(query.queue),
         tenant=query.tenant,
         key=query.key,
+        lane=query.lane,
         error=query.error,
+        fingerprint=query.fingerprint,
+        text=query.text,
         since=past_from(query.since, "since"),
         before=past_from(query.before, "before"),
         limit=query.limit,
         cursor=query.cursor,
     )
-    return {"jobs": [caller.app.view(job) for job in page.jobs], "cursor": page.cursor}
+    return page_view(caller, page)
+
+
+@router.get("/count")
+def count(caller: Reader, query: Annotated[CountQuery, Query()]) -> JobDocument:
+    """How many jobs there are by state: exact up to 50,000 of a state, those of `estimates` above that."""
+    return caller.app.counts(task=query.task, queue=caller.queue(query.queue), tenant=query.tenant, lane=query.lane)
 
 
 @router.post("", status_code=201)
@@ -45,29 +68,48 @@ def enqueue(
     caller: Producer,
     form: NewJob,
     idempotency_key: Annotated[str | None, Header(max_length=MAX_IDEMPOTENCY_KEY)] = None,
+    traceparent: Annotated[str | None, Header()] = None,
+    tracestate: Annotated[str | None, Header()] = None,
 ) -> JobDocument:
     """Store a job; its payload is checked against the task. With an Idempotency-Key a repeat makes no second job.
 
-    Who may not read is told the id of the job, and no more.
+    The job belongs to the trace that the W3C headers name. A caller who may not read is told the id of the job only.
     """
-    if "api" not in caller.tasks.settings.enqueue_allow:
-        raise Refused(403, "enqueueing over the API is closed: the setting enqueue_allow leaves out api")
+    caller.check_open()
     has_app = bool(caller.tasks.tasks)  # a server without one knows no task: the worker checks the payload
-    task = caller.tasks.tasks.named(form.task, checked=has_app)
-    options = _new_job(caller, form)
+    task = _task(caller, form.task, checked=has_app)
+    options = {**_new_job(caller, form), "trace": trace_from(traceparent, tracestate)}
+    if idempotency_key is not None and form.id is not None:
+        raise InvalidInput("id", "an id of yours makes repeats safe already: leave out either it or Idempotency-Key")
     id_ = None if idempotency_key is None else repeated_id(caller, idempotency_key)
+    options |= policies(
+        task.options,
+        key=form.key,
+        max_attempts=form.max_attempts,
+        unique=form.unique,
+        window=form.window,
+        on_conflict=form.on_conflict,
+    )
+    own_id, before = id_ or form.id or new_id(), caller.tasks.engine.now()
     try:
-        job = caller.app.enqueue(form.task, form.payload, checked=has_app, id=id_, **options)
+        job = caller.app.enqueue(form.task, form.payload, checked=has_app, id=own_id, **options)
+    except KeyTaken as error:
+        raise caller.key_taken(error) from None
     except InvalidJob as error:
-        if id_ is not None and error.field == "id":
+        if error.field != "id":
+            raise
+        if id_ is not None:
             raise other_request() from None
-        raise
+        raise _id_taken() if caller.who.queues is not None else error from None
     if job.id == id_:
         check_repeat(caller, form, task, job)
     if not caller.reaches(job.queue):
-        raise _key_taken(form)
-    view = caller.app.view(job)
-    return {"job": view if "read" in caller.who.scopes else {name: it for name, it in view.items() if it == job.id}}
+        raise _id_taken() if job.id == form.id else key_taken_elsewhere(form.key)
+    view = caller.view(job)
+    if "read" not in caller.who.scopes:
+        return {"job": {name: it for name, it in view.items() if it == job.id}}
+    policy: Unique = options.get("unique", task.options.unique)
+    return {"job": view, "outcome": enqueue_outcome(job, own_id, before, policy.on_conflict)}
 
 
 @router.post("/bulk")
@@ -86,9 +128,11 @@ def act_on_many(caller: Operator, request: Request, form: BulkForm) -> JobDocume
 
 @router.get("/{job_id}")
 def show_job(caller: Reader, job_id: str) -> JobDocument:
-    """Everything about one job, with its history; the first digits of its id are enough."""
+    """Everything about one job, with its history and attempts; the first digits of its id are enough."""
     job = caller.job(job_id)
-    return {"job": caller.app.view(job), "events": [event_view(event) for event in caller.app.events(job.id)]}
+    events = caller.app.masked_events(job, caller.app.events(job.id))
+    shown = {"job": caller.view(job), "events": [event_view(event) for event in events]}
+    return {**shown, "attempts": attempts_view(caller.app.masked(job), events)}
 
 
 @router.get("/{job_id}/why")
@@ -96,15 +140,16 @@ def why(caller: Reader, job_id: str) -> JobDocument:
     """Why the job is not running, the firmest reason first."""
     job = caller.job(job_id)
     obstacles = caller.app.why(job.id, queues=caller.who.queues)
-    return {"job": caller.app.view(job), "obstacles": [record_view(found) for found in obstacles]}
+    return {"job": caller.view(job), "obstacles": [record_view(found) for found in obstacles]}
 
 
 @router.post("/{job_id}/retry")
 def retry(caller: Operator, job_id: str, form: RetryForm) -> JobDocument:
-    """Run a failed or cancelled job again."""
+    """Run a failed or cancelled job again, maybe with another payload, which is checked against the task."""
     job = caller.job(job_id)
+    payload = _payload(form)
     try:
-        retried = caller.app.retry(job.id, keep_attempts=form.keep_attempts, **_act(caller, form))
+        retried = caller.app.retry(job.id, keep_attempts=form.keep_attempts, payload=payload, **_act(caller, form))
     except NotPossible as error:
         raise NotPossible(_own_words(caller, str(error))) from None
     return _done(caller, retried)
@@ -124,8 +169,8 @@ def run_now(caller: Operator, job_id: str, form: ActForm) -> JobDocument:
 
 @router.patch("/{job_id}")
 def edit(caller: Operator, job_id: str, form: EditForm) -> JobDocument:
-    """Give a waiting job another queue, lane, priority or due time."""
-    fields = _given(form, "lane", "priority")
+    """Give a waiting job another queue, lane, priority, due time or payload."""
+    fields = {**_given(form, "lane", "priority"), "payload": _payload(form)}
     if form.queue is not None:
         fields["queue"] = caller.queue(form.queue)
     if form.run_after is not None:
@@ -154,12 +199,22 @@ def _act(caller: Caller, form: ActForm) -> dict[str, Any]:
 
 
 def _done(caller: Caller, job: Job) -> JobDocument:
-    return {"job": caller.app.view(job)}
+    return {"job": caller.view(job)}
+
+
+def _task(caller: Caller, name: str, *, checked: bool) -> Task[..., Any]:
+    """The task of this name; who may not read is not told what others there are."""
+    try:
+        return caller.tasks.tasks.named(name, checked=checked)
+    except UnknownTask:
+        if "read" in caller.who.scopes:
+            raise
+    raise Refused(422, f"no task {name!r} is registered here", field="task", error="UnknownTask")
 
 
 def _new_job(caller: Caller, form: NewJob) -> dict[str, Any]:
     """The options of a new job, as `Task.using` takes them."""
-    options = _given(form, "tenant", "lane", "priority", "key", "unique", "timeout")
+    options = _given(form, "tenant", "lane", "priority", "key", "timeout")
     if (queue := caller.queue_for(form.task, form.queue)) is not None:
         options["queue"] = queue
     for name in ("run_after", "expires_at"):
@@ -169,16 +224,23 @@ def _new_job(caller: Caller, form: NewJob) -> dict[str, Any]:
         tenant = form.tenant or caller.who.tenant or "default"
         for holder in caller.app.find(task=form.task, key=form.key, tenant=tenant, limit=10).jobs:
             if not holder.state.final and not caller.reaches(holder.queue):
-                raise _key_taken(form)
+                raise key_taken_elsewhere(form.key)
     return options
 
 
-def _key_taken(form: NewJob) -> Refused:
-    return Refused(409, f"key {form.key!r} is held by a job on a queue that your token is not for", error="KeyTaken")
+def _id_taken() -> InvalidInput:
+    return InvalidInput("id", "is that of another job; choose a new one, or leave it out")
 
 
 def _given(form: BaseModel, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(form, name)) is not None}
+
+
+def _payload(form: RetryForm | EditForm) -> Any:
+    """The payload that takes the place of another; None if there is none."""
+    if form.payload is None and "payload" in form.model_fields_set:
+        raise InvalidInput("payload", "null is not a payload; leave it out to keep the one that is there")
+    return form.payload
 
 
 def _bulk_act(caller: Caller, form: BulkForm) -> Any:
@@ -192,17 +254,24 @@ def _which(caller: Caller, given: BulkFilter) -> dict[str, Any]:
     if given.ids is not None:
         if given.model_fields_set != {"ids"}:
             raise InvalidInput("filter.ids", "name jobs by their ids, or by the other filters, not both")
-        return {"ids": [caller.job(one).id for one in given.ids]}
-    which = _given(given, "state", "task", "tenant", "key", "error")
+        return {"ids": _ids(caller, given.ids)}
+    which = _given(given, "state", "task", "tenant", "key", "lane", "error", "fingerprint")
     which |= {name: past_from(text, f"filter.{name}") for name, text in _given(given, "since", "before").items()}
     if (queue := caller.queue(given.queue)) is not None:
         which["queue"] = queue
     return {**which, "everything": given.everything}
 
 
+def _ids(caller: Caller, given: Sequence[str]) -> list[str]:
+    """Whole ids. That a job is not there is told by the report; who is bound must name their own."""
+    if not caller.who.whole:
+        return [caller.job(one).id for one in given]
+    return [caller.app.resolve_id(one) for one in given]
+
+
 def _report(caller: Caller, report: BulkReport) -> dict[str, Any]:
     problems = [problem._replace(why=_own_words(caller, problem.why)) for problem in report.problems]
-    return {**record_view(report), "problems": [record_view(problem) for problem in problems]}
+    return record_view(report._replace(problems=problems))
 
 
 def _own_words(caller: Caller, why: str) -> str:

@@ -5,20 +5,32 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from treadle.app.operations import MOST_DAYS
 from treadle.app.reading import past_from, soon_from
-from treadle.app.views import pause_view, record_view, status_view, token_view, trail_view, worker_view
+from treadle.app.views import (
+    about_view,
+    failures_view,
+    pause_view,
+    record_view,
+    status_view,
+    token_view,
+    trail_view,
+    worker_view,
+)
 from treadle.errors import NotPossible
 from treadle.model.records import ANY, Pause
-from treadle.server.caller import Admin, Caller, Operator, Reader
-from treadle.server.forms import AuditQuery, Form, Name, PauseForm, TokenForm, When, Words
+from treadle.server.caller import Admin, Anybody, Caller, Operator, Reader
+from treadle.server.forms import AuditQuery, FailureQuery, Name, PauseForm, ReasonForm, Span, TokenForm
 from treadle.server.strict import StrictRoute
 from treadle.tasks.task import Task
 
 router = APIRouter(route_class=StrictRoute)
 
 
-class Why(Form):
-    reason: Words = ""
+@router.get("/about", tags=["overview"])
+def about(caller: Anybody) -> dict[str, Any]:
+    """Which treadle this is, what time it has, and the words of its profile: what a client needs to speak with it."""
+    return about_view(caller.tasks)
 
 
 @router.get("/status", tags=["overview"])
@@ -30,14 +42,12 @@ def status(caller: Reader) -> dict[str, Any]:
 @router.get("/stats", tags=["overview"])
 def stats(
     caller: Reader,
-    span: Annotated[When, Query()] = "1h",
+    span: Annotated[Span, Query()] = "1h",
     queue: Annotated[Name | None, Query()] = None,
     task: Annotated[Name | None, Query()] = None,
 ) -> dict[str, Any]:
     """How many jobs ended, by the minute, and how long they waited and ran."""
-    found = caller.whole.stats(span, queue=queue, task=task)
-    lists = {name: [record_view(one) for one in getattr(found, name)] for name in ("tasks", "minutes")}
-    return {**record_view(found), "total": record_view(found.total), **lists}
+    return record_view(caller.whole.stats(span, queue=queue, task=task))
 
 
 @router.get("/queues", tags=["overview"])
@@ -47,9 +57,20 @@ def queues(caller: Reader) -> dict[str, Any]:
 
 
 @router.get("/failures", tags=["overview"])
-def failures(caller: Reader) -> dict[str, Any]:
-    """The errors of the last hour by their type: jobs that failed for good, and jobs that will be tried again."""
-    return {"failures": [record_view(group) for group in caller.every_queue.status().errors]}
+def failures(caller: Reader, query: Annotated[FailureQuery, Query()]) -> dict[str, Any]:
+    """What went wrong, by kind: jobs that failed for good, and jobs that will be tried again, the latest of each.
+
+    `GET /jobs` and `POST /jobs/bulk` take the `fingerprint` of a group.
+    """
+    found = caller.app.failures(
+        task=query.task,
+        queue=caller.queue(query.queue),
+        tenant=query.tenant,
+        since=past_from(query.since, "since"),
+        before=past_from(query.before, "before"),
+        cursor=query.cursor,
+    )
+    return failures_view(found)
 
 
 @router.get("/tasks", tags=["overview"])
@@ -65,7 +86,7 @@ def workers(caller: Reader) -> dict[str, Any]:
 
 
 @router.post("/workers/{name}/drain", tags=["workers"], status_code=202)
-def drain(caller: Operator, name: str, form: Why) -> dict[str, Any]:
+def drain(caller: Operator, name: str, form: ReasonForm) -> dict[str, Any]:
     """Ask a worker to finish what it runs and to take no more; it hears of it with its next heartbeat."""
     return {"worker": worker_view(caller.whole.drain(name, actor=caller.actor, reason=form.reason))}
 
@@ -115,7 +136,7 @@ def audit(caller: Reader, query: Annotated[AuditQuery, Query()]) -> dict[str, An
 def costs(
     caller: Reader,
     day: Annotated[date | None, Query()] = None,
-    days: Annotated[int, Query(ge=1, le=366)] = 1,
+    days: Annotated[int, Query(ge=1, le=MOST_DAYS)] = 1,
     tenant: Annotated[Name | None, Query()] = None,
 ) -> dict[str, Any]:
     """What the jobs that ended on these days have cost, by tenant and task."""
@@ -143,7 +164,7 @@ def create_token(caller: Admin, form: TokenForm) -> dict[str, Any]:
 
 
 @router.post("/tokens/{name}/revoke", tags=["tokens"])
-def revoke_token(caller: Admin, name: str, form: Why) -> dict[str, Any]:
+def revoke_token(caller: Admin, name: str, form: ReasonForm) -> dict[str, Any]:
     """Let a token be used no more."""
     return {"token": token_view(caller.whole.tokens.revoke(name, actor=caller.actor, reason=form.reason))}
 

@@ -75,7 +75,7 @@ def serve(
     """
     app.open()
     check_safe(app, address)
-    bound = _bind(address)
+    bound = bind(address)
     names = hosts if address.is_ip else {*hosts, address.host}
     try:
         run_to_the_end(_serve(app, bound, worker=worker, hosts=names, secret=secret, started=started, stopped=stopped))
@@ -94,9 +94,16 @@ def check_safe(app: Treadle, address: Address) -> None:
     )
 
 
-def _bind(address: Address) -> socket.socket:
-    if not address.host:
+def bind(address: Address) -> socket.socket:
+    """A socket that listens there; ConfigError says why it cannot."""
+    if not address.host.strip():
         raise ConfigError("host: is empty; write 127.0.0.1, or 0.0.0.0 for all addresses of this machine")
+    try:
+        address.host.encode("idna")
+    except UnicodeError:
+        raise ConfigError(f"host: {address.host[:100]!r} is not a host name; choose another with --host") from None
+    if "\0" in address.host:
+        raise ConfigError(f"host: {address.host[:100]!r} holds a NUL; choose another with --host")
     try:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         return socket.create_server((address.host, address.port), family=family, backlog=2048)

@@ -3,24 +3,21 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
 
 from treadle.app.queries import LARGEST_PAGE
 from treadle.app.views import event_view, schedule_view, tick_view
-from treadle.errors import ScheduleNotFound
+from treadle.errors import KeyTaken, ScheduleNotFound
 from treadle.model.records import Schedule
+from treadle.schedules.cron import MOST_TICKS
 from treadle.schedules.pages import cursor_of
 from treadle.server.caller import Caller, Operator, Reader
-from treadle.server.forms import Form, Name, NewSchedule, ScheduleForm, ScheduleQuery, Words
+from treadle.server.forms import Name, NewSchedule, ReasonForm, ScheduleForm, ScheduleQuery
 from treadle.server.strict import StrictRoute
 
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
 
-MOST_PREVIEWED = 100
 OfTenant = Annotated[Name | None, Query(description="Whose schedule it is; default if left out.")]
-
-
-class ReasonForm(Form):
-    reason: Words = ""
 
 
 @router.get("")
@@ -29,9 +26,10 @@ def list_schedules(caller: Reader, query: Annotated[ScheduleQuery, Query()]) -> 
     given = query.model_dump(exclude_none=True)
     if caller.who.queues is None:
         page = caller.app.schedules.list(**given)
-        return {"schedules": [schedule_view(schedule) for schedule in page], "cursor": page.cursor}
-    shown, cursor = _own_page(caller, given, query.limit)
-    return {"schedules": [schedule_view(schedule) for schedule in shown], "cursor": cursor}
+        shown, cursor = [*page], page.cursor
+    else:
+        shown, cursor = _own_page(caller, given, query.limit)
+    return {"schedules": [_view(caller, schedule) for schedule in shown], "cursor": cursor}
 
 
 @router.post("", status_code=201)
@@ -44,7 +42,7 @@ def create(caller: Operator, form: NewSchedule) -> dict[str, Any]:
     made = caller.app.schedules.create(
         name, task, payload, **options, checked=bool(caller.tasks.tasks), actor=caller.actor, reason=form.reason
     )
-    return {"schedule": schedule_view(made)}
+    return {"schedule": _view(caller, made)}
 
 
 @router.get("/{name}")
@@ -52,7 +50,7 @@ def show(caller: Reader, name: str, tenant: OfTenant = None) -> dict[str, Any]:
     """One schedule, with what was done to it."""
     schedule = _found(caller, name, tenant)
     events = caller.app.schedules.events(name, tenant=tenant)
-    return {"schedule": schedule_view(schedule), "events": [event_view(event) for event in events]}
+    return {"schedule": _view(caller, schedule), "events": [event_view(event) for event in events]}
 
 
 @router.patch("/{name}")
@@ -66,7 +64,7 @@ def update(caller: Operator, name: str, form: ScheduleForm, tenant: OfTenant = N
     changed = caller.app.schedules.update(
         name, tenant=tenant, **options, checked=checked, actor=caller.actor, reason=form.reason
     )
-    return {"schedule": schedule_view(changed)}
+    return {"schedule": _view(caller, changed)}
 
 
 @router.delete("/{name}")
@@ -76,7 +74,7 @@ def delete(
     """Remove a schedule; the jobs it has made stay."""
     schedule = _found(caller, name, tenant)
     caller.app.schedules.delete(name, tenant=tenant, actor=caller.actor, reason=reason)
-    return {"schedule": schedule_view(schedule)}
+    return {"schedule": _view(caller, schedule)}
 
 
 @router.post("/{name}/enable")
@@ -84,7 +82,7 @@ def enable(caller: Operator, name: str, form: ReasonForm, tenant: OfTenant = Non
     """Let a schedule make jobs again, from now on."""
     _found(caller, name, tenant)
     schedule = caller.app.schedules.enable(name, tenant=tenant, actor=caller.actor, reason=form.reason)
-    return {"schedule": schedule_view(schedule)}
+    return {"schedule": _view(caller, schedule)}
 
 
 @router.post("/{name}/disable")
@@ -92,15 +90,19 @@ def disable(caller: Operator, name: str, form: ReasonForm, tenant: OfTenant = No
     """Let a schedule make no more jobs until it is enabled."""
     _found(caller, name, tenant)
     schedule = caller.app.schedules.disable(name, tenant=tenant, actor=caller.actor, reason=form.reason)
-    return {"schedule": schedule_view(schedule)}
+    return {"schedule": _view(caller, schedule)}
 
 
 @router.post("/{name}/run", status_code=201)
 def run(caller: Operator, name: str, form: ReasonForm, tenant: OfTenant = None) -> dict[str, Any]:
     """Make a job of a schedule now, beside its own runs."""
+    caller.check_open()
     _found(caller, name, tenant)
-    job = caller.app.schedules.run(name, tenant=tenant, actor=caller.actor, reason=form.reason)
-    return {"job": caller.app.view(job)}
+    try:
+        job = caller.app.schedules.run(name, tenant=tenant, actor=caller.actor, reason=form.reason)
+    except KeyTaken as error:
+        raise caller.key_taken(error) from None
+    return {"job": caller.view(job)}
 
 
 @router.get("/{name}/preview")
@@ -108,11 +110,17 @@ def preview(
     caller: Reader,
     name: str,
     tenant: OfTenant = None,
-    n: Annotated[int, Query(ge=1, le=MOST_PREVIEWED)] = 5,
+    n: Annotated[int, Query(ge=1, le=MOST_TICKS)] = 5,
+    after: Annotated[AwareDatetime | None, Query()] = None,
 ) -> dict[str, Any]:
-    """Its next runs."""
+    """Its next runs, from now on or after a moment."""
     _found(caller, name, tenant)
-    return {"ticks": [tick_view(tick) for tick in caller.app.schedules.preview(name, n, tenant=tenant)]}
+    ticks = caller.app.schedules.preview(name, n, after=after, tenant=tenant)
+    return {"ticks": [tick_view(tick) for tick in ticks]}
+
+
+def _view(caller: Caller, schedule: Schedule) -> dict[str, Any]:
+    return schedule_view(caller.app.masked_schedule(schedule), caller.profile)
 
 
 def _found(caller: Caller, name: str, tenant: str | None) -> Schedule:

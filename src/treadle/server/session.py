@@ -44,7 +44,7 @@ async def sign_in(request: Request, form: SignIn) -> Response:
 
 @router.get("/api/v1/session", dependencies=SIGN_IN)
 def who_am_i(caller: Reader) -> dict[str, object]:
-    """Who asks, and what they may do."""
+    """The caller, and what they may do."""
     who = caller.who
     queues = None if who.queues is None else sorted(who.queues)
     return {"actor": who.actor, "scopes": sorted(who.scopes), "tenant": who.tenant, "queues": queues}
