@@ -7,18 +7,19 @@ from contextlib import closing, contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from treadle.app.bulk import BulkReport
 from treadle.app.reading import past_from, soon_from
-from treadle.app.treadle import Treadle
+from treadle.app.views import record_view
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store
+from treadle.cli.discovery import Target, find_target
 from treadle.cli.jobs import (
     Before,
     Id,
     OfError,
+    OfFingerprint,
     OfKey,
+    OfLane,
     OfQueue,
     OfState,
     OfTask,
@@ -27,19 +28,26 @@ from treadle.cli.jobs import (
     check_id,
     resolved,
 )  # fmt: skip
-from treadle.cli.terminal import clock, console, document, safe, say
+from treadle.cli.near import near_names
+from treadle.cli.progress import bar
+from treadle.cli.reading import payload_from
+from treadle.cli.terminal import INTERRUPTED, clock, document, safe, say
 from treadle.errors import ConfigError
 from treadle.model import Job, State
-
-INTERRUPTED = 130
 
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, or their first digits.", show_default=False)
 ]
-Why = Annotated[str, typer.Option("--reason", help="Why, for the audit trail.", show_default=False)]
 Everything = Annotated[bool, typer.Option("--all", help="All of them, whatever they are.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them, and name the first few.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+NewPayload = Annotated[
+    str | None, typer.Option("--payload", metavar="JSON", help="With this payload instead; - reads it from stdin.")
+]
+Revision = Annotated[
+    int | None, typer.Option("--revision", metavar="N", help="Only if the job still has this revision.")
+]
 
 Act = Callable[..., BulkReport]
 
@@ -53,25 +61,48 @@ def retry(
     queue: OfQueue = None,
     tenant: options.OfTenant = None,
     key: OfKey = None,
+    lane: OfLane = None,
     error: OfError = None,
+    fingerprint: OfFingerprint = None,
     since: Since = None,
     before: Before = None,
     everything: Everything = False,
     keep_attempts: Annotated[bool, typer.Option("--keep-attempts", help="Once more, not with a fresh budget.")] = False,
+    payload: NewPayload = None,
+    revision: Revision = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    reason: Why = "",
+    reason: options.Reason = "",
     as_json: options.Json = False,
 ) -> None:
     """Run failed or cancelled jobs again: these ids, or all that fit.
 
     Filters must all fit. Without --state they mean failed jobs; --state cancelled runs those again. It asks before it
     acts on what fits, unless --yes. Interrupted, it says how far it came, and the same command goes on.
+
+    With --payload one job runs with another payload, checked against its task if the app is here.
     """
-    which = _which(ids, everything, state, task, queue, tenant, key, error, since, before)
-    with closing(find_ready_store(app, url)) as store:
+    if (payload is not None or revision is not None) and (dry_run or len(ids or ()) != 1):
+        raise ConfigError("--payload and --revision are of one job: give its id, and neither a filter nor --dry-run")
+    new = None if payload is None else payload_from(payload, "--payload")
+    which = _which(
+        ids,
+        everything,
+        since,
+        before,
+        state=state,
+        task=task,
+        queue=queue,
+        tenant=tenant,
+        key=key,
+        lane=lane,
+        error=error,
+        fingerprint=fingerprint,
+    )
+    with closing(find_target(app, url)) as store:
         if one := _only(store, ids, dry_run):
-            job = store.retry(one, keep_attempts=keep_attempts, actor=actor(), reason=reason)
+            more: dict[str, Any] = {"payload": new, "revision": revision}
+            job = store.retry(one, keep_attempts=keep_attempts, actor=actor(), reason=reason, **more)
             _done(store, job, "waits to be run again", as_json)
             return
 
@@ -90,21 +121,36 @@ def cancel(
     queue: OfQueue = None,
     tenant: options.OfTenant = None,
     key: OfKey = None,
+    lane: OfLane = None,
     error: OfError = None,
+    fingerprint: OfFingerprint = None,
     since: Since = None,
     before: Before = None,
     everything: Everything = False,
     dry_run: DryRun = False,
     yes: Yes = False,
-    reason: Why = "",
+    reason: options.Reason = "",
     as_json: options.Json = False,
 ) -> None:
     """Cancel waiting jobs, or ask running ones to stop: these ids, or all that fit.
 
     Filters must all fit; without --state they mean both. It asks before it acts on what fits, unless --yes.
     """
-    which = _which(ids, everything, state, task, queue, tenant, key, error, since, before)
-    with closing(find_ready_store(app, url)) as store:
+    which = _which(
+        ids,
+        everything,
+        since,
+        before,
+        state=state,
+        task=task,
+        queue=queue,
+        tenant=tenant,
+        key=key,
+        lane=lane,
+        error=error,
+        fingerprint=fingerprint,
+    )
+    with closing(find_target(app, url)) as store:
         if one := _only(store, ids, dry_run):
             job = store.cancel(one, actor=actor(), reason=reason)
             asked = f"was asked to stop; it runs on {job.worker}"
@@ -126,13 +172,15 @@ def delete(
     queue: OfQueue = None,
     tenant: options.OfTenant = None,
     key: OfKey = None,
+    lane: OfLane = None,
     error: OfError = None,
+    fingerprint: OfFingerprint = None,
     since: Since = None,
     before: Before = None,
     everything: Everything = False,
     dry_run: DryRun = False,
     yes: Yes = False,
-    reason: Why = "",
+    reason: options.Reason = "",
     as_json: options.Json = False,
 ) -> None:
     """Delete jobs with their payloads, for good: these ids, or all that fit. Running jobs are left alone.
@@ -140,8 +188,21 @@ def delete(
     The audit trail keeps who deleted them, when and why, and what it had noted before, error messages included. It asks
     first, unless --yes.
     """
-    which = _which(ids, everything, state, task, queue, tenant, key, error, since, before)
-    with closing(find_ready_store(app, url)) as store:
+    which = _which(
+        ids,
+        everything,
+        since,
+        before,
+        state=state,
+        task=task,
+        queue=queue,
+        tenant=tenant,
+        key=key,
+        lane=lane,
+        error=error,
+        fingerprint=fingerprint,
+    )
+    with closing(find_target(app, url)) as store:
 
         def act(**options: Any) -> BulkReport:
             return store.delete_many(**options, actor=actor(), reason=reason)
@@ -159,29 +220,32 @@ def edit(
     run_after: Annotated[
         str | None, typer.Option("--run-after", metavar="TIME", help="Due in 5m, or at 2030-01-31T12:00Z.")
     ] = None,
-    reason: Why = "",
+    payload: NewPayload = None,
+    revision: Revision = None,
+    reason: options.Reason = "",
     as_json: options.Json = False,
 ) -> None:
-    """Give a waiting job another queue, lane, priority or due time."""
+    """Give a waiting job another queue, lane, priority, due time or payload."""
     check_id(id)
     due = soon_from(run_after, "--run-after")
-    if (queue, lane, priority, due) == (None, None, None, None):
-        raise ConfigError("what? Give --queue, --lane, --priority or --run-after")
-    with closing(find_ready_store(app, url)) as store:
+    new = None if payload is None else payload_from(payload, "--payload")
+    if (queue, lane, priority, due, new) == (None,) * 5:
+        raise ConfigError("what? Give --queue, --lane, --priority, --run-after or --payload")
+    with closing(find_target(app, url)) as store:
         known = resolved(store, id)
         fields: dict[str, Any] = {"queue": queue, "lane": lane, "priority": priority, "run_after": due}
-        job = store.edit(known, **fields, actor=actor(), reason=reason)
+        job = store.edit(known, **fields, payload=new, revision=revision, actor=actor(), reason=reason)
         lane_words = f", lane {job.lane}" if job.lane else ""
         words = f"is on queue {job.queue}{lane_words}, priority {job.priority}, due {clock(job.due_at)}"
         _done(store, job, words, as_json)
 
 
 def run_now(
-    id: Id, app: options.App = None, url: options.Url = None, reason: Why = "", as_json: options.Json = False
+    id: Id, app: options.App = None, url: options.Url = None, reason: options.Reason = "", as_json: options.Json = False
 ) -> None:
     """Let a job run now that is due later, or waits for its next attempt."""
     check_id(id)
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         job = store.run_now(resolved(store, id), actor=actor(), reason=reason)
         _done(store, job, "is due now", as_json)
 
@@ -190,19 +254,9 @@ def run_now(
 
 
 def _which(
-    ids: list[str] | None,
-    everything: bool,
-    state: str | None,
-    task: str | None,
-    queue: str | None,
-    tenant: str | None,
-    key: str | None,
-    error: str | None,
-    since: str | None,
-    before: str | None,
+    ids: list[str] | None, everything: bool, since: str | None, before: str | None, **given: str | None
 ) -> dict[str, Any]:
     """What was named, for `app.retry_many` and the like; checked before a store is opened."""
-    given = {"state": state, "task": task, "queue": queue, "tenant": tenant, "key": key, "error": error}
     times = {"since": past_from(since, "--since"), "before": past_from(before, "--before")}
     named = {field: value for field, value in {**given, **times}.items() if value is not None}
     for id in ids or ():
@@ -214,7 +268,7 @@ def _which(
     return {"ids": ids} if ids else {**named, "everything": everything}
 
 
-def _only(store: Treadle, ids: list[str] | None, dry_run: bool) -> str | None:
+def _only(store: Target, ids: list[str] | None, dry_run: bool) -> str | None:
     """The one job that is named, if it is one."""
     return resolved(store, ids[0]) if ids and len(ids) == 1 and not dry_run else None
 
@@ -223,23 +277,29 @@ def _only(store: Treadle, ids: list[str] | None, dry_run: bool) -> str | None:
 
 
 def _act_on_many(
-    store: Treadle, act: Act, which: dict[str, Any], verb: tuple[str, str], dry_run: bool, yes: bool, as_json: bool
+    store: Target, act: Act, which: dict[str, Any], verb: tuple[str, str], dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Count what is meant, ask, act with a progress bar, and say what became of it; exit code 1 if not all was done."""
     if "ids" in which:
         which = {"ids": [store.resolve_id(id) for id in which["ids"]]}
     found = act(**which, dry_run=True)
+    if (
+        not found.found
+        and found.exact
+        and (hint := near_names(store, task=which.get("task"), queue=which.get("queue")))
+    ):
+        say(safe(hint), stderr=True)
     if dry_run:
         _say_found(found, verb[0], as_json)
         return
-    if not yes and found.found:
+    if not yes and (found.found or not found.exact):
         _ask(found, verb[0], as_json)
-    with _steps(found.found, verb[0], as_json) as progress:
+    with _steps(found.found if found.exact else None, verb[0], as_json) as progress:
         try:
             report = act(**which, progress=progress)
         except KeyboardInterrupt:
             report = progress.report
-            _say_done(report, verb[1], as_json, interrupted=found.found)
+            _say_done(report, verb[1], as_json, interrupted=_jobs(found.found, found.exact))
             raise typer.Exit(INTERRUPTED) from None
     _say_done(report, verb[1], as_json)
     if report.not_possible:
@@ -248,8 +308,8 @@ def _act_on_many(
 
 def _ask(found: BulkReport, verb: str, as_json: bool) -> None:
     if as_json or not sys.stdin.isatty():
-        raise ConfigError(f"this would {verb} {_jobs(found.found)}; --yes does it, --dry-run shows which")
-    if not typer.confirm(f"{verb} {_jobs(found.found)}?", err=True):
+        raise ConfigError(f"this would {verb} {_jobs(found.found, found.exact)}; --yes does it, --dry-run shows which")
+    if not typer.confirm(f"{verb} {_jobs(found.found, found.exact)}?", err=True):
         say("nothing was done", stderr=True)
         raise typer.Exit(1)
 
@@ -276,12 +336,9 @@ class Steps:
 
 
 @contextmanager
-def _steps(total: int, verb: str, as_json: bool) -> Iterator[Steps]:
-    out = console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=out, disable=as_json or not out.is_terminal, transient=True) as bar:
-        row = bar.add_task(verb, total=total)
-        steps = Steps(lambda done: bar.update(row, completed=done))
+def _steps(total: int | None, verb: str, as_json: bool) -> Iterator[Steps]:
+    with bar(verb, total, as_json=as_json) as show:
+        steps = Steps(show)
         before = signal.signal(signal.SIGINT, steps.stop)
         try:
             yield steps
@@ -291,9 +348,9 @@ def _steps(total: int, verb: str, as_json: bool) -> Iterator[Steps]:
 
 def _say_found(found: BulkReport, verb: str, as_json: bool) -> None:
     if as_json:
-        document({"dry_run": True, **_report_view(found)})
+        document({"dry_run": True, **record_view(found)})
         return
-    say(f"would {verb} {_jobs(found.found)}{':' if found.first else ''}")
+    say(f"would {verb} {_jobs(found.found, found.exact)}{':' if found.first else ''}")
     for id in found.first:
         say(f"  {id}")
     if found.found > len(found.first):
@@ -301,12 +358,12 @@ def _say_found(found: BulkReport, verb: str, as_json: bool) -> None:
     _say_problems(found)
 
 
-def _say_done(report: BulkReport, done: str, as_json: bool, interrupted: int | None = None) -> None:
+def _say_done(report: BulkReport, done: str, as_json: bool, interrupted: str | None = None) -> None:
     if as_json:
-        document({"dry_run": False, "interrupted": interrupted is not None, **_report_view(report)})
+        document({"dry_run": False, "interrupted": interrupted is not None, **record_view(report)})
         return
     if interrupted is not None:
-        of = f"{report.done:,} of {_jobs(interrupted)} {'was' if report.done == 1 else 'were'} {done}"
+        of = f"{report.done:,} of {interrupted} {'was' if report.done == 1 else 'were'} {done}"
         say(f"interrupted: {of}; the same command goes on with the rest", stderr=True)
     else:
         say(_summary(report, done))
@@ -331,15 +388,11 @@ def _say_problems(report: BulkReport) -> None:
         say(f"  and {report.not_possible - len(report.problems):,} more", stderr=True)
 
 
-def _report_view(report: BulkReport) -> dict[str, Any]:
-    return {**report._asdict(), "problems": [problem._asdict() for problem in report.problems]}
+def _jobs(number: int, exact: bool = True) -> str:
+    return f"{'' if exact else 'at least '}{number:,} job{'s' * (number != 1)}"
 
 
-def _jobs(number: int) -> str:
-    return f"{number:,} job{'s' * (number != 1)}"
-
-
-def _done(store: Treadle, job: Job, words: str, as_json: bool) -> None:
+def _done(store: Target, job: Job, words: str, as_json: bool) -> None:
     if as_json:
         document({"job": store.view(job)})
     else:

@@ -12,7 +12,7 @@ from treadle.app.reading import past_from
 from treadle.app.treadle import Treadle
 from treadle.app.views import report_view, trail_view
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store
+from treadle.cli.discovery import Target, find_ready_store, find_target
 from treadle.cli.jobs import NARROW, check_id
 from treadle.cli.store import MARKS
 from treadle.cli.terminal import clock, coloured, document, preview, safe, say, table, width
@@ -40,8 +40,8 @@ def audit(
     url: options.Url = None,
     tenant: options.OfTenant = None,
     by: Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Only what this actor did.")] = None,
-    act: Annotated[
-        str | None, typer.Option("--act", metavar="KIND", help="Only this: retried, deleted, paused.")
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="Only this: retried, deleted, paused.")
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Only of this job.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Since 2h ago, or since a time.")] = None,
@@ -65,24 +65,25 @@ def audit(
     filters: dict[str, Any] = {
         "tenant": tenant,
         "actor": by,
-        "kind": act,
+        "kind": kind,
         "since": past_from(since, "--since"),
         "until": past_from(until, "--until"),
         "job_id": job,
     }
     if job is not None:
         check_id(job)
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         if job is not None and not UUID.fullmatch(job.lower()):
             filters["job_id"] = store.resolve_id(job)
         page = store.audit_page(limit=n, cursor=cursor, **filters)
-        known = _kinds(store)
+        known = known_kinds(store)
     events = page.events
     if as_json:
         document({"events": trail_view(events), "cursor": page.cursor})
         return
     if not events:
-        say(f"no audit events{_unknown_kind(act, known)}")
+        hint = unknown_kind("--kind", kind, known)
+        say(f"no audit events{f'; {hint}' if hint else ''}")
     elif (room := width()) is not None and room < NARROW:
         table(NARROW_COLUMNS, [_narrow_row(event) for event in events], notes=[_below(event, room) for event in events])
     else:
@@ -130,21 +131,22 @@ def _check_order(ctx: typer.Context) -> None:
             raise ConfigError(f"{param.opts[0]} must stand after {sub}: treadle audit {sub} {param.opts[0]} …")
 
 
-def _kinds(store: Treadle) -> list[str]:
-    """The kinds that treadle writes, and those that the app's tasks give the ends of their jobs."""
-    ends = [end for task in store.tasks.values() for end in task.options.on_end or () if end is not None]
+def known_kinds(store: Target) -> list[str]:
+    """The kinds that treadle writes, and those that the app's tasks, if it is here, give the ends of their jobs."""
+    tasks = store.tasks.values() if isinstance(store, Treadle) else ()
+    ends = [end for task in tasks for end in task.options.on_end or () if end is not None]
     own = {word for end in ends for word in (end.event, end.exhausted) if word}
     return [*(kind.value for kind in EventKind), *sorted(own)]
 
 
-def _unknown_kind(act: str | None, known: list[str]) -> str:
+def unknown_kind(option: str, kind: str | None, known: list[str]) -> str:
     """What to say of a kind that may be mistyped. It is not refused: the store may hold words of other apps."""
-    if act is None or act in known:
+    if kind is None or kind in known:
         return ""
     words = {word.lower(): word for word in known}
-    near = [words[word] for word in get_close_matches(act.lower(), words, 2)]
+    near = [words[word] for word in get_close_matches(kind.lower(), words, 2)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"the kinds: {', '.join(known)}"
-    return safe(f"; --act: {act!r} is not a known kind; {hint}")
+    return safe(f"{option}: {kind!r} is not a known kind; {hint}")
 
 
 def _row(event: Event) -> tuple[str, ...]:

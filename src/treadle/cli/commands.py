@@ -3,7 +3,6 @@
 Exit codes: 0 done, 1 the operation failed, 2 it was asked for in a wrong way, 130 interrupted.
 """
 
-import json
 import os
 import platform
 import sys
@@ -21,8 +20,12 @@ from treadle.cli import (
     acts,
     audit,
     bench,
+    completion,
     config,
+    dev,
     enqueue,
+    export,
+    failures,
     gate,
     jobs,
     look,
@@ -30,19 +33,21 @@ from treadle.cli import (
     schedule_facts,
     schedules,
     serve,
+    servers,
     start,
     status,
     store,
+    tail,
     ticks,
     tokens,
+    top,
     work,
 )
-from treadle.cli.terminal import console, document, masked, safe, say
+from treadle.cli.terminal import INTERRUPTED, console, document, masked, one_line, safe, say
 from treadle.demo import show
 from treadle.errors import ConfigError, InvalidInput, TreadleError, UnknownTask
 
 WRONG_USAGE = (ConfigError, InvalidInput, UnknownTask)
-INTERRUPTED = 130
 WIDTH = 100
 ORDER = START, RUN, JOBS, GATE, ACCOUNT, STORE, COMMANDS = (
     "Start here",
@@ -82,8 +87,8 @@ cli = typer.Typer(
     name="treadle",
     cls=Sections,
     help="A job queue in the database you already have.",
-    epilog="\b\nEvery command has --help, --json and --debug. Settings: options, TREADLE_* variables, treadle.toml,\n"
-    "[tool.treadle] of pyproject.toml. Exit codes: 0 done, 1 failed, 2 wrong usage.",
+    epilog="\b\nEvery command has --help, --json and --debug, most take --server. Settings: options, TREADLE_*\n"
+    "variables, treadle.toml, [tool.treadle] of pyproject.toml. Exit codes: 0 done, 1 failed, 2 wrong usage.",
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=False,
@@ -100,6 +105,7 @@ cli.command("demo", rich_help_panel=START, epilog=_example("treadle demo"))(show
 cli.command("init", rich_help_panel=START, epilog=_example("treadle init shop"))(start.init)
 cli.command("worker", rich_help_panel=RUN, epilog=_example("treadle worker --app tasks:app --queue mail"))(work.worker)
 cli.command("serve", rich_help_panel=RUN, epilog=_example("treadle serve --app tasks:app"))(serve.serve)
+cli.command("dev", rich_help_panel=RUN, epilog=_example("treadle dev --app tasks:app"))(dev.dev)
 cli.command(
     "enqueue", rich_help_panel=RUN, epilog=_example("""treadle enqueue greet '{"name": "Ada"}' --app tasks:app""")
 )(enqueue.enqueue)
@@ -126,6 +132,9 @@ cli.add_typer(
 )
 
 cli.command("status", rich_help_panel=JOBS, epilog=_example("treadle status --watch"))(status.status)
+cli.command("top", rich_help_panel=JOBS, epilog=_example("treadle top"))(top.top)
+cli.command("tail", rich_help_panel=JOBS, epilog=_example("treadle tail --queue mail --kind failed"))(tail.tail)
+cli.command("failures", rich_help_panel=JOBS, epilog=_example("treadle failures --since 1h"))(failures.failures)
 cli.command("why", rich_help_panel=JOBS, epilog=_example("treadle why 0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11"))(look.why)
 
 NIGHTLY = 'nightly --task report --cron "30 2 * * *" --tz Europe/Berlin'
@@ -158,6 +167,9 @@ cli.command("pause", rich_help_panel=GATE, epilog=_example('treadle pause --queu
     gate.pause
 )
 cli.command("resume", rich_help_panel=GATE, epilog=_example("treadle resume --queue mail"))(gate.resume)
+cli.command("drain", rich_help_panel=GATE, epilog=_example('treadle drain worker-7 --reason "a new version"'))(
+    look.drain
+)
 cli.command("pauses", rich_help_panel=GATE, epilog=_example("treadle pauses"))(gate.pauses)
 
 audit_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
@@ -199,6 +211,9 @@ cli.command("rls", rich_help_panel=STORE, epilog=_example("treadle rls --worker-
     store.rls
 )
 cli.command("prune", rich_help_panel=STORE, epilog=_example("treadle prune --app tasks:app"))(store.prune)
+cli.command("export", rich_help_panel=STORE, epilog=_example("treadle export --state failed -o failed.ndjson"))(
+    export.export
+)
 
 bench_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
 bench_cli.command("drain", epilog=_example("treadle bench drain --url sqlite:///treadle.db --jobs 20000 --bare"))(
@@ -213,6 +228,9 @@ cli.add_typer(
     rich_help_panel=STORE,
     epilog=_example("treadle bench drain --url sqlite:///treadle.db --bare"),
 )
+
+
+cli.command("completion", rich_help_panel=STORE, epilog=_example("treadle completion bash"))(completion.completion)
 
 
 @cli.command("version", rich_help_panel=STORE, epilog=_example("treadle version --json"))
@@ -236,6 +254,17 @@ def root(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version_option, is_eager=True)
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A server to ask instead of the database (or TREADLE_SERVER); may stand anywhere.",
+        ),
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Its token; better in TREADLE_TOKEN, where nobody sees it.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Send the token in the clear, by http://.")] = False,
 ) -> None:
     """A job queue in the database you already have."""
 
@@ -254,8 +283,11 @@ def run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     if not arguments:
         arguments = ["--help"]
+    completion.prepare()
     try:
-        code = command()(arguments, prog_name="treadle", standalone_mode=False)
+        arguments, server = servers.split_options(arguments)
+        with servers.asked_for(server):
+            code = command()(arguments, prog_name="treadle", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
@@ -294,8 +326,7 @@ def _complain(error: Exception, as_json: bool, debug: bool) -> int:
         code, message = 1, f"unexpected {kind}: {error}{hint}"
     message = " ".join(masked(message).split())
     if as_json:
-        document_line = json.dumps({"error": {"type": kind, "message": message}}).replace("\x7f", "\\u007f")
-        sys.stderr.write(document_line + "\n")
+        sys.stderr.write(one_line({"error": {"type": kind, "message": message}}) + "\n")
     else:
         console(stderr=True).print(f"error: {safe(message)}", soft_wrap=True)
     return code

@@ -13,7 +13,7 @@ from treadle.app.settings_reference import SECRET, as_written, reference
 from treadle.app.settings_sources import InForce, arguments_of, in_force, sources
 from treadle.app.treadle import Treadle
 from treadle.cli import options
-from treadle.cli.discovery import find_store
+from treadle.cli.discovery import find_configured
 from treadle.cli.terminal import document, masked, safe, say, table
 from treadle.errors import ConfigError
 
@@ -88,7 +88,7 @@ def _problems(spec: str | None) -> list[str]:
     if problems := all_problems({}, {}):
         return problems
     try:
-        return all_problems(*arguments_of(find_store(spec, None)))
+        return all_problems(*arguments_of(find_configured(spec, None)))
     except ConfigError as error:
         return [str(error)]
 
@@ -101,7 +101,7 @@ def _in_force(spec: str | None) -> list[InForce]:
 def _app(spec: str | None) -> Treadle:
     """The app, whose arguments and profile are sources too; without one, or if it cannot be imported, a bare one."""
     try:
-        return find_store(spec, None)
+        return find_configured(spec, None)
     except ConfigError as error:
         if spec is not None:
             raise
@@ -128,6 +128,8 @@ def _text(name: str, value: Any) -> str:
 
 
 def _masked(name: str, value: Any) -> Any:
+    if name == "token" and value:
+        return "***"
     if name in SECRET:
         value = re.sub(r"\s", "%20", value) if isinstance(value, str) else value  # a password may hold blanks
     return masked(value) if isinstance(value, str) else value

@@ -7,41 +7,76 @@ import sys
 from operator import attrgetter
 from pathlib import Path
 from traceback import extract_tb
+from typing import TYPE_CHECKING, TypeAlias
 
+from treadle.app.profile import Profile
 from treadle.app.settings import changed, load
 from treadle.app.treadle import Treadle
+from treadle.cli.servers import check_at_home, find_server
 from treadle.cli.terminal import masked
 from treadle.errors import ConfigError, NotPossible
 
+if TYPE_CHECKING:
+    from treadle.client import RemoteTreadle
+
+Target: TypeAlias = "Treadle | RemoteTreadle"
+"""What the commands of operators work on: a store, or a server that has one."""
+
+SHOWN = Profile(settings={"unknown_payloads": "show"})
 SETTINGS = "TREADLE_APP, treadle.toml or [tool.treadle]"
+NO_APP = (
+    'which app? Give --app module:name, set TREADLE_APP, or write app = "module:name" in treadle.toml or '
+    "in [tool.treadle] of pyproject.toml"
+)
 DJANGO_SETTINGS = "DJANGO_SETTINGS_MODULE"
 DJANGO_APP = "treadle.integrations.django"
 
 
+def find_target(spec: str | None, url: str | None) -> Target:
+    """The server of --server, else the store to look at, if its tables are there."""
+    return find_server(spec, url) or find_ready_store(spec, url)
+
+
+def find_target_app(spec: str | None, url: str | None, *, unchecked: bool = False) -> Target:
+    """The server of --server, which checks by itself; else the app, or with `unchecked` the store alone."""
+    if there := find_server(spec, url):
+        return there
+    return find_configured(spec, url, SHOWN) if unchecked else find_app(spec, url)
+
+
 def find_app(spec: str | None, url: str | None) -> Treadle:
     """The app that --app or the settings name, on the store of --url if that is given."""
+    check_at_home(spec, url)
+    return _find_app(spec, url)
+
+
+def _find_app(spec: str | None, url: str | None) -> Treadle:
     named = spec if spec is not None else load().app or _app_of_django()
     if named is None:
-        raise ConfigError(
-            'which app? Give --app module:name, set TREADLE_APP, or write app = "module:name" in treadle.toml or '
-            "in [tool.treadle] of pyproject.toml"
-        )
+        raise ConfigError(NO_APP)
     app = _load(named, "--app" if spec is not None else SETTINGS)
     return app if url is None else _moved(app, url, named)
 
 
 def find_store(spec: str | None, url: str | None) -> Treadle:
     """The store to look at: that of --url, else the app's own, else that of the settings. It need not exist yet."""
+    check_at_home(spec, url)
+    return find_configured(spec, url)
+
+
+def find_configured(spec: str | None, url: str | None, profile: Profile | None = None) -> Treadle:
+    """`find_store`, whether or not the settings name a server; a store without an app has this profile."""
     if url is not None and spec is None:
-        return Treadle(url)
+        return Treadle(url, profile=profile)
     if spec is None and load().app is None and _app_of_django() is None:
-        return Treadle()
-    return find_app(spec, url)
+        return Treadle(profile=profile)
+    return _find_app(spec, url)
 
 
 def find_ready_store(spec: str | None, url: str | None) -> Treadle:
-    """`find_store`, if its tables are there."""
-    return ready(find_store(spec, url))
+    """`find_store`, if its tables are there. Who can open the database sees payloads whose task nobody knows here."""
+    check_at_home(spec, url)
+    return ready(find_configured(spec, url, SHOWN))
 
 
 def ready(app: Treadle) -> Treadle:
@@ -60,18 +95,24 @@ def ready(app: Treadle) -> Treadle:
     return app
 
 
-def check_open(app: Treadle) -> None:
+def check_open(app: Target) -> None:
     """NotPossible if the command line may not enqueue. Schedules are another matter: it may make and change them."""
-    if "cli" not in app.settings.enqueue_allow:
+    if isinstance(app, Treadle) and "cli" not in app.settings.enqueue_allow:
         raise NotPossible("enqueueing from the command line is closed: the setting enqueue_allow leaves out cli")
 
 
-def _load(spec: str, source: str) -> Treadle:
+def check_spec(spec: str, source: str) -> tuple[str, str]:
+    """The module and the name within it; ConfigError if it is not written so."""
     module_name, colon, path = spec.partition(":")
     names = (*module_name.split("."), *path.split("."))
     if not colon or module_name.endswith(".py") or not all(name.isidentifier() for name in names):
         example = f"{Path(module_name).stem or 'tasks'}:{path if path.isidentifier() else 'app'}"
         raise ConfigError(f"app: {spec!r} (from {source}) must be module:name, for example {example}")
+    return module_name, path
+
+
+def _load(spec: str, source: str) -> Treadle:
+    module_name, path = check_spec(spec, source)
     here = _import_from_here()
     _set_up_django()
     try:
@@ -130,14 +171,15 @@ def _broken(module: str, error: BaseException) -> ConfigError:
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}"
     else:
-        frames = [frame for frame in extract_tb(error.__traceback__) if not _machinery(frame.filename)]
+        frames = [frame for frame in extract_tb(error.__traceback__) if not machinery(frame.filename)]
         place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else module
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     what = f"{type(error).__name__}: {message}".rstrip(": ")
     return ConfigError(f"app: importing {module} failed: {what} ({place}; --debug shows the traceback)")
 
 
-def _machinery(filename: str) -> bool:
+def machinery(filename: str) -> bool:
+    """Whether a file is ours or Python's own, which import the user's."""
     return filename.startswith("<frozen") or filename in (__file__, importlib.__file__)
 
 

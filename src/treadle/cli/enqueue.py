@@ -1,22 +1,21 @@
 """`treadle enqueue`: store one job."""
 
 from contextlib import closing
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from treadle import Retry, Unique
+from treadle.app.enqueue import Enqueued, enqueue_outcome, policies
 from treadle.app.reading import moment_from
 from treadle.app.treadle import Treadle
 from treadle.app.views import standing
 from treadle.cli import options
-from treadle.cli.discovery import check_open, find_app, find_store
+from treadle.cli.discovery import Target, check_open, find_target_app
 from treadle.cli.reading import payload_from
 from treadle.cli.terminal import age, document, safe, say
 from treadle.errors import InvalidJob, UnknownTask
-from treadle.model import Job, Scope, State, new_id
-from treadle.tasks.options import OnConflict
+from treadle.model import Job, Scope, new_id
+from treadle.tasks.options import OnConflict, Options, Unique
 
 
 def enqueue(
@@ -57,42 +56,46 @@ def enqueue(
         "key": key,
         "id": new_id() if id is None else id,
     }
-    with closing(find_store(app, url) if unchecked else find_app(app, url)) as used:
-        check_open(used)
-        if not unchecked and task not in used.tasks:
-            raise UnknownTask(task, used.tasks)
-        own = used.tasks[task].options if task in used.tasks else None
-        if max_attempts is not None:
-            using["retry"] = (own.retry if own else Retry())._replace(max_attempts=max_attempts)
-        if unique is not None or on_conflict is not None:
-            using["unique"] = _unique(own.unique if own else Unique(), unique, on_conflict)
-        before = used.engine.now()
-        job = used.enqueue(task, value, checked=not unchecked, **using)
-        policy = using.get("unique") or (own.unique if own else Unique())
-        outcome = _outcome(job, using["id"], before, policy.on_conflict)
-        if as_json:
-            document({"id": job.id, "outcome": outcome, "created": outcome == "created", "job": used.view(job)})
+    conflict = None if on_conflict is None else on_conflict.value
+    named = {"max_attempts": max_attempts, "on_conflict": conflict, **_scope_and_window(unique)}
+    with closing(find_target_app(app, url, unchecked=unchecked)) as used:
+        if not isinstance(used, Treadle):
+            done = used.enqueue(task, value, **using, **named)
         else:
-            _say(used, job, outcome)
+            done = _stored(used, task, value, using, named, not unchecked)
+        if done.job is None:  # a token that may not read
+            document({"id": done.id}) if as_json else say(f"{done.id}  stored")
+        elif as_json:
+            created = done.outcome == "created"
+            document({"id": done.id, "outcome": done.outcome, "created": created, "job": used.view(done.job)})
+        else:
+            _say(used, done.job, done.outcome or "")
 
 
-def _unique(own: Unique, scope: str | None, on_conflict: OnConflict | None) -> Unique:
-    if scope is not None:
-        name, _, window = scope.partition("=")
-        if name not in set(Scope) or (name == Scope.WINDOW) != bool(window):
-            raise InvalidJob("--unique", f"{scope!r} must be pending, active, ever, or a window such as window=1d")
-        own = own._replace(scope=name, window=window or None)
-    return own if on_conflict is None else own._replace(on_conflict=on_conflict.value)
+def _stored(
+    app: Treadle, task: str, value: Any, using: dict[str, Any], named: dict[str, Any], checked: bool
+) -> Enqueued:
+    """Store it here; what is left out is as the task says."""
+    check_open(app)
+    if checked and task not in app.tasks:
+        raise UnknownTask(task, app.tasks)
+    own = app.tasks[task].options if task in app.tasks else Options()
+    options = {**using, **policies(own, key=using["key"], **named)}
+    before = app.engine.now()
+    job = app.enqueue(task, value, checked=checked, **options)
+    policy: Unique = options.get("unique", own.unique)
+    return Enqueued(job.id, enqueue_outcome(job, using["id"], before, policy.on_conflict), job)
 
 
-def _outcome(job: Job, id: str, before: datetime, on_conflict: str) -> str:
-    """created, existed or replaced. Every call has an id of its own, so another id means that a key was taken."""
-    if job.id != id.lower():
-        return "replaced" if on_conflict == OnConflict.REPLACE and job.state is State.PENDING else "existed"
-    return "created" if job.created_at >= before else "existed"
+def _scope_and_window(text: str | None) -> dict[str, str | None]:
+    """How long a key keeps others out, as --unique names it."""
+    name, _, window = (text or "").partition("=")
+    if text is not None and (name not in set(Scope) or (name == Scope.WINDOW) != bool(window)):
+        raise InvalidJob("--unique", f"{text!r} must be pending, active, ever, or a window such as window=1d")
+    return {"unique": name or None, "window": window or None}
 
 
-def _say(app: Treadle, job: Job, outcome: str) -> None:
+def _say(app: Target, job: Job, outcome: str) -> None:
     now = app.engine.now()
     words = {"created": "created", "existed": "existed already", "replaced": "replaced what was waiting"}[outcome]
     due = f", due {age(job.due_at, now)}" if job.due_at > now else ""

@@ -12,7 +12,7 @@ from rich.text import Text
 from treadle.app.reading import soon_from
 from treadle.app.views import pause_view
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store
+from treadle.cli.discovery import find_target
 from treadle.cli.jobs import NARROW, actor
 from treadle.cli.terminal import age, clock, document, preview, safe, say, table, width
 from treadle.errors import ConfigError
@@ -49,7 +49,7 @@ def pause(
     """
     scope = _scope(tenant, queue, task, everything)
     end, longest = soon_from(until, "--until"), seconds(timeout, "--timeout")
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         try:
             made = store.pause(**scope, reason=reason, until=end, actor=actor(), wait=wait, timeout=longest)
         except KeyboardInterrupt:
@@ -76,7 +76,7 @@ def resume(
 ) -> None:
     """Lift the pause of exactly this tenant, queue or task; `treadle pauses` shows which there are."""
     scope = _scope(tenant, queue, task, everything)
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         lifted = store.resume(**scope, reason=reason, actor=actor())
         left = store.pauses()
     if as_json:
@@ -88,7 +88,7 @@ def resume(
 
 def pauses(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """List what is paused: by whom, since when, until when and why."""
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         found, now = store.pauses(), store.engine.now()
     if as_json:
         document({"pauses": [pause_view(pause) for pause in found]})

@@ -13,16 +13,17 @@ import typer
 from rich.text import Text
 
 from treadle.app.profile import Profile
+from treadle.app.queries import BY_END
 from treadle.app.reading import past_from
-from treadle.app.treadle import Treadle
-from treadle.app.views import event_view, short_standing, standing
+from treadle.app.views import attempts_view, event_view, page_view, short_standing, standing
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store
+from treadle.cli.discovery import Target, find_target
+from treadle.cli.near import near_names
 from treadle.cli.terminal import age, clock, coloured, document, lasted, preview, safe, say, table, width
 from treadle.errors import ConfigError, JobNotFound, NotPossible
 from treadle.model import Event, EventKind, Job, State
+from treadle.model.attempts import attempts_of
 
-BY_END = (State.FAILED, State.CANCELLED)  # states whose lists are in the order in which jobs ended
 COLUMNS = ("id", "state", "task", "queue", "attempts", "when", "took", "error")
 NARROW = 110  # cells: in a terminal with fewer the error goes below its job, and queue and duration away
 NARROW_COLUMNS = ("id", "state", "task", "attempts", "when")
@@ -34,6 +35,10 @@ OfTask = Annotated[str | None, typer.Option("--task", "--type", "--job-type", he
 OfQueue = Annotated[str | None, typer.Option("--queue", "-q", help="Only of this queue.")]
 OfKey = Annotated[str | None, typer.Option("--key", help="Only with this unique key.")]
 OfError = Annotated[str | None, typer.Option("--error", metavar="TYPE", help="Only with this error: ValueError.")]
+OfLane = Annotated[str | None, typer.Option("--lane", help="Only of this lane; '' for those of none.")]
+OfFingerprint = Annotated[
+    str | None, typer.Option("--fingerprint", metavar="HEX", help="Only with this kind of error: see treadle failures.")
+]
 Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Ended, or stored, since: 1h, or a time.")]
 Before = Annotated[
     str | None, typer.Option("--before", "--until", metavar="TIME", help="Ended, or stored, before: 7d, or a time.")
@@ -48,7 +53,12 @@ def list_jobs(
     queue: OfQueue = None,
     tenant: options.OfTenant = None,
     key: OfKey = None,
+    lane: OfLane = None,
     error: OfError = None,
+    fingerprint: OfFingerprint = None,
+    text: Annotated[
+        str | None, typer.Option("--text", help="Only with this text in the payload; not DynamoDB.")
+    ] = None,
     since: Since = None,
     before: Before = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="How many, up to 500.")] = 50,
@@ -65,29 +75,39 @@ def list_jobs(
     The column "attempts" has those made and how many there may be; "when" says how long ago a job was stored, or in
     how long one that waits is due; "took" how long its last attempt ran. A list of --state failed or cancelled is in
     the order in which they ended, and "when" says how long ago that was.
+
+    --text, --error, --fingerprint, --since and --before are looked for job by job. After 10,000 jobs the list ends
+    where it is, and says with which --cursor it goes on.
     """
-    times = {"since": past_from(since, "--since"), "before": past_from(before, "--before")}
-    with closing(find_ready_store(app, url)) as store:
+    since_moment, before_moment = past_from(since, "--since"), past_from(before, "--before")
+    with closing(find_target(app, url)) as store:
         page = store.find(
             state=state,
             task=task,
             queue=queue,
             tenant=tenant,
             key=key,
+            lane=lane,
             error=error,
+            fingerprint=fingerprint,
+            text=text,
+            since=since_moment,
+            before=before_moment,
             limit=limit,
             cursor=cursor,
-            **times,
         )
         by_end = state is not None and all(one in BY_END for one in store.profile.meaning(state))
-        views, profile, now = [store.view(job) for job in page.jobs], store.profile, store.engine.now()
+        hint = near_names(store, task=task, queue=queue) if not page.jobs and page.cursor is None else ""
+        view, profile, now = page_view(store, page), store.profile, store.engine.now()
+        page = page._replace(jobs=[store.masked(job) for job in page.jobs])
+    if hint:
+        say(safe(hint), stderr=True)
     if as_json:
-        document({"jobs": views, "cursor": page.cursor})
+        document(view)
         return
     if not page.jobs:
-        say("no jobs")
-        return
-    if (room := width()) is not None and room < NARROW:
+        say("no jobs" if page.cursor is None else f"no jobs among the {page.looked:,} looked at")
+    elif (room := width()) is not None and room < NARROW:
         errors = [preview(_error(job), room - 4) for job in page.jobs]
         table(NARROW_COLUMNS, [_narrow_row(job, now, profile, by_end) for job in page.jobs], notes=errors)
     else:
@@ -99,12 +119,14 @@ def list_jobs(
 def show(id: Id, app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """Show everything about one job: payload, times, error and history."""
     check_id(id)
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         known = resolved(store, id)
-        job, events = store.get(known), store.events(known)
+        whole = store.get(known)
+        job, events = store.masked(whole), store.masked_events(whole, store.events(known))
         view, profile, now = store.view(job), store.profile, store.engine.now()
     if as_json:
-        document({"job": view, "events": [event_view(event) for event in events]})
+        shown = {"job": view, "events": [event_view(event) for event in events]}
+        document({**shown, "attempts": attempts_view(job, events)})
         return
     for line in _account(job, events, now, profile):
         say(line)
@@ -116,25 +138,18 @@ def count(
     task: OfTask = None,
     queue: OfQueue = None,
     tenant: options.OfTenant = None,
+    lane: OfLane = None,
     as_json: options.Json = False,
 ) -> None:
-    """Count jobs by state."""
-    with closing(find_ready_store(app, url)) as store:
-        counts = _counts(store, task=task, queue=queue, tenant=tenant)
-    total = sum(counts.values())
+    """Count jobs by state; of a state with more than 50,000 it says about how many, quickly."""
+    with closing(find_target(app, url)) as store:
+        view = store.counts(task=task, queue=queue, tenant=tenant, lane=lane)
     if as_json:
-        document({"counts": counts, "total": total})
+        document(view)
         return
-    for word, number in counts.items():
-        say(coloured(word, f"{safe(word):<10}"), f" {number:>10,}")
-    say(f"{'total':<10} {total:>10,}")
-
-
-def _counts(store: Treadle, **where: str | None) -> dict[str, int]:
-    """How many jobs there are, by state, or by the profile's words for them."""
-    if not store.profile.states:
-        return {state.value: number for state, number in store.count(**where).items()}
-    return {word: sum(store.count(state=word, **where).values()) for word in store.profile.words()}
+    for word, number in view["counts"].items():
+        say(coloured(word, f"{safe(word):<10}"), f" {number:>10,}{'  estimate' * (word in view['estimates'])}")
+    say(f"{'total':<10} {view['total']:>10,}{'  estimate' * (not view['exact'])}")
 
 
 def actor() -> str:
@@ -149,11 +164,11 @@ def check_id(id: str) -> None:
     """Refuse what is neither an id nor the beginning of one."""
     if not ID_OR_PREFIX.fullmatch(id.strip("{}").removeprefix("urn:uuid:")):
         raise ConfigError(
-            f"{id!r} is no job id (a UUID), nor its first 4 digits or more; `treadle jobs list` shows them"
+            f"{id!r} is neither a job id (a UUID) nor its first 4 digits or more; `treadle jobs list` shows them"
         )
 
 
-def resolved(store: Treadle, id: str) -> str:
+def resolved(store: Target, id: str) -> str:
     """The id of the one job that is meant; what was done to a job that is deleted, instead of that it is not there."""
     known = store.resolve_id(id.strip("{}").removeprefix("urn:uuid:"))
     try:
@@ -228,7 +243,23 @@ def _account(job: Job, events: list[Event], now: datetime, profile: Profile) -> 
         yield from block(f"error in attempt {job.error.attempt}, {when}", _error(job), "red")
         if job.error.traceback.strip():
             yield from block("traceback", job.error.traceback.rstrip())
+    yield from _attempt_lines(job, events)
     yield from history(events)
+
+
+def _attempt_lines(job: Job, events: list[Event]) -> Iterator[Text]:
+    """The attempts, a line each, if there was more than one."""
+    attempts = attempts_of(job, events)
+    if len(attempts) > 1:
+        yield Text("  attempts by themselves", "dim")
+        for one in attempts:
+            times = [f"{word} {clock(at)}" for word, at in (("from", one.claimed_at), ("to", one.ended_at)) if at]
+            error = f"  {preview(one.error.message, 100)}" if one.error is not None else ""
+            by = f" by {safe(one.worker)}" if one.worker else ""
+            words = " ".join([f"{one.number or '?':>4}", f"{one.outcome or 'not kept':<10}", *times])
+            yield Text(f"    {words}{by}{error}")
+        if not all(one.complete for one in attempts):
+            yield Text('    the audit level does not keep all of it; audit = "everything" in the settings does', "dim")
 
 
 def _facts(job: Job, now: datetime) -> Iterator[tuple[str, str]]:

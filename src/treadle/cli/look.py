@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from treadle.app.operations import MOST_DAYS
 from treadle.app.views import standing, worker_view
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store
-from treadle.cli.jobs import NARROW, Id, check_id, resolved
+from treadle.cli.discovery import find_target
+from treadle.cli.jobs import NARROW, Id, actor, check_id, resolved
 from treadle.cli.terminal import age, coloured, document, safe, say, table, width
 from treadle.errors import InvalidJob
 from treadle.model.records import WorkerInfo
@@ -20,14 +21,13 @@ WORKERS = ("name", "host", "queues", "tasks", "slots", "since", "seen")
 NARROW_WORKERS = ("name", "queues", "tasks", "slots", "since", "seen")  # a name has the host in it, unless it was given
 COSTS = ("tenant", "task", "micros", "units")
 UNIT = 1_000_000  # micros
-MOST_DAYS = 3660
 YEARS = range(1970, 3000)
 
 
 def why(id: Id, app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """Say why a job does not run, the firmest reason first; of one that runs, who has it."""
     check_id(id)
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         known = resolved(store, id)
         job, obstacles = store.get(known), store.why(known)
         view, profile, now = store.view(job), store.profile, store.engine.now()
@@ -46,7 +46,7 @@ def workers(app: options.App = None, url: options.Url = None, as_json: options.J
     "slots" has how many are busy and how many there are; a worker also holds jobs that wait for the next free slot,
     such as 10/10 +7. "tasks" has how many tasks a worker knows (--json names them).
     """
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         members, now = store.workers(), store.engine.now()
     if as_json:
         document({"workers": [worker_view(member) for member in members]})
@@ -61,6 +61,25 @@ def workers(app: options.App = None, url: options.Url = None, as_json: options.J
     for name, number in Counter(member.given_name for member in members).items():
         if number > 1:
             say(coloured("warning", f"{number} live workers are called {safe(name)}: give each a --name of its own"))
+
+
+def drain(
+    name: Annotated[str, typer.Argument(metavar="WORKER", help="Its name, as `treadle workers` lists it.")],
+    app: options.App = None,
+    url: options.Url = None,
+    reason: options.Reason = "",
+    as_json: options.Json = False,
+) -> None:
+    """Ask a worker to stop: it finishes what it runs, takes no more jobs, and exits.
+
+    It hears of it with its next heartbeat, within seconds. A supervisor may start it again.
+    """
+    with closing(find_target(app, url)) as store:
+        member = store.drain(name, actor=actor(), reason=reason)
+    if as_json:
+        document({"worker": worker_view(member)})
+    else:
+        say(f"{safe(member.name)} was asked to stop; it finishes {member.busy} running jobs first")
 
 
 def costs(
@@ -80,7 +99,7 @@ def costs(
     last = _day(day)
     if not 1 <= days <= MOST_DAYS:
         raise InvalidJob("--days", f"{days} must be from 1 to {MOST_DAYS:,}")
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         last = last or store.engine.now().date()
         spent = store.costs(last, days=days, tenant=tenant)
     first, total = last - timedelta(days=days - 1), sum(cost.micros for cost in spent)
@@ -106,7 +125,7 @@ def _worker(member: WorkerInfo, now: datetime) -> tuple[str, ...]:
         safe(member.name),
         safe(member.host),
         safe(", ".join(member.queues) + lanes),
-        f"{len(member.tasks):,}",
+        f"{len(member.task_names):,}",
         f"{slots(member)}{stopping}",
         age(member.started_at, now),
         age(member.seen_at, now),

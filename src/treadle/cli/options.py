@@ -19,6 +19,9 @@ Url = Annotated[
         show_default=False,
     ),
 ]
+LogFormat = Annotated[
+    str | None, typer.Option("--log-format", metavar="text|json", help="How log lines look.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 OfTenant = Annotated[str | None, typer.Option("--tenant", help="Only of this tenant.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why, for the audit trail.", show_default=False)]

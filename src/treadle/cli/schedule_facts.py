@@ -6,17 +6,16 @@ from typing import Any
 
 from rich.text import Text
 
-from treadle.app.treadle import Treadle
 from treadle.app.views import event_view, schedule_view
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store
+from treadle.cli.discovery import Target, find_target
 from treadle.cli.jobs import block, history, pretty
 from treadle.cli.schedules import Name, Tenant, opened, standing, timing
 from treadle.cli.terminal import age, clock, document, safe, say
 from treadle.errors import ConfigError, NotPossible, ScheduleNotFound
 from treadle.model import Event, EventKind, OnEnd
 from treadle.model.clock import span
-from treadle.model.records import Misfire, Schedule
+from treadle.model.records import Misfire, Schedule, subject
 from treadle.model.retry import Retry
 from treadle.schedules.words import explain
 
@@ -29,17 +28,18 @@ def show(
     name: Name, app: options.App = None, url: options.Url = None, tenant: Tenant = None, as_json: options.Json = False
 ) -> None:
     """Show everything about one schedule: when it runs, what it makes, and what was done to it."""
-    with opened(find_ready_store, app, url, name, tenant) as (store, which):
+    with opened(find_target, app, url, name, tenant) as (store, which):
         schedule, events = _found(store, which)
-        now = store.engine.now()
+        schedule = store.masked_schedule(schedule)
+        now, view = store.engine.now(), schedule_view(schedule, store.profile)
     if as_json:
-        document({"schedule": schedule_view(schedule), "events": [event_view(event) for event in events]})
+        document({"schedule": view, "events": [event_view(event) for event in events]})
         return
     for line in _account(schedule, events, now):
         say(line)
 
 
-def _found(store: Treadle, which: dict[str, Any]) -> tuple[Schedule, Sequence[Event]]:
+def _found(store: Target, which: dict[str, Any]) -> tuple[Schedule, Sequence[Event]]:
     """The schedule and its events; of one that was deleted, by whom, instead of that it is not there."""
     events = store.schedules.events(**which)
     try:
@@ -62,7 +62,7 @@ def _account(schedule: Schedule, events: Sequence[Event], now: datetime) -> Iter
     yield from block("payload", pretty(schedule.payload))
     yield from history(events[-MOST_EVENTS:])
     if len(events) > MOST_EVENTS:
-        yield Text(f"    earlier: treadle audit --job {schedule.id}", "dim")
+        yield Text(f"    earlier: treadle audit --job {subject(schedule)}", "dim")
 
 
 def _when(schedule: Schedule, now: datetime) -> Facts:

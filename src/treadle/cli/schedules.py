@@ -8,15 +8,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from treadle.app.treadle import Treadle
 from treadle.app.views import schedule_view
 from treadle.cli import options
-from treadle.cli.discovery import check_open, find_app, find_ready_store, find_store
+from treadle.cli.discovery import Target, check_open, find_target, find_target_app
 from treadle.cli.jobs import NARROW, actor
 from treadle.cli.reading import payload_from, truth_from
 from treadle.cli.terminal import age, clock, coloured, document, preview, safe, say, table, width
 from treadle.errors import ConfigError, KeyTaken, NotPossible, ScheduleNotFound
-from treadle.model import UUID
 from treadle.model.clock import seconds, span
 from treadle.model.records import Misfire, Overlap, Schedule
 from treadle.schedules.cron import Cron, Every, time_zone
@@ -86,10 +84,12 @@ def list_schedules(
         "declared": declared,
         "gone": gone or None,
     }
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         schedules, now = store.schedules.list(**given, limit=limit, cursor=cursor), store.engine.now()
+        masked = map(store.masked_schedule, schedules) if as_json else ()
+        views = [schedule_view(schedule, store.profile) for schedule in masked]
     if as_json:
-        document({"schedules": [schedule_view(schedule) for schedule in schedules], "cursor": schedules.cursor})
+        document({"schedules": views, "cursor": schedules.cursor})
         return
     if not schedules:
         say(_none_of({name: value for name, value in given.items() if value is not None}))
@@ -157,7 +157,7 @@ def create(
         priority=priority, max_attempts=max_attempts, timeout=timeout, misfire=misfire, misfire_limit=misfire_limit,
         misfire_age=misfire_age, overlap=overlap, jitter=jitter, for_each=for_each,
     )  # fmt: skip
-    with closing(find_store(app, url) if unchecked else find_app(app, url)) as store:
+    with closing(find_target_app(app, url, unchecked=unchecked)) as store:
         schedule = store.schedules.create(
             name or name_option or "", task, given.pop("payload", None),
             tenant=tenant, checked=not unchecked, actor=actor(), reason=reason, **given,
@@ -204,7 +204,7 @@ def update(
     if not given:
         raise ConfigError(f'nothing to change; say what, such as treadle schedules update {name} --cron "0 3 * * *"')
     other_jobs = bool({"task", "payload", "for_each"} & given.keys())
-    find = find_app if other_jobs and not unchecked else find_ready_store
+    find = find_target_app if other_jobs and not unchecked else find_target
     with opened(find, app, url, name, tenant) as (store, which):
         schedule = store.schedules.update(**which, checked=not unchecked, actor=actor(), reason=reason, **given)
         _tell(store, schedule, f"changed: {_plan(schedule)}", as_json)
@@ -219,7 +219,7 @@ def enable(
     as_json: options.Json = False,
 ) -> None:
     """Let a schedule make jobs again, from now on: what was missed stays missed."""
-    with opened(find_ready_store, app, url, name, tenant) as (store, which):
+    with opened(find_target, app, url, name, tenant) as (store, which):
         schedule = store.schedules.enable(**which, actor=actor(), reason=reason)
         _tell(store, schedule, f"is on: {_plan(schedule)}", as_json)
 
@@ -233,7 +233,7 @@ def disable(
     as_json: options.Json = False,
 ) -> None:
     """Let a schedule make no more jobs until it is enabled; those it has made stay."""
-    with opened(find_ready_store, app, url, name, tenant) as (store, which):
+    with opened(find_target, app, url, name, tenant) as (store, which):
         schedule = store.schedules.disable(**which, actor=actor(), reason=reason)
         _tell(store, schedule, "is off: it makes no more jobs", as_json)
 
@@ -247,13 +247,13 @@ def delete(
     as_json: options.Json = False,
 ) -> None:
     """Remove a schedule; the jobs it has made stay."""
-    with opened(find_ready_store, app, url, name, tenant) as (store, which):
-        schedule = store.schedules.get(**which)
+    with opened(find_target, app, url, name, tenant) as (store, which):
+        schedule = store.masked_schedule(store.schedules.get(**which))
         store.schedules.delete(**which, actor=actor(), reason=reason)
     declared = schedule.declared is not None and not schedule.gone
     back = "; but code declares it, so the next worker brings it back: disable it instead" if declared else ""
     if as_json:
-        document({"schedule": schedule_view(schedule)})
+        document({"schedule": schedule_view(schedule, store.profile)})
     else:
         say(f"{safe(name)}  deleted; the jobs it has made stay{back}")
 
@@ -267,7 +267,7 @@ def run(
     as_json: options.Json = False,
 ) -> None:
     """Make a job of a schedule now, beside its own runs, whether it is on or off."""
-    with opened(find_ready_store, app, url, name, tenant) as (store, which):
+    with opened(find_target, app, url, name, tenant) as (store, which):
         check_open(store)
         try:
             job = store.schedules.run(**which, actor=actor(), reason=reason)
@@ -284,12 +284,12 @@ def run(
 
 @contextmanager
 def opened(
-    find: Callable[[str | None, str | None], Treadle], app: str | None, url: str | None, name: str, tenant: str | None
-) -> Iterator[tuple[Treadle, dict[str, Any]]]:
+    find: Callable[[str | None, str | None], Target], app: str | None, url: str | None, name: str, tenant: str | None
+) -> Iterator[tuple[Target, dict[str, Any]]]:
     """The store, and name and tenant of the schedule; if it is another tenant's, the error says whose."""
     with closing(find(app, url)) as store:
         try:
-            yield store, _meant(store, name, tenant)
+            yield store, {"name": name, "tenant": tenant}
         except ScheduleNotFound:
             alike = store.schedules.list(prefix=name, limit=LOOKED_AT)
             owners = [schedule.tenant for schedule in alike if schedule.name == name]
@@ -298,15 +298,6 @@ def opened(
             raise NotPossible(
                 f"tenant {tenant or OURS} has no schedule {name!r}, but tenant {owners[0]} has: --tenant {owners[0]}"
             ) from None
-
-
-def _meant(store: Treadle, name: str, tenant: str | None) -> dict[str, Any]:
-    """Name and tenant of the schedule that is called so, or has this id."""
-    if UUID.fullmatch(name.lower()):
-        for schedule in store.schedules.list(tenant=tenant):
-            if schedule.id == name.lower():
-                return {"name": schedule.name, "tenant": schedule.tenant}
-    return {"name": name, "tenant": tenant}
 
 
 def _read_options(**given: Any) -> dict[str, Any]:
@@ -330,9 +321,9 @@ def _read_options(**given: Any) -> dict[str, Any]:
     return given
 
 
-def _tell(store: Treadle, schedule: Schedule, words: str, as_json: bool) -> None:
+def _tell(store: Target, schedule: Schedule, words: str, as_json: bool) -> None:
     if as_json:
-        document({"schedule": schedule_view(schedule)})
+        document({"schedule": schedule_view(store.masked_schedule(schedule), store.profile)})
         return
     due = ""
     if schedule.enabled and schedule.next_at is not None:

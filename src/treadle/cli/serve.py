@@ -11,7 +11,7 @@ import treadle
 from treadle.cli import options
 from treadle.cli.discovery import find_app, find_store
 from treadle.cli.terminal import masked, safe, say
-from treadle.cli.work import STOP_SIGNALS, Early, set_up_logging
+from treadle.cli.work import STOP_SIGNALS, Early, set_up_logging, wants_json
 from treadle.errors import ConfigError
 
 log = logging.getLogger("treadle.cli")
@@ -27,6 +27,7 @@ def serve(
     ] = None,
     worker: Annotated[bool, typer.Option("--worker/--no-worker", help="Whether it runs jobs, too.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines.")] = False,
+    log_format: options.LogFormat = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything.")] = False,
 ) -> None:
     """Serve the REST API until Ctrl-C or SIGTERM, with a worker for the app's tasks and schedules.
@@ -35,9 +36,7 @@ def serve(
     the link that it prints signs a browser in, once.
     """
     early = Early()
-    for module in ("fastapi", "uvicorn"):
-        if importlib.util.find_spec(module) is None:
-            raise ConfigError("treadle serve needs FastAPI and uvicorn; run: pip install 'treadle[web]'")
+    check_web("treadle serve")
     from treadle.server import run  # noqa: PLC0415 - FastAPI is heavy, and only this needs it
 
     used = find_store(app, url)
@@ -47,10 +46,11 @@ def serve(
     if early.stopped:
         used.close()
         return
-    set_up_logging(as_json, verbose)
+    json_lines = as_json or wants_json(used, log_format)
+    set_up_logging(json_lines, verbose)
 
     def started(address: run.Address, link: str | None) -> None:
-        if as_json:  # without the link, which is not for logs: a token signs in, too
+        if json_lines:  # without the link, which is not for logs: a token signs in, too
             store, tasks = masked(used.settings.url), sorted(used.tasks)
             facts = {"url": address.url, "store": store, "tasks": tasks, "worker": works}
             log.info("server starts", extra={"facts": facts})
@@ -69,3 +69,10 @@ def serve(
     finally:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # it has stopped: a late signal must not spoil the exit code
+
+
+def check_web(command: str) -> None:
+    """ConfigError if what a server needs is not installed."""
+    for module in ("fastapi", "uvicorn"):
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"{command} needs FastAPI and uvicorn; run: pip install 'treadle[web]'")

@@ -46,15 +46,16 @@ def init(
 ) -> None:
     """Write a small app.py and treadle.toml to begin with; files that are there stay as they are."""
     paths = {directory / name: content for name, content in FILES.items()}
-    if there := [str(path) for path in paths if path.exists() or path.is_symlink()]:
-        raise NotPossible(f"{there[0]} exists already; nothing was written. Give another directory")
     try:
+        if there := [str(path) for path in paths if path.exists() or path.is_symlink()]:
+            raise NotPossible(f"{there[0]} exists already; nothing was written. Give another directory")
         directory.mkdir(parents=True, exist_ok=True)
         for path, content in paths.items():
             with path.open("x", encoding="utf-8") as file:
                 file.write(content)
-    except OSError as error:
-        raise NotPossible(f"{directory}: cannot be written: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # a ValueError: half a character, which no file name has
+        why = getattr(error, "strerror", None) or error
+        raise NotPossible(f"{str(directory)[:200]}: cannot be written: {why}") from None
     steps = [*([f"cd {shlex.quote(str(directory))}"] if directory != Path() else []), *NEXT]
     if as_json:
         document({"created": [str(path) for path in paths], "next": steps})

@@ -12,7 +12,7 @@ from rich.text import Text
 from treadle.app.status import ErrorGroup, Group, Status
 from treadle.app.views import status_view
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store
+from treadle.cli.discovery import find_target
 from treadle.cli.look import slots
 from treadle.cli.store import MARKS
 from treadle.cli.terminal import coloured, console, document, lasted, preview, safe, say, table
@@ -25,7 +25,7 @@ NUMBERS = COLUMNS[2:]
 ERRORS = ("error", "failed", "retrying")
 MOST_TASKS = 20  # rows of one queue
 MOST_ERRORS = 10
-SHORTEST = 0.2  # seconds between two looks
+SHORTEST, LONGEST = 0.2, 3600.0  # seconds between two looks
 
 
 def status(
@@ -41,12 +41,10 @@ def status(
     and "failed" are of the last hour. It reads at most 10,000 waiting jobs of a queue and the 10,000 latest ends of a
     state, and marks a number with + where there are more.
     """
-    every = seconds(interval, "--interval")
+    every = interval_from(interval)
     if watch and as_json:
         raise ConfigError("--watch and --json cannot be given together; ask again with --json")
-    if every < SHORTEST:
-        raise ConfigError(f"--interval: {interval!r} is too short; {SHORTEST:g}s or more")
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         found = store.status()
         while watch:
             _redraw(found)
@@ -58,6 +56,16 @@ def status(
         _draw(found)
     if found.problems:
         raise typer.Exit(1)
+
+
+def interval_from(text: str) -> float:
+    """The seconds between two looks."""
+    every = seconds(text, "--interval")
+    if every < SHORTEST:
+        raise ConfigError(f"--interval: {text!r} is too short; {SHORTEST:g}s or more")
+    if every > LONGEST:
+        raise ConfigError(f"--interval: {text!r} is too long; 1h or less")
+    return every
 
 
 def _redraw(found: Status) -> None:

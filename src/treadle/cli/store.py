@@ -9,6 +9,7 @@ import typer
 from treadle.app.views import kept_view
 from treadle.cli import options
 from treadle.cli.discovery import find_app, find_ready_store, find_store, ready
+from treadle.cli.progress import bar
 from treadle.cli.terminal import coloured, document, masked, safe, say
 from treadle.errors import ConfigError
 from treadle.model.clock import span
@@ -115,7 +116,8 @@ def prune(app: options.App = None, url: options.Url = None, as_json: options.Jso
     """
     with closing(ready(find_app(app, url))) as store:  # what its settings keep must be kept
         kept = kept_view(store.settings)
-        deleted = store.prune()
+        with bar("prune", None, as_json=as_json) as progress:
+            deleted = store.prune(progress=progress)
     if as_json:
         document({"deleted": deleted, "keep": kept})
         return

@@ -8,21 +8,22 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from treadle.model.clock import span
+from treadle.model.text import printable
 
 Cell = str | Text
 
+INTERRUPTED = 130  # the exit code after Ctrl-C
 IDS = ("id", "job", "last job")  # columns that are never cut
 ID_AND_MORE = 36 + 3  # cells: no line is cut to fewer, for an id stands at its start
 SMALLEST = 9  # cells of a column that was cut
 
-# C0 and C1 controls, DEL, lone surrogates, and what reorders or hides text: none of them is shown as it is.
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _PASSWORD = re.compile(r"(?P<start>\w://[^\s:/@'\"]*:)[^\s'\"]+(?=@)")
 _URL = re.compile(r"[a-z][\w+.-]*://\S*\Z", re.IGNORECASE)
 _OWN_PASSWORD = re.compile(r"\A(?P<start>[^:]+://[^\s:/@]*:).+(?=@)")
@@ -54,8 +55,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def safe(text: object, *, lines: bool = False) -> str:
     """Text with everything a terminal would act on written out, such as \\x1b; `lines` keeps line ends and tabs."""
-    kept = "\n\t" if lines else ""
-    return _UNSAFE.sub(lambda found: found[0] if found[0] in kept else _written(found[0]), str(text))
+    return printable(text, lines=lines)
 
 
 def preview(text: str, width: int = 60) -> str:
@@ -108,6 +108,17 @@ def document(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2).replace("\x7f", "\\u007f") + "\n")
 
 
+def json_line(value: Any) -> None:
+    """One JSON value on one line of stdout, at once: a line of NDJSON."""
+    sys.stdout.write(one_line(value) + "\n")
+    sys.stdout.flush()
+
+
+def one_line(value: Any) -> str:
+    """A JSON value on one line: ASCII only."""
+    return json.dumps(value).replace("\x7f", "\\u007f")
+
+
 def say(*parts: Cell, stderr: bool = False) -> None:
     """One line, never wrapped or cut, for what people copy must stay in one piece."""
     console(stderr=stderr).print(Text.assemble(*parts), soft_wrap=True)
@@ -131,26 +142,36 @@ def table(
 
     Each row may have a note, a line below it: red, unless it has a style of its own.
     """
+    out = console()
+    margin, room = (" " * indent, out.width - indent) if out.is_terminal else ("", None)
+    below: list[Cell] = ["", *notes] if notes else []
+    for line, note in zip_longest(table_lines(headers, rows, room, right=right), below, fillvalue=""):
+        out.print(Text.assemble(margin, line), soft_wrap=True)
+        if note:
+            text = note if isinstance(note, Text) else Text(note, "red")
+            out.print(Text.assemble(margin, "  ", text), soft_wrap=True)
+
+
+def table_lines(
+    headers: Sequence[str], rows: Iterable[Sequence[Cell]], room: int | None, *, right: Sequence[str] = ()
+) -> list[Text]:
+    """The lines of a table, the headers first; cut to this many cells, if a number is given."""
     cells = [[Text(header, "dim") for header in headers]]
     cells += [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
     widths = [max(cell.cell_len for cell in column) for column in zip(*cells, strict=True)]
-    out = console()
-    margin, room = (" " * indent, out.width - indent) if out.is_terminal else ("", None)
     if room is not None:
         _squeeze(widths, [header in IDS for header in headers], room)
     numeric = [header in right for header in headers]
-    below: list[Cell] = ["", *(notes or [""] * (len(cells) - 1))]
-    for row, note in zip(cells, below, strict=True):
+    lines = []
+    for row in cells:
         line = Text()
         for cell, size, number in zip(row, widths, numeric, strict=True):
             line.append_text(_fitted(cell, size, number)).append("  ")
         line.rstrip()
         if room is not None:
             line.truncate(max(room, ID_AND_MORE), overflow="ellipsis")
-        out.print(Text.assemble(margin, line), soft_wrap=True)
-        if note:
-            text = note if isinstance(note, Text) else Text(note, "red")
-            out.print(Text.assemble(margin, "  ", text), soft_wrap=True)
+        lines.append(line)
+    return lines
 
 
 def _squeeze(widths: list[int], fixed: Sequence[bool], room: int) -> None:
@@ -168,8 +189,3 @@ def _fitted(cell: Text, size: int, right: bool) -> Text:
     fitted.truncate(size, overflow="ellipsis")
     blank = Text(" " * (size - fitted.cell_len))
     return blank.append_text(fitted) if right else fitted.append_text(blank)
-
-
-def _written(character: str) -> str:
-    code = ord(character)
-    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(character, f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from treadle.app.views import tick_view
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store
+from treadle.cli.discovery import find_target
 from treadle.cli.schedules import opened
 from treadle.cli.terminal import clock, document, safe, say, table
 from treadle.errors import ConfigError
@@ -78,7 +78,7 @@ def explain_expression(
 def _preview_schedule(
     name: str, app: str | None, url: str | None, tenant: str | None, after: datetime | None, n: int, as_json: bool
 ) -> None:
-    with opened(find_ready_store, app, url, name, tenant) as (store, which):
+    with opened(find_target, app, url, name, tenant) as (store, which):
         schedule = store.schedules.get(**which)
         ticks = store.schedules.preview(**which, n=n, after=after)
     fields = ("name", "tenant", "enabled", "cron", "every", "timezone", "jitter")

@@ -8,7 +8,7 @@ import typer
 from treadle.app.reading import soon_from
 from treadle.app.views import token_view
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store
+from treadle.cli.discovery import find_target
 from treadle.cli.jobs import actor
 from treadle.cli.terminal import age, clock, coloured, document, safe, say, table
 from treadle.model.records import ApiToken
@@ -36,7 +36,7 @@ def create(
     read looks; enqueue stores jobs, and no more; operate also acts on jobs, schedules and pauses; admin does it all.
     """
     end = soon_from(expires, "--expires")
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         made = store.tokens.create(
             label, scopes=scope or ["read"], tenant=tenant, queues=queue, expires=end, actor=actor()
         )
@@ -52,7 +52,7 @@ def create(
 
 def list_tokens(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
     """List the tokens, the newest first; their secrets are not kept."""
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         tokens, now = store.tokens.list(), store.engine.now()
     if as_json:
         document({"tokens": [token_view(token) for token in tokens]})
@@ -82,7 +82,7 @@ def revoke(
     as_json: options.Json = False,
 ) -> None:
     """Let a token be used no more, from now on."""
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         token = store.tokens.revoke(which, actor=actor(), reason=reason)
     if as_json:
         document({"token": token_view(token)})

@@ -1,16 +1,17 @@
 """`treadle worker`: runs jobs until it is told to stop."""
 
-import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
 
 import treadle
+from treadle.app.logs import JobContext, JsonFormatter, LineFormatter
+from treadle.app.settings import changed
 from treadle.app.treadle import Treadle
 from treadle.cli import options
 from treadle.cli.discovery import find_app
@@ -50,6 +51,14 @@ def worker(
     as_json: Annotated[
         bool, typer.Option("--json", help="Log JSON lines; on stdout one document when it stops.")
     ] = False,
+    log_format: options.LogFormat = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option("--metrics-port", min=0, max=65535, help="Serve /metrics of this worker; 0 takes a free port."),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="The address for it; it has no sign-in.")
+    ] = "127.0.0.1",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything.")] = False,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C; a second one does not wait for what still runs."""
@@ -61,7 +70,8 @@ def worker(
         used.close()
         _end(name, False, as_json)
         return
-    set_up_logging(as_json, verbose)
+    json_lines = as_json or wants_json(used, log_format)
+    set_up_logging(json_lines, verbose)
     made = used.worker(
         queues=queue, lanes=lane, concurrency=concurrency, lease=lease, grace=grace, poll=poll, name=name
     )
@@ -81,14 +91,21 @@ def worker(
         "lease": config.lease,
         "grace": config.grace,
     }
-    _banner(used, facts, as_json)
-    try:
-        if not early.stopped:
-            made.run(until_idle=until_idle)
-    finally:
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # it has stopped: a late signal must not spoil the exit code
-        used.close()
+    with ExitStack() as beside:
+        if metrics_port is not None:
+            from treadle.app.process_metrics import metrics_of  # noqa: PLC0415 - only few want an HTTP server
+            from treadle.cli.metrics_server import metrics_server  # noqa: PLC0415
+
+            served = metrics_server(lambda: metrics_of(made), metrics_host, metrics_port)
+            facts["metrics"] = beside.enter_context(served)
+        _banner(used, facts, json_lines)
+        try:
+            if not early.stopped:
+                made.run(until_idle=until_idle)
+        finally:
+            for number in STOP_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)  # it has stopped: a late signal must not spoil the exit code
+            used.close()
     _end(config.name, made.exhausted, as_json)
     if made.exhausted:
         raise Exhausted("the worker stopped by itself: too many handlers ran past their timeout and never ended")
@@ -133,6 +150,7 @@ def _banner(app: Treadle, facts: dict[str, Any], as_json: bool) -> None:
         "store": facts["store"],
         "queues": ", ".join(facts["queues"]) + (f" (lanes {', '.join(facts['lanes'])})" if facts["lanes"] else ""),
         "tasks": ", ".join(facts["tasks"]) or "none: --app must name a module that imports your tasks",
+        **({"metrics": facts["metrics"]} if "metrics" in facts else {}),
         "slots": f"{facts['slots']}, lease {facts['lease']:g} s, grace {facts['grace']:g} s",
     }
     say(f"treadle {treadle.__version__}: worker {safe(facts['worker'])}; stop it with Ctrl-C or SIGTERM", stderr=True)
@@ -145,51 +163,21 @@ def _banner(app: Treadle, facts: dict[str, Any], as_json: bool) -> None:
             say(coloured(finding.level), f": {safe(finding.text)}", stderr=True)
 
 
+def wants_json(app: Treadle, log_format: str | None) -> bool:
+    """Whether the option, or else the setting, asks for JSON; ConfigError if it is neither text nor JSON."""
+    given = {} if log_format is None else {"log_format": log_format}
+    return changed(app.settings, given).log_format == "json"
+
+
 def set_up_logging(as_json: bool, verbose: bool) -> None:
-    """Our handler on the root logger, unless the app has set up its own and no --json asks for ours."""
+    """Our handler on the root logger, unless the app has set up its own and nobody asks for JSON."""
     root = logging.getLogger()
     if as_json or not root.handlers:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(JsonLines() if as_json else Lines())
+        handler.setFormatter(JsonFormatter() if as_json else LineFormatter())
+        handler.addFilter(JobContext())
         root.handlers = [handler]
         root.setLevel(logging.INFO)
         logging.getLogger("botocore").setLevel(logging.WARNING)  # it tells where credentials were found
     if verbose:
         root.setLevel(logging.DEBUG)
-
-
-class Lines(logging.Formatter):
-    """Time, level, message, and the job it is about; control characters written out."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.fromtimestamp(record.created, UTC).astimezone()
-        job = getattr(record, "job_id", None)
-        message = safe(record.getMessage())
-        about = f"  [{safe(getattr(record, 'task', ''))} {safe(job)}]" if job and str(job) not in message else ""
-        line = f"{moment:%H:%M:%S} {record.levelname:<7} {message}{about}"
-        return "\n".join([line, *(safe(text, lines=True) for text in _traces(self, record))])
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        fields |= {
-            name: str(value) for name in ("job_id", "task") if (value := getattr(record, name, None)) is not None
-        }
-        fields |= getattr(record, "facts", {})
-        if traces := _traces(self, record):
-            fields["traceback"] = "\n".join(traces)
-        return json.dumps(fields, default=str).replace("\x7f", "\\u007f")
-
-
-def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> Sequence[str]:
-    trace = formatter.formatException(record.exc_info) if record.exc_info else ""
-    stack = formatter.formatStack(record.stack_info) if record.stack_info else ""
-    return [text for text in (trace, stack) if text]
