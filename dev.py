@@ -5,14 +5,17 @@ python3 dev.py check [--all]         an answer in 30 seconds; --all: every test 
 python3 dev.py test [pytest args]    every check and every test; with arguments, only pytest
     --engine NAME                    only the tests on this store and those without one: sqlite, postgres or dynamodb
     --changed                        only the tests of what differs from main
+    --long                           races, crowds, walks and generated inputs at full size
     --python 3.13                    with another Python of this machine, in a venv of its own; of bench, too
-python3 dev.py requirements [args]   which requirement is proved by which test
+python3 dev.py requirements [args]   which requirement is proved by which test; --markdown 002 prints the matrix
+python3 dev.py pages                 write the pages of docs/ that are printed from something else
 python3 dev.py mutants [args]        break the code on purpose and see that the tests notice
 python3 dev.py chaos [args]          kill, stall and restart workers under load
 python3 dev.py walk [args]           long random walks through the engine contract
 python3 dev.py faults [args]         thousands of operations on a DynamoDB that throttles, fails and loses answers
 python3 dev.py ticks [args]          when schedules fire, in every time zone, against a clock walked minute by minute
 python3 dev.py timekeepers [args]    eight processes fire the same schedules while they are killed
+python3 dev.py badinputs [args]      thousands of wrong commands, settings and files, each refused in one line
 python3 dev.py bench [args]          how fast it is, beside bare SQL; --quick ends in a minute, --help tells the rest
 python3 dev.py lock [uv args]        write requirements.lock anew; --upgrade takes newer versions
 
@@ -43,12 +46,14 @@ SCRIPTS = {
     "check": "tests.support.check",
     "test": "tests.support.suite",
     "requirements": "tests.support.requirements",
+    "pages": "tests.support.pages",
     "mutants": "tests.mutants.run",
     "chaos": "tests.chaos.run",
     "walk": "tests.engines.conformance.walk",
     "faults": "tests.engines.dynamodb.faulty",
     "ticks": "tests.schedules.ticks",
     "timekeepers": "tests.race.timekeeping",
+    "badinputs": "tests.cli.bad_inputs",
     "bench": "benchmarks.run",
 }
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from benchmarks.peers import Peer
+from benchmarks.requests import ServerUnderLoad
 from benchmarks.scenarios import CROWDS, LATER, Side
 from benchmarks.stores import StorePlace, spent
 from treadle import State
@@ -119,6 +120,16 @@ def open_loop(run: Run) -> Figures:
     """Jobs arrive at a rate that nobody holds back: how long they wait, and whether a backlog grows."""
     found, _ = _paced(run, senders=2, step=1)
     return found
+
+
+def served(run: Run) -> Figures:
+    """The open loop beside a crowd, while clients ask a server about it: how long do jobs and answers wait?"""
+    _surround(run)
+    if "pause" not in run.side:
+        return _paced(run, senders=2, step=1)[0]
+    with ServerUnderLoad(run.place, pause=run.side["pause"]) as server:
+        found, _ = _paced(run, senders=2, step=1)
+    return {**found, **server.figures()}
 
 
 def soak(run: Run) -> Figures:

@@ -31,6 +31,13 @@ LONG = (
     *WAITS, ("most backlog", "backlog_most", "{:,.0f}"), ("end/begin", "last_over_first", "{:.2f}"),
     ("hot table", "hot_table_mb_most", "{:.0f} MB"),
 )  # fmt: skip
+SERVED = (
+    ("pickup p50", "p50_ms", "{:.2f} ms"), ("p99", "p99_ms", "{:.2f} ms"), ("most backlog", "backlog_most", "{:,.0f}"),
+    ("requests", "requests", "{:,.0f}"), ("request p50", "request_p50_ms", "{:.1f} ms"),
+    ("p95", "request_p95_ms", "{:.1f} ms"), ("list p95", "list_p95_ms", "{:.1f} ms"),
+    ("stats p95", "stats_p95_ms", "{:.1f} ms"), ("job p95", "job_p95_ms", "{:.1f} ms"),
+    ("count p95", "count_p95_ms", "{:.1f} ms"), ("status p95", "status_p95_ms", "{:.1f} ms"),
+)  # fmt: skip
 LOCKS = (
     *RATES[:1], ("busy settles", "busy_share", "{:.2%}"), ("deadlocks", "deadlocks", "{:.0f}"),
     ("lock waits over 50 ms", "lock_waits_over_50_ms", "{:.0f}"),
@@ -51,6 +58,7 @@ TABLES: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
     "bulk": (r"\w+-bulk(-memory)?", BULK),
     "latency": (r"\w+-latency", WAITS),
     "open-loop": (r"\w+-(open-loop|soak)", LONG),
+    "served": (r"\w+-served", SERVED),
     "beside": (r"\w+-(beside-.*|priorities|lanes.*|backlog)", RATES[:3]),
     "claim": (r"\w+-claim-lanes", CLAIMS),
     "pinned": (r"postgres-pinned", PINNED),

@@ -90,6 +90,12 @@ def _of(store: str) -> Iterator[Scenario]:
     yield Scenario(
         f"{store}-open-loop", store, "open_loop", {"treadle": {"rate": 1_000}}, Size(2_000, 20_000, 60_000), 1,
     )  # fmt: skip
+    beside = {"rate": 1_000, "crowd": "finished"}
+    yield Scenario(
+        f"{store}-served", store, "served",
+        {"no clients": beside, "20 clients": {**beside, "pause": 1.0}, "20 without a pause": {**beside, "pause": 0.0}},
+        Size(0, 20_000, 30_000), 1, Size(0, 100_000, 1_000_000),
+    )  # fmt: skip
     sizes = {f"backlog {size:,}": {"backlog": size} for size in (10_000, 100_000)}
     million = {"backlog 1,000,000": {"backlog": 1_000_000, "only": "full"}}
     yield Scenario(f"{store}-backlog", store, "drain", {**sizes, **million}, Size(0, 10_000, 10_000), 2, plot="backlog")
