@@ -250,14 +250,14 @@ begin
         insert into treadle.finished (id, task, payload, created_at, due_at, tenant, queue, lane, task_version, priority,
             max_attempts, retry_base, retry_cap, retry_jitter, timeout, expires_at, key, key_scope, key_until, schedule,
             on_end, state, reason, result, error, attempt, failures, crashes, claimed_at, started_at, finished_at, worker,
-            lease_until, lease_token, cancel_requested, progress, cost_micros, revision)
+            lease_until, lease_token, cancel_requested, progress, cost_micros, revision, trace)
         select id, task, payload, created_at, due_at, tenant, queue, lane, task_version, priority,
             max_attempts, retry_base, retry_cap, retry_jitter, timeout, expires_at, key, key_scope, key_until, schedule,
             on_end, ends, case when cancel_requested then 'by_request' else 'crashed' end, result,
             json_build_object('type', 'Crashed', 'message', message, 'traceback', '', 'attempt', attempt,
                 'at', to_char(moment at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')),
             attempt, failures, crashes + 1, claimed_at, started_at, moment, worker,
-            null, null, cancel_requested, progress, cost_micros, revision + 1
+            null, null, cancel_requested, progress, cost_micros, revision + 1, trace
         from gone
     ),
     freed as (
@@ -272,7 +272,7 @@ begin
     ),
     followed as (
         insert into treadle.jobs (task, payload, tenant, queue, lane, priority, task_version, max_attempts, retry_base,
-            retry_cap, retry_jitter, timeout, schedule)
+            retry_cap, retry_jitter, timeout, schedule, trace)
         select f.task,
             (select coalesce(json_object_agg(told.key, told.value), '{}') from json_each(json_build_object('job_id', g.id,
                 'task', g.task, 'state', 'failed', 'reason', 'crashed', 'error', message)) as told
@@ -282,7 +282,7 @@ begin
             case when f.retry is null then 5 else (f.retry ->> 1)::double precision end,
             case when f.retry is null then 300 else (f.retry ->> 2)::double precision end,
             case when f.retry is null then 1 else (f.retry ->> 3)::double precision end,
-            f.timeout, null
+            f.timeout, null, g.trace
         from gone g cross join lateral json_to_record(
             case when json_typeof(g.on_end -> 'failed') = 'object' then g.on_end -> 'failed' else '{}' end
         ) as f(task text, queue text, lane text, priority int, version int, retry json, timeout double precision, wants text[])
