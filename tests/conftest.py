@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dev
-from tests.support import django_env, marks, stores
+from tests.support import django_env, marks, sizes, stores
 from tests.support.server import heed_signals
 from treadle import Treadle
 from treadle.engines import connect
@@ -39,7 +39,9 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     root.setLevel(level)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--long"):  # test modules, and the processes that tests start, look there
+        os.environ[sizes.LONG] = "1"
     heed_signals()  # some tests send SIGINT to processes they start, and these inherit what we ignore
     if "PYTHONPYCACHEPREFIX" not in os.environ:  # pytest was started by hand; dev.py has seen to it otherwise
         dev.keep_bytecode()
@@ -52,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-servers", action="store_true", help="the whole conformance suite on the servers for a second opinion too"
     )
+    parser.addoption("--long", action="store_true", help="races, crowds, walks and generated inputs at full size")
 
 
 LONG = {
@@ -96,6 +99,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"not run: conformance on {kind}, for its binaries are not on this machine")
     if not django_env.other_pythons():
         terminalreporter.write_line("not run: Django 6, for there is no Python 3.12 or 3.13 on this machine")
+    if not config.getoption("--long"):
+        terminalreporter.write_line("in part: races, crowds and walks; run python3 dev.py test --long")
     if not config.getoption("--all-servers"):
         names = ", ".join(stores.SLOW)
         terminalreporter.write_line(

@@ -60,7 +60,7 @@ def test_more_than_a_page_is_done_in_turns_and_progress_is_told(app: Treadle, gr
     told: list[BulkReport] = []
     report = app.cancel_many(task="greet", progress=told.append)
     assert (report.found, report.done, report.not_possible) == (620, 620, 0)
-    assert [one.done for one in told] == [500, 620]
+    assert [one.done for one in told] == [50, 550, 620]
     assert app.retry_many(state="cancelled").done == 620
     assert app.delete_many(everything=True).done == 620
     assert counts(app) == {}
@@ -206,7 +206,7 @@ def test_a_waiting_job_is_edited_and_run_now(app: Treadle, greet: Task, clock: F
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({}, "nothing is named: give queue, lane, priority or run_after"),
+        ({}, "nothing is named: give queue, lane, priority, run_after or payload"),
         ({"queue": ""}, "queue: '' is not a valid name"),
         ({"lane": "x" * 300}, "lane: is 300 bytes long"),
         ({"priority": 2**40}, "priority"),
@@ -244,6 +244,44 @@ def test_a_page_of_a_word_is_full_and_leaves_nothing_out(
     assert sizes[:2] == [10, 10]
     assert len(seen) == len(set(seen)) == 25
     assert {app.get(id_).task for id_ in seen} == {"fail"}
+
+
+@any_store
+@pytest.mark.parametrize("filters", [{"task": "greet"}, {"since": "1h"}, {"error": "ValueError"}])
+def test_a_dry_run_looks_so_far_and_says_whether_there_may_be_more(
+    app: Treadle, greet: Task, monkeypatch: pytest.MonkeyPatch, filters: dict[str, str]
+) -> None:
+    monkeypatch.setattr(queries, "BATCH_SIZE", 2)
+    monkeypatch.setattr(queries, "MOST_READ", 2)
+    greet.enqueue_many([()] * 5)
+    fitting = 0 if "error" in filters else 5
+    whole = app.cancel_many(dry_run=True, **filters)  # type: ignore[arg-type]
+    assert (whole.found, whole.exact) == (fitting, True)
+    monkeypatch.setattr(queries, "MOST_COUNTED", 3)
+    some = app.cancel_many(dry_run=True, **filters)  # type: ignore[arg-type]
+    assert (some.found in range(fitting + 1), some.found >= min(fitting, 3), some.exact) == (True, True, False)
+    assert app.cancel_many(**filters).done == fitting  # type: ignore[arg-type]
+
+
+@any_store
+@pytest.mark.parametrize("filters", [{}, {"state": "pending"}, {"since": "1h"}])
+def test_a_page_of_large_jobs_ends_early_and_leaves_nothing_out(
+    app: Treadle, greet: Task, monkeypatch: pytest.MonkeyPatch, filters: dict[str, str]
+) -> None:
+    asked, find = [], app.engine.find
+    monkeypatch.setattr(app.engine, "find", lambda *which, **how: asked.append(how["limit"]) or find(*which, **how))
+    monkeypatch.setattr(queries, "MOST_BYTES", 5_000)
+    monkeypatch.setattr(queries, "FIRST_BATCH", 8)
+    large = [greet.enqueue(letter * 1_000).id for letter in "abcdefghijkl"]
+    seen, cursor = [], None
+    while True:
+        page = app.find(limit=500, cursor=cursor, **filters)  # type: ignore[arg-type]
+        assert len(page.jobs) <= 5
+        seen += [job.id for job in page.jobs]
+        if (cursor := page.cursor) is None:
+            break
+    assert seen == large[::-1]
+    assert max(asked) == 8
 
 
 @any_store

@@ -15,6 +15,8 @@ from treadle import Treadle as App
 from treadle.model import Scope
 from treadle.testing import FakeClock, run_until_idle
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 
 @pytest.fixture
 def greet(app: App) -> Task:
@@ -51,6 +53,7 @@ def test_enqueue_answers_with_a_pending_job_due_now(app: App, greet: Task, clock
         ("timeout", "90s", "timeout", 90.0),
         ("timeout", timedelta(minutes=2), "timeout", 120.0),
         ("key", "k", "key_scope", Scope.ACTIVE),
+        ("trace", TRACE, "trace", TRACE),
     ],
 )
 def test_an_option_is_kept_with_the_job(

@@ -12,6 +12,7 @@ import treadle
 HEAVY = [
     "pydantic", "pydantic_core", "pydantic_settings", "typer", "rich", "click", "psycopg", "botocore", "urllib3",
     "sqlite3", "asyncio", "ssl", "socket", "subprocess", "secrets", "urllib.parse", "zoneinfo",
+    "opentelemetry",
 ]  # fmt: skip
 LAZY = [
     "treadle.worker", "treadle.cli", "treadle.schedules", "treadle.transactions", "treadle.app.settings",

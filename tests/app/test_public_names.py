@@ -5,15 +5,18 @@ import pytest
 from treadle import Treadle
 
 BOTH = {
-    "get", "find", "count", "view", "events", "why", "costs",  # jobs
+    "get", "find", "follow", "count", "counts", "view", "views", "masked", "masked_events", "masked_schedule",
+    "events", "failures",
+    "why", "costs",  # jobs
     "cancel", "retry", "edit", "run_now", "delete", "enqueue", "aenqueue", "schedules",
     "retry_many", "cancel_many", "delete_many", "resolve_id", "status",
     "pause", "resume", "pauses",
     "audit", "audit_page", "verify_audit",
-    "aget", "afind", "acount", "aevents", "awhy", "acosts", "acancel", "aretry", "apause", "aresume", "apauses",
+    "aget", "afind", "acount", "acounts",
+    "aevents", "awhy", "acosts", "acancel", "aretry", "apause", "aresume", "apauses",
     "aaudit", "stream", "astream", "wait_for", "await_for", "result_of", "aresult_of",
     "aaudit_page", "aedit", "arun_now", "adelete", "aretry_many", "acancel_many", "adelete_many",
-    "aresolve_id", "astatus",
+    "aresolve_id", "astatus", "afailures",
     "engine", "profile", "settings",  # what it is made of
 }  # fmt: skip
 OF_THE_APP = {

@@ -18,6 +18,7 @@ from treadle import (
     JobNotFound,
     KeyTaken,
     NotPossible,
+    Retry,
     State,
     Task,
     Treadle,
@@ -469,9 +470,11 @@ REACHED = {
     "get", "find", "count", "view", "events", "why", "costs", "cancel", "retry", "schedules", "pause", "resume",
     "pauses", "audit", "verify_audit", "using", "enqueue", "stream", "wait_for", "result_of",
     "edit", "run_now", "delete", "retry_many", "cancel_many", "delete_many", "resolve_id", "status", "audit_page",
+    "views", "failures", "follow", "counts",
 }  # fmt: skip
 HARMLESS = {
     "name", "engine", "profile", "settings",  # the app's own parts, which no tenant is handed
+    "masked", "masked_schedule", "masked_events",  # of a job or schedule that one has
 }  # fmt: skip
 
 
@@ -479,6 +482,18 @@ def test_everything_that_a_bound_handle_offers_is_tried_here(acme: Tenant) -> No
     offered = {name for name in dir(acme) if not name.startswith("_")}
     faces = {name for name in offered if name.startswith("a") and name[1:] in REACHED}  # the same, awaited
     assert offered - faces == REACHED | HARMLESS
+
+
+@any_store
+def test_failures_and_news_are_of_one_tenant_alone(app: Treadle, acme: Tenant) -> None:
+    app.register("break_it", lambda: 1 / 0, retry=Retry(max_attempts=1))
+    news = acme.follow()
+    theirs, own = (app.enqueue("break_it", {}, tenant=tenant) for tenant in ("globex", "acme"))
+    run_until_idle(app)
+    assert [(group.failed, group.job_id) for group in acme.failures().groups] == [(1, own.id)]
+    assert {event.event.job_id for event in news.news()} == {own.id}
+    assert [view["id"] for view in acme.views(acme.find().jobs)] == [own.id]
+    assert {job.id for job in app.find().jobs} == {theirs.id, own.id}
 
 
 @any_store

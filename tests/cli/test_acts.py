@@ -60,7 +60,7 @@ def test_failed_jobs_are_retried_by_filter(night):
     done = night("jobs", "retry", "--task", "boom", "--yes", "--reason", "the server is back")
     assert (done.code, done.out, done.err) == (0, "retried 3 jobs\n", "")
     assert counts() == {State.PENDING: 5, State.FAILED: 1}
-    events = night("audit", "--act", "retried", "--json").json["events"]
+    events = night("audit", "--kind", "retried", "--json").json["events"]
     assert {(event["actor"], event["note"]) for event in events} == {(getpass.getuser(), "the server is back")}
     assert len(events) == 3
 
@@ -90,6 +90,15 @@ def test_waiting_jobs_are_cancelled_and_ended_ones_deleted_by_filter(night):
     deleted = night("jobs", "delete", "--state", "cancelled", "--yes", "--json").json
     assert (deleted["found"], deleted["done"], deleted["not_possible"]) == (2, 2, 0)
     assert counts() == {State.FAILED: 4}
+
+
+def test_a_count_that_was_cut_short_is_said_to_be_so(night, monkeypatch):
+    monkeypatch.setattr("treadle.app.queries.MOST_COUNTED", 3)
+    said = night("jobs", "retry", "--state", "failed", "--dry-run")
+    assert said.out.startswith("would retry at least 4 jobs:\n")
+    assert night("jobs", "retry", "--state", "failed", "--dry-run", "--json").json["exact"] is False
+    assert "would retry at least 4 jobs; --yes" in night("jobs", "retry", "--state", "failed").err
+    assert night("jobs", "retry", "--state", "failed", "--yes").out == "retried 4 jobs\n"
 
 
 def test_nothing_that_fits_is_said_without_a_question(night):
@@ -139,7 +148,7 @@ def test_without_a_terminal_it_needs_a_yes(night, verb):
         (("jobs", "retry", "--state", "succeeded", "--yes"), "cannot be retried, only: failed, cancelled"),
         (("jobs", "delete", "--state", "running", "--yes"), "cannot be deleted, only: pending, succeeded"),
         (("jobs", "cancel", "--state", "nonsense"), "'nonsense' must be one of"),
-        (("jobs", "edit", "0199e0c5"), "what? Give --queue, --lane, --priority or --run-after"),
+        (("jobs", "edit", "0199e0c5"), "what? Give --queue, --lane, --priority, --run-after or --payload"),
         (("jobs", "edit", "0199e0c5", "--run-after", "soon"), "--run-after: 'soon' is no time"),
         (("status", "--watch", "--json"), "--watch and --json cannot be given together"),
         (("status", "--watch", "--interval", "1ms"), "--interval: '1ms' is too short"),
@@ -189,7 +198,7 @@ def test_digits_that_fit_several_jobs_name_them(night):
 def test_what_is_no_id_is_refused_before_a_store_is_opened(call, id):
     refused = call("jobs", "show", id, "--url", "sqlite:///nowhere.db")
     assert refused.code == 2
-    assert "is no job id" in refused.err
+    assert "is neither a job id" in refused.err
 
 
 # ------------------------------------------------------------------------------------------- delete, edit
@@ -205,7 +214,7 @@ def test_a_deleted_job_is_gone_and_the_trail_says_by_whom_and_why(night):
     assert "(task give_up: a password was in it)" in gone.err
     [event, *_] = night("audit", "--job", id, "--json").json["events"]
     assert (event["kind"], event["note"]) == ("deleted", "task give_up: a password was in it")
-    assert id in night("audit", "--act", "deleted").out
+    assert id in night("audit", "--kind", "deleted").out
 
 
 def test_a_waiting_job_is_edited_and_run(night):
@@ -269,18 +278,18 @@ def test_ctrl_c_finishes_the_batch_says_how_far_it_came_and_the_rest_can_follow(
     before = acts.Steps.__call__
 
     def interrupted(self, report) -> None:
-        if report.done == 500:
-            os.kill(os.getpid(), signal.SIGINT)  # while the second batch has not begun
+        if report.done == 550:
+            os.kill(os.getpid(), signal.SIGINT)  # while the third batch has not begun
         before(self, report)
 
     monkeypatch.setattr(acts.Steps, "__call__", interrupted)
     stopped = ready("jobs", "cancel", "--task", "greet", "--yes")
     assert stopped.code == 130
-    assert "interrupted: 500 of 1,200 jobs were cancelled; the same command goes on with the rest" in stopped.err
-    assert counts() == {State.PENDING: 700, State.CANCELLED: 500}
+    assert "interrupted: 550 of 1,200 jobs were cancelled; the same command goes on with the rest" in stopped.err
+    assert counts() == {State.PENDING: 650, State.CANCELLED: 550}
 
     monkeypatch.setattr(acts.Steps, "__call__", before)
-    assert ready("jobs", "cancel", "--task", "greet", "--yes").out == "cancelled 700 jobs\n"
+    assert ready("jobs", "cancel", "--task", "greet", "--yes").out == "cancelled 650 jobs\n"
 
 
 def test_an_interrupt_in_json_is_a_document_too(ready, monkeypatch):

@@ -82,20 +82,20 @@ def test_a_mistyped_kind_is_answered_with_the_nearest_ones(busy):
         "": "the kinds: enqueued, claimed, succeeded,",
         "\x1b[31m": "the kinds: enqueued, claimed, succeeded,",
     }.items():
-        answer = busy("audit", "--act", typed)
+        answer = busy("audit", "--kind", typed)
         assert (answer.code, answer.err) == (0, "")
-        assert answer.out.startswith("no audit events; --act: ")
+        assert answer.out.startswith("no audit events; --kind: ")
         assert f"is not a known kind; {hint}" in answer.out
         assert "\x1b" not in answer.out
-        assert busy("audit", "--act", typed, "--json").json == {"events": [], "cursor": None}
-    assert busy("audit", "--act", "resumed").out == "no audit events\n"  # known, only nobody did it
+        assert busy("audit", "--kind", typed, "--json").json == {"events": [], "cursor": None}
+    assert busy("audit", "--kind", "resumed").out == "no audit events\n"  # known, only nobody did it
 
 
 def test_the_words_of_the_app_itself_are_known_kinds(busy, project):
     own = "@app.task(audit={'failed': 'MAIL_LOST', 'exhausted': 'MAIL_GIVEN_UP'})\ndef mail(): ...\n"
     (project / "tasks.py").write_text((project / "tasks.py").read_text() + own)
-    assert busy("audit", "--act", "MAIL_LOST").out == "no audit events\n"
-    answer = busy("audit", "--act", "mail_givenup").out
+    assert busy("audit", "--kind", "MAIL_LOST").out == "no audit events\n"
+    answer = busy("audit", "--kind", "mail_givenup").out
     assert "'mail_givenup' is not a known kind; did you mean MAIL_GIVEN_UP?" in answer
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.making import claim
 from treadle import Treadle
 from treadle.testing import run_until_idle
 
@@ -91,8 +92,11 @@ def test_a_failed_job_is_retried_and_a_queued_one_is_canceled(ayb, jobs):
     gone = ayb("jobs", "cancel", jobs["queued"], "--json").json["job"]
     assert (gone["state"], gone["canceled_at"] is None) == ("canceled", False)
     assert ayb("jobs", "cancel", jobs["completed"]).code == 1
+    claim(backend().engine, 1)
+    [running] = ayb("jobs", "list", "--state", "running", "--json").json["jobs"]
+    assert ayb("jobs", "cancel", running["id"]).code == 1
     counts = ayb("jobs", "count", "--json").json["counts"]
-    assert counts == {"queued": 2, "running": 0, "completed": 1, "failed": 0, "canceled": 1}
+    assert counts == {"queued": 1, "running": 1, "completed": 1, "failed": 0, "canceled": 1}
 
 
 @pytest.mark.covers("002-L2.a", "002-L2.b", "002-L2.c", "002-D3.a", "002-D6.c")
@@ -107,7 +111,7 @@ def test_users_enqueue_nothing_but_schedules_are_made_changed_switched_and_delet
     made = ayb("schedules", "create", *flags, "--payload", '{"retention_hours": 24}', "--enabled", "false", "--json")
     assert made.code == 0, made.err
     prune = made.json["schedule"]
-    assert (prune["name"], prune["task"], prune["cron"]) == ("prune", WEBHOOKS, "0 3 * * *")
+    assert (prune["name"], prune["job_type"], prune["cron_expr"]) == ("prune", WEBHOOKS, "0 3 * * *")
     assert (prune["timezone"], prune["payload"], prune["enabled"]) == ("Europe/Berlin", {"retention_hours": 24}, False)
 
     def listed() -> dict[str, Any]:
@@ -118,11 +122,13 @@ def test_users_enqueue_nothing_but_schedules_are_made_changed_switched_and_delet
     assert "prune" in ayb("schedules", "list").out
     changed = ("--payload", '{"retention_hours": 48}', "--cron", "0 4 * * *", "--timezone", "UTC")
     assert ayb("schedules", "update", prune["id"], *changed).code == 0
-    assert (listed()["payload"], listed()["cron"], listed()["timezone"]) == (
+    assert (listed()["payload"], listed()["cron_expr"], listed()["timezone"]) == (
         {"retention_hours": 48}, "0 4 * * *", "UTC",
     )  # fmt: skip
+    assert ayb("schedules", "update", prune["id"]).code == 2
+    assert listed()["id"] == prune["id"]
     assert ayb("schedules", "enable", prune["id"]).code == 0
-    assert (listed()["enabled"], listed()["next_at"] is None) == (True, False)
+    assert (listed()["enabled"], listed()["next_run_at"] is None) == (True, False)
     assert ayb("schedules", "disable", prune["id"]).code == 0
     assert listed()["enabled"] is False
     assert ayb("schedules", "delete", prune["id"]).code == 0
@@ -133,8 +139,8 @@ def test_users_enqueue_nothing_but_schedules_are_made_changed_switched_and_delet
 def test_what_users_may_not_enqueue_the_built_ins_schedules_make_all_the_same(ayb):
     ayb("schedules", "create", "--name", "sessions", "--job-type", SESSIONS, "--cron", "0 * * * *")
     app = backend()
-    job = app.schedules.run("sessions")
+    job, sessions = app.schedules.run("sessions"), app.schedules.get("sessions")
     assert run_until_idle(app) == [app.get(job.id)]
     [done] = ayb("jobs", "list", "--json").json["jobs"]
-    assert (done["state"], done["schedule_id"], done["type"]) == ("completed", "sessions", SESSIONS)
+    assert (done["state"], done["schedule_id"], done["type"]) == ("completed", sessions.id, SESSIONS)
     app.close()

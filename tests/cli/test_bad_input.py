@@ -27,9 +27,9 @@ CASES = [
     ("jobs list --state failed --cursor rubbish", 2, "cursor: 'rubbish'"),
     (("jobs", "list", "--state", "failed", "--cursor", f"{10**30}:x"), 2, "cursor"),
     (f"jobs show {NOBODY}", 1, f"there is no job {NOBODY}"),
-    ("jobs show 123", 2, "error: '123' is no job id (a UUID)"),
-    ("jobs retry rubbish", 2, "'rubbish' is no job id"),
-    ("jobs cancel rubbish", 2, "'rubbish' is no job id"),
+    ("jobs show 123", 2, "error: '123' is neither a job id (a UUID)"),
+    ("jobs retry rubbish", 2, "'rubbish' is neither a job id"),
+    ("jobs cancel rubbish", 2, "'rubbish' is neither a job id"),
     (("jobs", "show", "\x1b[31m"), 2, "\\x1b[31m"),
     (f"jobs retry {NOBODY}", 1, "there is no job"),
     (f"jobs cancel {NOBODY}", 1, "there is no job"),
@@ -123,7 +123,7 @@ CASES = [
     (("pause", "--queue", ""), 2, "queue: '' is not a valid name"),
     ("resume --queue mail", 1, "queue mail is not paused by itself; paused: nothing"),
     ("why", 2, "Missing argument"),
-    ("why 123", 2, "'123' is no job id (a UUID)"),
+    ("why 123", 2, "'123' is neither a job id (a UUID)"),
     (f"why {NOBODY}", 1, f"there is no job {NOBODY}"),
     ("workers --nonsense", 2, "No such option"),
     ("audit nonsense", 2, "No such command 'nonsense'"),
@@ -193,4 +193,4 @@ def test_debug_may_stand_anywhere_but_after_a_double_dash(ready):
     wrong = ready("worker", "--app", "x:app", "--debug")
     assert wrong.code == 2
     assert wrong.err.splitlines()[-1].startswith("error: app: there is no module 'x'")
-    assert "'--debug' is no job id" in ready("jobs", "show", "--", "--debug").err
+    assert "'--debug' is neither a job id" in ready("jobs", "show", "--", "--debug").err

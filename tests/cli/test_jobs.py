@@ -121,6 +121,8 @@ def test_count_names_every_state(store):
     assert counted == {
         "counts": {"pending": 1, "running": 0, "succeeded": 1, "failed": 1, "cancelled": 0},
         "total": 3,
+        "exact": True,
+        "estimates": [],
     }
     assert store("jobs", "count", "--queue", "mail", "--json").json["total"] == 1
     assert [line.split() for line in store("jobs", "count").out.splitlines()][-1] == ["total", "3"]

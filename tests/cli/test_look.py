@@ -1,7 +1,6 @@
 """`treadle why`, `workers` and `costs`."""
 
 import re
-import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -130,10 +129,15 @@ def test_a_real_worker_is_on_the_list_while_it_runs(ready):
         assert (worker["name"], worker["queues"], worker["concurrency"]) == ("w9", ["mail"], 4)
         assert worker["pid"] == process.pid
         assert "greet" in worker["tasks"]
+        said = ready("drain", "w9", "--reason", "a deploy").out
+        assert said == "w9 was asked to stop; it finishes 0 running jobs first\n"
+        assert process.wait(20) == 0
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.kill()
         process.communicate(timeout=20)
     assert ready("workers", "--json").json == {"workers": []}
+    gone = ready("drain", "w9")
+    assert (gone.code, gone.err) == (1, "error: no live worker is called 'w9'; alive: none\n")
 
 
 # ------------------------------------------------------------------------------------------------- costs

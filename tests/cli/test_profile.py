@@ -68,6 +68,8 @@ def test_show_and_count_and_what_is_done_to_a_job_speak_the_same_words(words):
     assert words("jobs", "count", "--json").json == {
         "counts": {"pending": 1, "failed": 1, "running": 0, "completed": 1, "dead_letter": 0, "canceled": 1},
         "total": 4,
+        "exact": True,
+        "estimates": [],
     }
     assert words("jobs", "count").out.splitlines()[1].split() == ["failed", "1"]
     assert words("jobs", "cancel", job["job_id"], "--json").json["job"]["status"] == "canceled"

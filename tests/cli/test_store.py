@@ -10,7 +10,7 @@ from treadle.cli.commands import cli
 URL = ("--url", "sqlite:///x.db")
 TOP = (
     "demo", "init", "worker", "serve", "enqueue", "status", "why", "workers", "pause", "resume", "pauses", "costs",
-    "migrate", "doctor", "rls", "prune", "version",
+    "drain", "failures", "dev", "top", "tail", "export", "completion", "migrate", "doctor", "rls", "prune", "version",
 )  # fmt: skip
 GROUPS = {
     "jobs": ("list", "show", "retry", "cancel", "delete", "edit", "run-now", "count"),

@@ -83,6 +83,28 @@ def test_json_logs_are_lines_of_json_and_the_end_is_a_document(treadle, start, p
     assert "\x1b" not in err
 
 
+@pytest.mark.parametrize("way", ["option", "setting"])
+def test_the_log_is_json_where_the_option_or_the_setting_says_so(ready, monkeypatch, way):
+    if way == "setting":
+        monkeypatch.setenv("TREADLE_LOG_FORMAT", "json")
+    done = ready("worker", "--until-idle", *(["--log-format", "json"] if way == "option" else []))
+    assert done.out == ""
+    assert "worker starts" in [json.loads(line)["message"] for line in done.err.splitlines()]
+    bad = ready("worker", "--until-idle", "--log-format", "xml")
+    assert (bad.code, bad.out) == (2, "")
+    assert "log_format: 'xml'" in bad.err
+    assert "it must be text or json" in bad.err
+
+
+def test_a_worker_tells_where_its_metrics_are_and_which_port_it_cannot_take(ready):
+    done = ready("worker", "--until-idle", "--metrics-port", "0")
+    assert done.code == 0
+    assert "  metrics http://127.0.0.1:" in done.err
+    refused = ready("worker", "--until-idle", "--metrics-port", "0", "--metrics-host", "192.0.2.1")
+    assert (refused.code, refused.out) == (2, "")
+    assert "metrics_port: cannot listen on 192.0.2.1:0" in refused.err
+
+
 @pytest.fixture
 def old_sqlite(monkeypatch):
     """As if this SQLite were one with the WAL-reset bug, as the stock one of Debian is."""

@@ -19,6 +19,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$(?:\n\n```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 DYNAMODB, POSTGRES = "dynamodb://", "DATABASE_URL"  # what a page mentions that needs one
+ONE_AFTER_THE_OTHER = """
+import shlex, sys
+from treadle.cli.commands import run
+for words in sys.argv[1:]:
+    if code := run(shlex.split(words)):
+        sys.exit(f"exit code {code}: treadle {words}")
+"""  # the commands of a block, in one process: to put the command line together takes longer than most of them
 FILE = re.compile(r"# file: (\S+)\n")
 
 
@@ -67,17 +74,16 @@ def lines_of(text: str) -> list[str]:
 @pytest.mark.parametrize("page", [*map(page_with_its_needs, PAGES)])
 def test_the_blocks_of_a_page_run_as_printed(page: Path, tmp_path: Path, surroundings: dict[str, str]) -> None:
     for language, code, output in BLOCK.findall(page.read_text("utf-8")):
-        printed = ""
         if language == "python":
             named = FILE.match(code)
             if named:
                 (tmp_path / named.group(1)).write_text(code)
             printed = run([sys.executable, "-c", code], tmp_path, surroundings)
         else:
-            for line in code.splitlines():
-                command = shlex.split(line.removeprefix("$ "))
-                assert command[0] == "treadle", f"{page.name}: a console block holds only treadle commands: {line}"
-                printed += run([sys.executable, "-m", *command], tmp_path, surroundings)
+            lines = code.splitlines()
+            assert all(line.startswith("$ treadle ") for line in lines), f"{page.name}: only treadle commands: {code}"
+            commands = [line.removeprefix("$ treadle ") for line in lines]
+            printed = run([sys.executable, "-c", ONE_AFTER_THE_OTHER, *commands], tmp_path, surroundings)
         if output:
             assert lines_of(printed) == lines_of(output), f"{page.name} prints something else:\n{code}"
 

@@ -1,4 +1,4 @@
-"""The unit, the compose file and the Deployment on docs/production.md parse, and what they start and ask works."""
+"""What the files in deploy/ and the image of docs/production.md start works, and so does what they ask."""
 
 import json
 import os
@@ -7,18 +7,18 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import yaml
 
-from treadle.app.settings import Settings
+from tests.support import forks
 
-PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "production.md").read_text("utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "production.md").read_text("utf-8")
 BIN = Path(sys.executable).parent
 SHOP = """
 from treadle import Treadle
@@ -30,37 +30,31 @@ app = Treadle()
 def ping() -> str:
     return "pong"
 """
-ENOUGH = Settings().grace + 10  # the last outcomes are still to be written when the grace time is over
-
-
-def block(language: str, holding: str) -> str:
-    [found] = [text for text in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if holding in text]
-    return found
 
 
 def unit() -> dict[str, str]:
     parser = ConfigParser(interpolation=None)
     parser.optionxform = str  # systemd minds the case
-    parser.read_string(block("ini", "[Service]"))
-    assert parser.sections() == ["Unit", "Service", "Install"]
+    parser.read(ROOT / "deploy" / "systemd" / "treadle-worker@.service")
     return dict(parser["Service"])
 
 
 def compose() -> dict[str, Any]:
-    return yaml.safe_load(block("yaml", "compose.yaml"))["services"]
-
-
-def deployment() -> dict[str, Any]:
-    return yaml.safe_load(block("yaml", "kind: Deployment"))["spec"]
+    return yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text())["services"]
 
 
 def container() -> dict[str, Any]:
-    [found] = deployment()["template"]["spec"]["containers"]
+    deployment = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "worker.yaml").read_text())
+    [found] = deployment["spec"]["template"]["spec"]["containers"]
     return found
 
 
 def image_command() -> list[str]:
-    return json.loads(re.search(r"^CMD (.*)$", block("dockerfile", "CMD"), re.MULTILINE)[1])
+    return json.loads(re.search(r"^CMD (.*)$", PAGE, re.MULTILINE)[1])
+
+
+def as_systemd_runs(line: str) -> list[str]:
+    return shlex.split(line.replace("%H-%i", "host-1").replace("909%i", "0").replace("/srv/shop/.venv/bin/", ""))
 
 
 @pytest.fixture
@@ -75,69 +69,40 @@ def shop(tmp_path: Path) -> Path:
 
 def surroundings(place: Path) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TREADLE_")}
-    path = f"{BIN}{os.pathsep}{clean['PATH']}"
-    url = f"sqlite:///{place}/shop.db"
-    return clean | {"PATH": path, "TREADLE_URL": url, "PYTHONPATH": str(place), "HOSTNAME": "pod-1"}
+    return clean | {"TREADLE_URL": f"sqlite:///{place}/shop.db", "PYTHONPATH": str(place)}
 
 
 def run(command: list[str], place: Path, **changed: str) -> subprocess.CompletedProcess[str]:
-    env = surroundings(place) | changed
-    return subprocess.run(command, cwd=place, env=env, text=True, capture_output=True, timeout=60, check=False)
-
-
-@pytest.fixture
-def worker(shop: Path) -> Iterator[Path]:
-    """The directory of a worker that was started as the Deployment starts it, and has said that it is alive."""
-    command = container()["command"]
-    process = subprocess.Popen(command, cwd=shop, env=surroundings(shop), stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert any("slots" in line for line in process.stderr)  # its banner, or its first line in the log
-    yield shop
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 0, "no shell stands before the worker: SIGTERM stopped it cleanly"
-
-
-def test_every_supervisor_waits_longer_than_the_grace_time() -> None:
-    assert int(unit()["TimeoutStopSec"]) >= ENOUGH
-    assert int(compose()["worker"]["stop_grace_period"].removesuffix("s")) >= ENOUGH
-    assert deployment()["template"]["spec"]["terminationGracePeriodSeconds"] >= ENOUGH
-
-
-def test_the_deployment_selects_its_own_pods() -> None:
-    spec = deployment()
-    assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
-    assert {service["image"] for service in compose().values()} == {container()["image"]}
+    assert command[0] == "treadle"
+    return forks.run([sys.executable, "-m", *command], cwd=place, env=surroundings(place) | changed)
 
 
 @pytest.mark.slow
-def test_the_command_of_the_unit_and_of_the_image_start_a_worker(shop: Path) -> None:
-    of_the_unit = unit()["ExecStart"].replace("%H-%i", "host-1").replace("/srv/shop/.venv/bin/", "")
-    of_the_image = image_command()
-    for command in (shlex.split(of_the_unit), of_the_image):
-        done = run([*command, "--until-idle"], shop)
+def test_the_commands_of_the_unit_the_image_and_the_compose_file_start_a_worker(shop: Path) -> None:
+    of_compose = [word.replace("9090", "0") for word in compose()["worker"]["command"]]
+    for command in (as_systemd_runs(unit()["ExecStart"]), image_command(), of_compose):
+        done = run([*command, "--until-idle"], shop, TREADLE_APP=compose()["worker"]["environment"]["TREADLE_APP"])
         assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 def test_the_unit_and_the_compose_file_see_to_the_schema_first(shop: Path) -> None:
-    check = shlex.split(unit()["ExecStartPre"].replace("/srv/shop/.venv/bin/", ""))
-    assert run(compose()["migrate"]["command"], shop).returncode == 0
+    check = as_systemd_runs(unit()["ExecStartPre"])
+    app = compose()["migrate"]["environment"]["TREADLE_APP"]
+    assert run(compose()["migrate"]["command"], shop, TREADLE_APP=app).returncode == 0
     assert run(check, shop).returncode == 0
     assert run(check, shop, TREADLE_URL=f"sqlite:///{shop}/other.db").returncode == 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe"])
-def test_a_probe_finds_its_own_worker_and_no_other(worker: Path, probe: str) -> None:
-    asked = container()[probe]["exec"]["command"]
-    give_up_at = time.monotonic() + 30
-    while run(asked, worker).returncode:  # its first heartbeat is under way
-        assert time.monotonic() < give_up_at
-    assert run(asked, worker, HOSTNAME="pod-2").returncode == 1
-
-
-def test_a_database_that_is_away_for_minutes_restarts_no_pod() -> None:
-    probe = container()["livenessProbe"]
-    assert probe["periodSeconds"] * (probe["failureThreshold"] - 1) >= 240
-    assert probe["timeoutSeconds"] >= 10
+def test_the_worker_of_the_deployment_answers_its_probe_and_stops_at_sigterm(shop: Path) -> None:
+    words = [word.replace("$(POD_NAME)", "pod-1").replace("port=9090", "port=0") for word in container()["args"]]
+    env = surroundings(shop)
+    with forks.Popen([sys.executable, "-m", *words], cwd=shop, env=env, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stderr is not None
+        port = next(filter(None, (re.search(r"http://[\d.]+:(\d+)", line) for line in worker.stderr)))[1]
+        with urlopen(f"http://127.0.0.1:{port}{container()['livenessProbe']['httpGet']['path']}", timeout=30) as answer:
+            assert b"treadle_process_slots 20" in answer.read()
+        worker.send_signal(signal.SIGTERM)
+        worker.communicate(timeout=60)
+    assert worker.returncode == 0

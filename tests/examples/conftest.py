@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import forks, processes
+from tests.support import forks, processes, provision
 
 EXAMPLES = processes.ROOT / "examples"
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -42,7 +42,14 @@ class Running:
 
     def end(self, number: int) -> str:
         """Send a signal; what it still said until its end."""
+        self.signal(number)
+        return self.rest()
+
+    def signal(self, number: int) -> None:
         self._process.send_signal(number)
+
+    def rest(self) -> str:
+        """What it still said until its end."""
         said = self._process.stdout.read()  # not communicate: it would miss what was read ahead of the last line
         self._process.wait()
         return said
@@ -109,3 +116,11 @@ def example(tmp_path: Path) -> Iterator[Callable[[str], Example]]:
     yield open_example
     for one in opened:
         one.clear_away()
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    """The URL of an empty PostgreSQL database, which goes with the test."""
+    url = provision.fresh_database(provision.shared_postgres())
+    yield url
+    provision.drop_database(url)

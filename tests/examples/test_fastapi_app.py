@@ -12,7 +12,6 @@ import psycopg
 import pytest
 
 from tests.examples.conftest import Example
-from tests.support import provision
 from tests.support.workbench import until
 from treadle import Treadle
 
@@ -32,13 +31,6 @@ FAILING_COMMIT = """
     create constraint trigger refuse after insert on orders deferrable initially deferred
         for each row execute function refuse();
 """
-
-
-@pytest.fixture
-def database() -> Iterator[str]:
-    url = provision.fresh_database(provision.shared_postgres())
-    yield url
-    provision.drop_database(url)
 
 
 @pytest.fixture

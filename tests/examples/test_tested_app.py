@@ -17,7 +17,9 @@ ON_POSTGRES = "pytest -o treadle_url='$DATABASE_URL'"
 @pytest.fixture
 def shop(example: Callable[[str], Example]) -> Example:
     opened = example("tested_app")
-    opened.environment["PYTEST_ADDOPTS"] = "-p no:faker -p no:hypothesispytest"  # they take their time, for nothing
+    opened.environment["PYTEST_ADDOPTS"] = (
+        "-p no:faker -p no:hypothesispytest -p no:schemathesis"  # they take their time, for nothing
+    )
     return opened
 
 

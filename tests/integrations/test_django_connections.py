@@ -4,9 +4,11 @@ import psycopg
 import pytest
 
 from tests.integrations.django_projects import Project
-from tests.integrations.test_django_worker import AGAIN, COMMAND, KEPT, ON_POSTGRES, READY, ended
+from tests.integrations.test_django_worker import AGAIN, COMMAND, KEPT, ON_POSTGRES, ONE_DJANGO, READY, ended
 from tests.support.workbench import until
 from treadle import Retry, State, Treadle
+
+pytestmark = ONE_DJANGO
 
 DROP = (
     "select pid, pg_terminate_backend(pid) from pg_stat_activity"

@@ -6,9 +6,14 @@ import psycopg
 import pytest
 
 from tests.integrations.django_projects import PROJECT, Project, Templates
+from tests.support import django_env
+from tests.support.sizes import size
 from tests.support.workbench import until
 from treadle import Job, Retry, Treadle
 
+ONE_DJANGO = pytest.mark.parametrize("django_kind", django_env.kinds()[-size(1, long=2) :], indirect=True)
+"""The newest, or in a long run each: what a worker does beside Django hardly depends on it."""
+pytestmark = ONE_DJANGO
 ON_POSTGRES = pytest.mark.parametrize(
     "database", [pytest.param("postgres", marks=[pytest.mark.server, pytest.mark.postgres])], indirect=True
 )

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support.making import a_job, an_error, race
 from treadle.errors import InvalidJob
-from treadle.model import EventKind, Job, Reason, Scope, State, clean, json_text, new_id, new_ids
-from treadle.model import ids as id_module
+from treadle.model import EventKind, Job, Reason, Scope, State, checked, clean, json_text, new_id, new_ids
+from treadle.model import job as job_module
+from treadle.model.checks import trace_from
 from treadle.model.retry import Retry
 from treadle.testing import FakeClock
 
@@ -64,7 +65,7 @@ def test_ids_of_many_threads_are_unique_and_rising_in_each():
 
 def test_ids_go_on_rising_when_the_clock_is_set_back(monkeypatch):
     first = new_id()
-    monkeypatch.setattr(id_module, "time", FrozenTime(time.time_ns() - 3_600 * 10**9))
+    monkeypatch.setattr(job_module, "time", FrozenTime(time.time_ns() - 3_600 * 10**9))
 
     ids = [new_id() for _ in range(5_000)]
 
@@ -72,8 +73,8 @@ def test_ids_go_on_rising_when_the_clock_is_set_back(monkeypatch):
 
 
 def test_ids_of_a_clock_that_stands_still_are_unique_and_rising(monkeypatch):
-    monkeypatch.setattr(id_module, "time", FrozenTime(time.time_ns() + 10**9))
-    monkeypatch.setattr(id_module, "_last_stamp", 0)
+    monkeypatch.setattr(job_module, "time", FrozenTime(time.time_ns() + 10**9))
+    monkeypatch.setattr(job_module, "_last_stamp", 0)
 
     ids = [new_id() for _ in range(10_000)]
 
@@ -81,10 +82,10 @@ def test_ids_of_a_clock_that_stands_still_are_unique_and_rising(monkeypatch):
 
 
 def test_ids_of_two_processes_with_the_same_clock_differ(monkeypatch):
-    monkeypatch.setattr(id_module, "time", FrozenTime(10**18))
+    monkeypatch.setattr(job_module, "time", FrozenTime(10**18))
     seen = set()
     for _ in range(1_000):  # each a process of its own, started at the same instant
-        monkeypatch.setattr(id_module, "_last_stamp", 0)
+        monkeypatch.setattr(job_module, "_last_stamp", 0)
         seen.add(new_id())
 
     assert len(seen) == 1_000
@@ -295,3 +296,30 @@ def test_what_another_program_stored_that_is_no_json_is_shown_as_text():
 )
 def test_the_attempts_that_a_job_has_made_are_counted_as_people_do(fields: dict, made: int) -> None:
     assert Job(new_id(), "t", "{}", NOW, NOW).evolve(**fields).attempts_made == made
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize("trace", [TRACE, f"{TRACE} vendor=a b,other=2", TRACE.replace("00-", "01-")])
+def test_a_trace_is_a_traceparent_with_a_tracestate_or_without(trace: str) -> None:
+    assert checked(a_job(NOW, trace=trace)).trace == trace
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "", "trace", TRACE.upper(), TRACE[:-1], f"{TRACE}-01", f"ff{TRACE[2:]}", f"{TRACE} é=1", f"{TRACE}\nvendor=1",
+        f"00-{'0' * 32}-b7ad6b7169203331-01", f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01",
+        f"{TRACE} {'x' * 600}", 7,
+    ],
+)  # fmt: skip
+def test_what_is_not_a_trace_is_refused_by_name(trace: object) -> None:
+    with pytest.raises(InvalidJob, match=r"^trace: "):
+        checked(a_job(NOW, trace=trace))
+
+
+def test_of_a_callers_headers_what_is_broken_is_left_out() -> None:
+    assert trace_from(TRACE, "vendor=1") == f"{TRACE} vendor=1"
+    assert trace_from(TRACE) == trace_from(TRACE, "é") == trace_from(TRACE, "x" * 600) == TRACE
+    assert trace_from(None) is trace_from(None, "vendor=1") is trace_from("00-1-1-01", "vendor=1") is None

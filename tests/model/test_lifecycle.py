@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.making import OUTCOMES, a_job, an_error, every_outcome
+from tests.support.sizes import size
 from treadle.errors import NotPossible
 from treadle.model import (
     EventKind,
@@ -424,7 +425,7 @@ HISTORY = ("id", "task", "payload_json", "created_at", "tenant", "queue", "lane"
            "cost_micros", "cancel_requested")  # fmt: skip
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=size(60, long=300))
 @given(held_jobs(), ends)
 def test_however_an_attempt_ends_the_laws_hold(job, how):
     change = end(job, how)

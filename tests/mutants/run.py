@@ -94,7 +94,7 @@ def outcome(cases: Sequence[str], engine: str, mutant: Mutant | None = None) -> 
         if mutant is not None:
             target = copy / "treadle" / mutant.file
             target.write_text(target.read_text("utf-8").replace(mutant.old, mutant.new), "utf-8")
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rf", "--timeout=120"]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rf", "--timeout=120", "--long"]
         return subprocess.run(
             [*command, "-k", SELECT[engine], f"--basetemp={scratch}/tmp", *(f"tests/{case}" for case in cases)],
             cwd=ROOT,

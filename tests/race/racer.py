@@ -11,6 +11,7 @@ import sys
 import time
 from datetime import timedelta
 
+from tests.support.sizes import size
 from treadle import EngineUnavailable
 from treadle.engines import connect
 from treadle.engines.contract import Engine
@@ -19,9 +20,9 @@ from treadle.model import Change, Job, Scope, lifecycle, new_id
 from treadle.model.clock import SystemClock
 from treadle.model.lifecycle import Succeeded
 
-ROUNDS = 50  # of each scope
+ROUNDS = size(15, long=50)  # of each scope
 PERIOD = 0.03  # seconds between two rounds
-RUSH = 2.0  # seconds in which one key changes hands
+RUSH = size(1, long=2)  # seconds in which one key changes hands
 
 
 def main(url: str, racer: str) -> None:

@@ -5,12 +5,18 @@ import subprocess
 import pytest
 
 from tests.support import processes
+from tests.support.sizes import size
 
 TOLD = ("kills:", "pauses:", "server:", "recovery:", "zombies:")
 SAMPLES = {
-    "sqlite": {"kills": 15, "pauses": 15},
-    "postgres": {"kills": 12, "pauses": 12, "restarts": 2, "terminations": 15},
-    "dynamodb": {"kills": 8, "pauses": 6, "troubles": 3},
+    "sqlite": {"kills": size(6, long=15), "pauses": size(6, long=15)},
+    "postgres": {
+        "kills": size(5, long=12),
+        "pauses": size(5, long=12),
+        "restarts": 1,
+        "terminations": size(5, long=15),
+    },
+    "dynamodb": {"kills": size(3, long=8), "pauses": size(3, long=6), "troubles": size(1, long=3)},
 }
 BESIDE_OTHERS = 15.0  # seconds that a recovery may take here; 2, when a run has the machine to itself
 

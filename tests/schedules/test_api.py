@@ -245,7 +245,7 @@ def test_a_task_that_is_not_known_here_is_refused_unless_it_need_not_be_checked(
         app.schedules.create("n", "greeet", cron="@daily")
     there = app.schedules.create("n", "elsewhere", {"any": "thing"}, cron="@daily", checked=False)
     assert (there.task, there.payload, there.task_version) == ("elsewhere", {"any": "thing"}, 1)
-    assert app.schedules.update("n", task="there", checked=False).task == "there"
+    assert app.schedules.update("n", task="there", payload={}, checked=False).task == "there"
 
 
 def test_rows_that_are_not_registered_here_are_refused_unless_they_need_not_be_checked(

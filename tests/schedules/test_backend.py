@@ -54,7 +54,7 @@ def test_an_enqueued_job_is_queued_with_the_given_time_key_attempts_and_schedule
 ) -> None:
     app = make_app(profile=BACKEND)
     task = app.register("webhook_delivery_prune", lambda retention_hours=168: retention_hours)
-    app.schedules.create("prune_daily", task, cron=CRON)
+    prune = app.schedules.create("prune_daily", task, cron=CRON)
     at = clock.now() + timedelta(hours=2)
     given = {"run_after": at, "key": "prune-1", "schedule": "prune_daily", "retry": Retry(max_attempts=9)}
     with psycopg.connect(store_url.partition("?schema=")[0]) as connection:
@@ -67,7 +67,7 @@ def test_an_enqueued_job_is_queued_with_the_given_time_key_attempts_and_schedule
         "webhook_delivery_prune", {"retention_hours": 24}, "queued",
     )  # fmt: skip
     assert (printed["run_at"], printed["idempotency_key"]) == (at.isoformat(), "prune-1")
-    assert (printed["max_attempts"], printed["schedule_id"]) == (9, "prune_daily")
+    assert (printed["max_attempts"], printed["schedule_id"]) == (9, prune.id)
     plain = app.view(app.get(task.enqueue().id))
     assert (plain["run_at"], plain["idempotency_key"]) == (clock.now().isoformat(), None)
     assert (plain["max_attempts"], plain["schedule_id"]) == (3, None)

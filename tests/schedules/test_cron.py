@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.schedules.ticks import Window, walk
+from tests.support.sizes import size
 from treadle.errors import ConfigError
 from treadle.schedules.cron import FIRST, MOVED, NICKNAMES, ONCE, SECOND, Cron, Every, next_after, preview, time_zone
 
@@ -300,7 +301,7 @@ def expressions(draw):
 
 
 @given(expressions(), st.sampled_from(ZONES), moments)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=size(30, long=150), deadline=None)
 def test_every_answer_matches_the_fields_unless_it_was_moved_out_of_a_gap(drawn, zone, after):
     expression, matches = drawn
     for tick in preview(expression, zone, after, 4):
@@ -318,7 +319,7 @@ def test_every_answer_matches_the_fields_unless_it_was_moved_out_of_a_gap(drawn,
 
 @given(expressions(), st.sampled_from(ZONES), moments)
 @example(("30 1 * * *", None), NEW_YORK, utc("2026-11-01 06:10"))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=size(30, long=150), deadline=None)
 def test_answers_are_in_utc_and_strictly_increase(drawn, zone, after):
     found = [after, *(tick.at for tick in preview(drawn[0], zone, after, 6))]
     assert all(earlier < later for earlier, later in pairwise(found))
@@ -326,7 +327,7 @@ def test_answers_are_in_utc_and_strictly_increase(drawn, zone, after):
 
 
 @given(expressions(), st.sampled_from(ZONES), moments, st.integers(0, 999))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=size(30, long=150), deadline=None)
 def test_the_answer_does_not_depend_on_where_one_starts(drawn, zone, after, part):
     expression, _ = drawn
     first = next_after(expression, zone, after)
@@ -337,7 +338,7 @@ def test_the_answer_does_not_depend_on_where_one_starts(drawn, zone, after, part
 
 
 @given(expressions(), st.sampled_from(ZONES), st.sampled_from(CHANGES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=size(30, long=150), deadline=None)
 def test_nothing_is_left_out_where_a_clock_is_changed(drawn, zone, change):
     """The runs of nine hours are those that a walk minute by minute finds, for any expression."""
     expression, matches = drawn
@@ -474,7 +475,7 @@ def test_a_bad_expression_is_refused_when_it_is_read(expression, said):
 
 
 @given(st.text("0123456789*/-,@ \tJANMONx#L?", max_size=40) | st.text(max_size=20))
-@settings(max_examples=500)
+@settings(max_examples=size(100, long=500))
 def test_any_text_is_read_or_refused_and_nothing_else(text):
     try:
         cron = Cron.parse(text)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.sizes import size
 from treadle.errors import ConfigError, InvalidJob, TreadleError
 from treadle.model import FollowUp, OnEnd, Scope, State, checked
 from treadle.model.records import Misfire, Overlap, Schedule
@@ -219,7 +220,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=size(60, long=300), deadline=None)
 @given(schedules(), steps)
 def test_schedulers_make_each_tick_at_most_once_whatever_clocks_and_crashes_do(schedule, steps):
     """Three schedulers, each with what it read last; the clock goes on, leaps and is set back."""
@@ -247,7 +248,7 @@ def test_schedulers_make_each_tick_at_most_once_whatever_clocks_and_crashes_do(s
     assert all(tick == next_tick(schedule, tick - timedelta(microseconds=1)) for tick in store.made)  # none invented
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=size(60, long=300), deadline=None)
 @given(schedules(), st.lists(spans, min_size=1, max_size=12))
 def test_a_scheduler_that_is_there_in_time_leaves_out_no_tick_and_one_that_was_away_obeys_the_policy(schedule, gaps):
     store, now = Store(schedule), schedule.created_at
@@ -269,7 +270,7 @@ def test_a_scheduler_that_is_there_in_time_leaves_out_no_tick_and_one_that_was_a
         assert store.schedule.next_at == next_tick(schedule, now)  # nothing that was due is left
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=size(40, long=200), deadline=None)
 @given(schedules(), st.floats(LATE_AFTER, 40 * 86_400))
 def test_once_makes_exactly_one_job_of_a_downtime_and_it_is_that_of_the_latest_tick(schedule, away):
     store = Store(schedule.evolve(misfire=Misfire.ONCE))
@@ -279,7 +280,7 @@ def test_once_makes_exactly_one_job_of_a_downtime_and_it_is_that_of_the_latest_t
     assert store.schedule.next_at == next_tick(schedule, now)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=size(40, long=200), deadline=None)
 @given(schedules(), st.floats(LATE_AFTER, 40 * 86_400))
 def test_all_makes_the_newest_within_count_and_age_and_in_order(schedule, away):
     schedule = schedule.evolve(misfire=Misfire.ALL)
@@ -289,7 +290,7 @@ def test_all_makes_the_newest_within_count_and_age_and_in_order(schedule, away):
     assert caught_up(schedule, now) == missed[-schedule.misfire_limit :]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=size(40, long=200), deadline=None)
 @given(schedules(), st.floats(LATE_AFTER, 40 * 86_400))
 def test_skip_makes_nothing_of_what_is_older_than_a_minute(schedule, away):
     schedule = schedule.evolve(misfire=Misfire.SKIP)
@@ -306,7 +307,7 @@ def latest(schedule, now):
     raise AssertionError("no tick in years")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=size(60, long=300), deadline=None)
 @given(schedules(), moments, moments)
 def test_restarted_never_comes_back_to_a_tick_that_was_made(schedule, last_at, now):
     again = restarted(schedule.evolve(last_at=last_at), now)

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from treadle import Treadle
+from treadle.server.caller import SIGNED_IN
 
 PUBLIC = "public"
 """Instead of a scope: whoever asks is answered."""
@@ -51,6 +52,7 @@ ENDPOINTS = [
     Endpoint("GET", f"{V1}/jobs", "read"),
     Endpoint("POST", f"{V1}/jobs", "enqueue", NEW_JOB, 201),
     Endpoint("POST", f"{V1}/jobs/bulk", "operate", BULK),
+    Endpoint("GET", f"{V1}/jobs/count", "read"),
     Endpoint("GET", f"{V1}/jobs/{{job_id}}", "read"),
     Endpoint("GET", f"{V1}/jobs/{{job_id}}/why", "read"),
     Endpoint("POST", f"{V1}/jobs/{{job_id}}/retry", "operate", {}, 409),
@@ -67,6 +69,7 @@ ENDPOINTS = [
     Endpoint("POST", f"{V1}/schedules/{{name}}/run", "operate", {}, 201),
     Endpoint("GET", f"{V1}/schedules/{{name}}/preview", "read"),
     Endpoint("DELETE", f"{V1}/schedules/{{name}}", "operate"),
+    Endpoint("GET", f"{V1}/about", SIGNED_IN),
     Endpoint("GET", f"{V1}/status", "read"),
     Endpoint("GET", f"{V1}/stats", "read"),
     Endpoint("GET", f"{V1}/queues", "read"),

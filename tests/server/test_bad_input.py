@@ -261,7 +261,7 @@ QUESTIONS = [
     ("/audit", {"since": "0001-01-01T00:00:00+14:00"}, "since"), ("/audit", {"job": "nobody"}, None),
     ("/stats", {"span": "\x00"}, "span"), ("/stats", {"queue": "\x00"}, "queue"),
     ("/costs", {"day": "0000-00-00"}, "day"), ("/costs", {"day": "2026-02-30"}, "day"),
-    ("/costs", {"days": 367}, "days"),
+    ("/costs", {"days": 3661}, "days"),
     ("/costs", {"day": "99999999999999999999"}, "day"), ("/costs", {"days": -1}, "days"),
     ("/costs", {"tenant": "\x00"}, "tenant"),
 ]  # fmt: skip
@@ -379,4 +379,4 @@ def test_thousands_of_wrong_requests_are_never_an_error_of_ours(
         assert not [secret for secret in secrets if secret.encode() in answer.body]
         statuses[answer.status] = statuses.get(answer.status, 0) + 1
     assert statuses[422] > SHARE[any_store] / 3, statuses  # they are wrong, and reach what they were meant for
-    assert {200, 401, 404, 409} <= statuses.keys(), statuses
+    assert {200, 401, 404} <= statuses.keys(), statuses

@@ -187,7 +187,9 @@ def test_what_is_told_of_the_whole_store_is_not_told_to_them(bound: Client, fore
     for path in ("/tokens",):
         bound.get(path, 403)
     bound.post("/workers/w1/drain", {}, 403)
-    for path in ("/status", "/queues", "/failures", "/audit", "/costs", "/events"):
+    assert bound.get("/failures")["failures"] == []
+    assert bound.get("/jobs/count")["total"] == 0
+    for path in ("/status", "/queues", "/audit", "/costs", "/events"):
         if bound.kind == "tenant" and path != "/events":  # type: ignore[attr-defined]
             lists = [one for one in bound.get(path).values() if isinstance(one, list) and one]
             assert [one for one in lists if "token bound" not in str(one)] == [], path  # that it was made is theirs
@@ -249,6 +251,32 @@ def test_the_key_of_a_job_on_another_queue_is_taken_and_tells_no_more(app: Tread
     body = {"task": "greet", "payload": {"name": "Ada"}, "key": "k", "unique": "active"}
     answer = client.post("/jobs", body, 409)
     assert answer["error"] == "KeyTaken"
+    ever = {**body, "key": "ended", "unique": "ever"}
+    ended = app.enqueue("greet", {"name": "canary"}, queue="other", key="ended", unique="ever")
+    run_until_idle(app, queues=["other"])
+    for policy in ("first", "raise"):
+        answer = client.post("/jobs", {**ever, "on_conflict": policy}, 409)
+        assert (answer["error"], ended.id in answer["detail"]) == ("KeyTaken", False)
+    mine = client.post("/jobs", {**ever, "key": "mine"}, 201)["job"]["id"]
+    assert mine in client.post("/jobs", {**ever, "key": "mine", "on_conflict": "raise"}, 409)["detail"]
+
+
+def test_the_job_that_keeps_a_schedule_from_running_is_not_named_if_it_is_on_another_queue(
+    app: Treadle, login: Login
+) -> None:
+    client = login(*ALL, queues=["mail"])
+    app.schedules.create("moved", "greet", {"name": "Ada"}, every="1h", overlap="skip", queue="secret")
+    client._secrets.append(app.schedules.run("moved").id)
+    app.schedules.update("moved", queue="mail")
+    assert client.post("/schedules/moved/run", {}, 409)["error"] == "KeyTaken"
+
+
+def test_who_may_only_enqueue_is_not_told_the_names_of_tasks(login: Login) -> None:
+    client = login("enqueue")
+    client._secrets += ["greet", "known tasks"]
+    for name in ("gree", "zzzzzz"):
+        answer = client.post("/jobs", {"task": name}, 422)
+        assert (answer["field"], answer["error"]) == ("task", "UnknownTask")
 
 
 @any_store
@@ -266,7 +294,7 @@ def test_an_idempotency_key_is_the_callers_own(app: Treadle, login: Login) -> No
     callers = [
         login(*ALL, label="ci"), login(*ALL, label="ci", tenant="acme"), login(*ALL, label="ci", tenant="birch"),
         login(*ALL, label="ci", queues=["mail"]), login(*ALL, label="ci", queues=["slow"]),
-        login(*ALL, label="ci", tenant="None"), login(*ALL, label="other"),
+        login(*ALL, label="ci", tenant="None"), login(*ALL, label="other"), login(*ALL, label="ci"),
     ]  # fmt: skip
     ids = [caller.post("/jobs", body, 201, headers=key)["job"]["id"] for caller in callers]
     assert len(set(ids)) == len(callers)

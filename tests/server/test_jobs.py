@@ -42,6 +42,18 @@ def test_a_job_is_stored_with_all_that_a_program_may_say(app: Treadle, admin: Cl
     assert greeted(admin, "Grace", tenant="acme", key="k1", unique="active")["id"] == job["id"]
 
 
+def test_a_job_belongs_to_the_trace_of_the_request_and_a_broken_one_is_ignored(app: Treadle, admin: Client) -> None:
+    def traced(**headers: str) -> str | None:
+        answer = admin.ask("POST", "/jobs", json={"task": "greet", "payload": {"name": "Ada"}}, headers=headers)
+        assert answer.status_code == 201
+        return app.get(answer.json()["job"]["id"]).trace
+
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert traced(traceparent=trace, tracestate="vendor=1") == f"{trace} vendor=1"
+    assert traced(traceparent=trace) == trace
+    assert traced(traceparent="rubbish", tracestate="vendor=1") is traced() is None
+
+
 @any_store
 def test_jobs_are_found_by_every_filter(app: Treadle, admin: Client, clock: FakeClock) -> None:
     old = greeted(admin, "old")["id"]
@@ -191,6 +203,18 @@ def test_an_idempotency_key_of_another_request_is_refused(admin: Client, app: Tr
     assert len(app.find().jobs) == 1
 
 
+@any_store
+def test_a_repeat_is_one_though_an_operator_has_edited_the_payload_meanwhile(admin: Client, app: Treadle) -> None:
+    key, body = {"Idempotency-Key": "order 17"}, {"task": "greet", "payload": {"name": "Ada"}}
+    made = admin.post("/jobs", body, 201, headers=key)["job"]["id"]
+    admin.patch(f"/jobs/{made}", {"priority": 3})
+    other = {**body, "payload": {"name": "Grace"}}
+    admin.post("/jobs", other, 422, headers=key)
+    admin.patch(f"/jobs/{made}", {"payload": {"name": "Bob"}})
+    assert admin.post("/jobs", body, 201, headers=key)["job"]["id"] == made
+    assert admin.post("/jobs", {**body, "tenant": "a"}, 422, headers=key)["field"] == "Idempotency-Key"
+
+
 def test_the_payload_is_checked_against_the_task(admin: Client, app: Treadle) -> None:
     assert admin.post("/jobs", {"task": "gret"}, 422)["detail"] == (
         "no task 'gret' is registered here (did you mean 'greet'?)"
@@ -204,7 +228,9 @@ def test_the_payload_is_checked_against_the_task(admin: Client, app: Treadle) ->
 def test_a_server_without_an_app_stores_jobs_of_any_task(make_app, server: Server, login: Login) -> None:
     server.serve_app(make_app())
     job = login("admin").post("/jobs", {"task": "elsewhere", "payload": {"a": 1}}, 201)["job"]
-    assert (job["task"], job["payload"]) == ("elsewhere", {"a": 1})
+    assert (job["task"], job["payload"]) == ("elsewhere", "***")  # nobody can say what is secret in it
+    server.serve_app(make_app(unknown_payloads="show"))
+    assert login("admin").get(f"/jobs/{job['id']}")["job"]["payload"] == {"a": 1}
 
 
 def test_enqueueing_over_the_api_can_be_closed(make_app, server: Server, login: Login) -> None:
@@ -219,3 +245,11 @@ def test_a_program_that_only_enqueues_learns_the_id_and_no_more(login: Login, ad
     run_until_idle(app)
     answer = login("enqueue").post("/jobs", {**body, "payload": {"name": "x"}}, 201)
     assert answer == {"job": {"id": theirs["id"]}}
+
+
+def test_a_long_key_is_found_again(admin: Client) -> None:
+    key, job = "k" * 1000, {"task": "greet", "payload": {"name": "Ada"}}
+    made = admin.post("/jobs", {**job, "key": key}, 201)["job"]["id"]
+    assert [one["id"] for one in admin.get("/jobs", key=key)["jobs"]] == [made]
+    assert admin.post("/jobs/bulk", {"action": "cancel", "filter": {"key": key}})["found"] == 1
+    assert admin.post("/jobs", {**job, "key": f"{key}k"}, 422)["field"] == "key"

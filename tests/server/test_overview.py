@@ -49,7 +49,9 @@ def test_the_status_tells_queues_tasks_and_failures(app: Treadle, admin: Client)
     assert {(group["queue"], group["waiting"], group["failed"]) for group in admin.get("/queues")["queues"]} == {
         ("default", 1, 0), ("mail", 0, 1),
     }  # fmt: skip
-    assert admin.get("/failures")["failures"] == [{"type": "ConnectionError", "failed": 1, "retrying": 0}]
+    [oldest] = [group["oldest"] for group in admin.get("/queues")["queues"] if group["queue"] == "default"]
+    assert oldest == app.find(state="pending").jobs[0].due_at.isoformat()
+    assert status["errors"] == [{"type": "ConnectionError", "failed": 1, "retrying": 0}]
     assert status["total"]["waiting"] == 1
 
 
@@ -201,9 +203,9 @@ def test_metrics_are_what_prometheus_reads(app: Treadle, login: Login, clock: Fa
 
 
 def test_metrics_keep_every_digit_of_a_large_number() -> None:
-    from treadle.app.metrics import Metric, _lines
+    from treadle.app.exposition import Metric, lines
 
-    [_, line] = _lines(Metric("m", "Help.", [({}, 12_345_678)]))
+    [_, line] = lines(Metric("m", "Help.", [({}, 12_345_678)]))
     assert line == "m 12345678\n"
 
 

@@ -1,6 +1,7 @@
 """`/schedules` on every store: made, looked at, changed, switched, run, previewed and removed."""
 
 import pytest
+from pydantic import SecretStr
 
 from tests.server.conftest import Client
 from tests.support.marks import any_store
@@ -117,5 +118,25 @@ def test_a_change_of_nothing_is_refused(admin: Client) -> None:
     admin.post("/schedules", NIGHTLY, 201)
     assert "nothing is to change" in admin.patch("/schedules/nightly", {}, 422)["detail"]
     assert admin.patch("/schedules/nightly", {"cron": "x"}, 422)["field"] == "cron"
-    for n in (0, 101, "many"):
+    for n in (0, 1001, "many"):
         assert admin.get("/schedules/nightly/preview", 422, n=n)["field"] == "n"
+
+
+def test_a_secret_of_a_schedule_does_not_go_to_another_task(app: Treadle, admin: Client) -> None:
+    @app.task
+    def login(user: str, password: SecretStr) -> None: ...
+
+    @app.task
+    def note(user: str, password: str) -> None: ...
+
+    admin._secrets.append("hunter2")
+    for task, checked in (("login", True), ("elsewhere", False)):
+        app.schedules.create(task, task, {"user": "ada", "password": "hunter2"}, every="1h", checked=checked)
+        before = app.schedules.get(task)
+        for payload in ({}, {"payload": {"user": "ada", "password": "***"}}):
+            refused = admin.patch(f"/schedules/{task}", {"task": "note", **payload}, 422)
+            assert (refused["field"], "a whole payload" in refused["detail"]) == ("payload", True)
+        assert app.schedules.get(task) == before
+        whole = {"task": "note", "payload": {"user": "ada", "password": "new"}}
+        assert admin.patch(f"/schedules/{task}", whole)["schedule"]["payload"] == whole["payload"]
+    assert admin.patch("/schedules/login", {"task": "whatever"})["schedule"]["task"] == "whatever"  # nothing to hide

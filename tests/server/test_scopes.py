@@ -10,6 +10,7 @@ from tests.server.endpoints import ENDPOINTS, PUBLIC, STREAM, Endpoint, Place, p
 from treadle import Treadle
 from treadle.app.tokens import GRANTS
 from treadle.server.api import Server
+from treadle.server.caller import SIGNED_IN
 from treadle.testing import FakeClock
 
 ASKED = [endpoint for endpoint in ENDPOINTS if endpoint.scope != PUBLIC]
@@ -47,7 +48,7 @@ def test_a_scope_reaches_what_it_allows_and_nothing_else(
     server.api.state.stopping = True  # a stream ends with its first line
     for endpoint in ENDPOINTS:
         before = everything(app)
-        allowed = endpoint.scope == PUBLIC or endpoint.scope in GRANTS[scope]
+        allowed = endpoint.scope in (PUBLIC, SIGNED_IN, *GRANTS[scope])
         expected = endpoint.status if allowed else 403
         if endpoint.path == "/readyz":
             expected = 503

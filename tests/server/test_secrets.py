@@ -2,15 +2,17 @@
 
 import json
 import logging
+from collections.abc import Callable
 
 import pytest
 
 from tests.server.endpoints import ENDPOINTS, Place, place_in
 from tests.server.raw import Raw
-from treadle import Treadle
+from treadle import Context, Retry, Treadle
 from treadle.engines.values import Claim
 from treadle.server import Principal
 from treadle.server.api import Server
+from treadle.testing import run_until_idle
 
 PASSWORD = "hunter2-canary"
 PLACE = Place("0199e0c5-6f3b-7d41-9c1e-2b7f5f0a8c11", "nightly")
@@ -121,6 +123,30 @@ def test_a_bad_token_is_not_repeated(app: Treadle, server: Server, caplog: pytes
         answer = raw.ask("POST", "/api/v1/session", headers, f'{{"token": ["{PASSWORD}"]}}'.encode())
         assert (answer.status, PASSWORD.encode() in answer.body) == (422, False)
     assert PASSWORD not in log_of(caplog)
+
+
+def test_what_was_stored_before_a_field_became_secret_is_shown_without_it(
+    make_app: Callable[..., Treadle], server: Server
+) -> None:
+    def log_in(ctx: Context, user: str, password: str) -> None:
+        raise ValueError(f"no login with {password}")
+
+    before, after = make_app(), make_app()
+    retry = Retry(max_attempts=2, base=0, jitter=0)
+    job = before.register("log_in", log_in, retry=retry).enqueue("ada", PASSWORD)
+    run_until_idle(before)
+    assert PASSWORD in str(before.events(job.id))
+    after.register("log_in", log_in, retry=retry, secret=["password"])
+    server.serve_app(after, everybody)
+    server.stop()
+    with Raw(server) as raw:
+        for target in (f"/api/v1/jobs/{job.id}", "/api/v1/jobs", "/api/v1/failures"):
+            body = raw.ask("GET", target, [], b"").body.decode()
+            assert "no login with ***" in body, target
+            assert PASSWORD not in body, target
+    followed, _ = after.follow().latest(10)
+    assert PASSWORD not in str(followed)
+    assert "***" in str(followed)
 
 
 def test_the_lease_token_of_a_job_is_told_to_nobody(app: Treadle, server: Server) -> None:

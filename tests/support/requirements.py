@@ -105,7 +105,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the marked tests, or read a report, and print the account; the answer is 1 if a test failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--from", dest="report", type=Path, help="a file written by pytest --covers-report")
-    given = parser.parse_args(arguments).report
+    parser.add_argument("--markdown", metavar="002", choices=HOME, help="print the matrix of a document's tests")
+    chosen = parser.parse_args(arguments)
+    if chosen.markdown:
+        from tests.support.pages import matrix_page
+
+        print(matrix_page(chosen.markdown), end="")
+        return 0
+    given = chosen.report
     report, sound = (json.loads(given.read_text(encoding="utf-8")), True) if given else _run_tests()
     for line in account({id: prove(row, report) for id, row in load().items()}):
         print(line)

@@ -1,6 +1,7 @@
 """The five applications that treadle replaces, each as a profile: their numbers, their words, their columns."""
 
 from treadle import Profile, Retry, Unique
+from treadle.profiles import backend
 
 KEPT = {"keep_succeeded": "forever", "keep_cancelled": "forever", "keep_failed": "forever", "keep_audit": "forever"}
 
@@ -35,21 +36,7 @@ MAIL_ASSISTANT = Profile(  # 001
     },
 )  # fmt: skip
 
-BACKEND = Profile(  # 002
-    settings={
-        "lease": "5m", "sweep": 15, "poll": 1, "concurrency": 4, "batch": 1, "unknown_tasks": "fail",
-        "cancel": "pending", "enqueue_allow": ["sql"], "schedule_interval": 15, **KEPT,
-    },
-    task={"retry": Retry(max_attempts=3, base=5, cap=300, jitter=1), "unique": Unique("ever", on_conflict="raise")},
-    states={"pending": "queued", "succeeded": "completed", "cancelled": "canceled", "expired": "failed"},
-    fields={
-        "id": "id", "type": "task", "payload": "payload", "state": "state", "run_at": "due_at",
-        "lease_until": "lease_until", "worker_id": "worker", "attempts": "attempt", "max_attempts": "max_attempts",
-        "last_error": "error_text", "last_run_at": "claimed_at", "idempotency_key": "key", "created_at": "created_at",
-        "completed_at": "finished_at", "canceled_at": "cancelled_at", "schedule_id": "schedule",
-        "updated_at": "updated_at",
-    },
-)  # fmt: skip
+BACKEND = backend.PROFILE  # 002
 
 COMPANION = Profile(  # 003
     settings={

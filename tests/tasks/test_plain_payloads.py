@@ -36,6 +36,7 @@ from treadle.errors import InvalidJob, InvalidPayload
 from treadle.model import check_finite, json_text, new_id
 from treadle.tasks.payload import Payload
 from treadle.tasks.plain_schema import plain_shape
+from treadle.tasks.secrets import revealed
 
 # ------------------------------------------------------------------------------------ the careful way, as reference
 
@@ -52,9 +53,10 @@ def careful(payload: Payload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     except ValidationError as error:
         raise InvalidPayload("payload", f"does not fit: {error.error_count()}") from None
     try:
-        data = adapter.dump_python(
-            valid, mode="json", by_alias=payload._trip.by_alias, round_trip=True, warnings="error"
-        )
+        ways: Any = {"by_alias": payload._trip.by_alias, "round_trip": True, "warnings": "error"}
+        data = adapter.dump_python(valid, mode="json", **ways)
+        if payload.secrets.paths:
+            data = revealed(data, adapter.dump_python(valid, **ways))
         text = json_text(data, "payload")
         if "null" in text:
             check_finite(adapter.dump_python(valid, round_trip=True))

@@ -40,7 +40,8 @@ INI = """
 pythonpath = .
 treadle_app = jobs:app
 """
-NOT_ASKED = ("-p", "no:cacheprovider", "-p", "no:faker", "-p", "no:hypothesispytest")  # plugins that take their time
+SLOW_TO_LOAD = ("cacheprovider", "faker", "hypothesispytest", "schemathesis")
+NOT_ASKED = tuple(f"-pno:{plugin}" for plugin in SLOW_TO_LOAD)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ PLANTED = {
     "Only connect opens an engine": ("tasks", "treadle.engines.sqlite"),
     "The model is pure: no engine's driver, no thread pool, no socket": ("model", "sqlite3"),
     "Surfaces speak to the app": ("cli", "treadle.worker"),
+    "Profiles are values: they open nothing and run nothing": ("profiles", "treadle.engines"),
 }
 """By rule, a room and what must not be imported there."""
 

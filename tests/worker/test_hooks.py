@@ -15,6 +15,8 @@ from tests.support.workbench import ended, until, working
 from treadle import AttemptEnd, ConfigError, Context, EventKind, GiveUp, InvalidJob, Job, Reason, Retry, State, Treadle
 from treadle.testing import run_until_idle
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 
 def everything(app: Treadle) -> list[tuple[str, Any]]:
     """Adds a hook of each kind to the app; what they are told, in order."""
@@ -236,6 +238,41 @@ def test_a_hook_around_enqueue_sees_the_jobs_and_may_refuse_them(app: Treadle) -
     with pytest.raises(InvalidJob, match="is banned"):
         add.using(tenant="banned").enqueue(6)
     assert app.count()[State.PENDING] == 5
+
+
+def test_a_hook_around_enqueue_may_give_the_jobs_a_trace(app: Treadle) -> None:
+    traces = iter([TRACE, TRACE, None, TRACE])
+    seen: list[list[str | None]] = []
+
+    @app.hooks.around_enqueue
+    def give(jobs: Any) -> Iterator[str | None]:
+        yield next(traces)
+
+    @app.hooks.around_enqueue
+    def look(jobs: Any) -> Iterator[None]:
+        seen.append([job.trace for job in jobs])
+        yield
+
+    @app.task
+    def add(n: int) -> None: ...
+
+    jobs = [add.enqueue(1), *(receipt.job for receipt in add.enqueue_many([(2,), (3,)])), add.enqueue(4)]
+    own = add.using(trace=TRACE.replace("-01", "-00")).enqueue(5)
+    assert [app.get(job.id).trace for job in (*jobs, own)] == [TRACE, TRACE, TRACE, None, own.trace]
+    assert seen == [[TRACE], [TRACE, TRACE], [None], [own.trace]]
+
+
+@pytest.mark.parametrize("yielded", ["started", 7, "00-zz"])
+def test_what_a_hook_around_enqueue_yields_and_is_not_a_trace_is_ignored_with_one_warning(
+    app: Treadle, yielded: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.hooks.around_enqueue
+    def timed(jobs: Any) -> Iterator[Any]:
+        yield yielded
+
+    add = app.register("add", lambda n: None)
+    assert [app.get(add.enqueue(n).id).trace for n in (1, 2)] == [None, None]
+    assert [record.name for record in caplog.records if "not a trace" in record.message] == ["treadle.hooks"]
 
 
 @pytest.mark.parametrize(

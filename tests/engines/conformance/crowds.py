@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from tests.support.making import LEASE, a_job, claim
+from tests.support.sizes import size
 from treadle.engines.contract import Engine
 from treadle.engines.values import Claim, Turn
 from treadle.model import Job, new_id
@@ -16,7 +17,7 @@ FEW = 50  # jobs that may be taken, where the crowd may not
 MAX_TURNS = 400  # claims after which a store that still says "more" will never say anything else
 
 
-def crowd_of(engine: Engine, many: int = 2_000, on_dynamodb: int = 500) -> int:
+def crowd_of(engine: Engine, many: int = 2_000, on_dynamodb: int = size(80, long=500)) -> int:
     """How many lanes make a crowd on this store; a server that speaks DynamoDB stores some hundred jobs a second."""
     return on_dynamodb if "dynamodb" in type(engine).__module__ else many
 

@@ -42,6 +42,7 @@ def with_every_option(engine, clock):
         key_scope=Scope.ACTIVE,
         schedule="nightly",
         on_end=OnEnd(succeeded=FollowUp(event="done"), failed=FollowUp(task="tell")),
+        trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=1",
     )
 
 

@@ -19,6 +19,7 @@ from tests.engines.conformance.crowds import (
     turns_until_idle,
 )
 from tests.support.making import LEASE, a_job, claim, enqueued, recover
+from tests.support.sizes import size
 from treadle.engines import connect
 from treadle.engines.values import JobFilter
 from treadle.model import State
@@ -40,7 +41,7 @@ def test_claims_up_to_the_first_that_says_idle_give_every_due_job(engine, clock,
 
 @every_scene
 def test_one_thorough_claim_for_all_there_is_gives_all_or_says_that_there_is_more(engine, clock, scene):
-    takeable, wish = scene(engine, clock, crowd_of(engine, 500, 100))
+    takeable, wish = scene(engine, clock, crowd_of(engine, 500, size(60, long=100)))
 
     turn = engine.turn([], a_wish(1_000, thorough=True, **wish))
 
@@ -59,7 +60,7 @@ def test_idle_is_a_proof_by_the_clock_of_the_store_too(store_url, scene, thoroug
     engine = connect(store_url)
     engine.open()
     try:
-        takeable, wish = scene(engine, engine, crowd_of(engine, on_dynamodb=150))
+        takeable, wish = scene(engine, engine, crowd_of(engine, on_dynamodb=size(80, long=150)))
 
         turns = turns_until_idle(engine, thorough=thorough, **wish)
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support.making import a_job, an_error, claim, claimed, current, ended, enqueued, running, settle, write
+from tests.support.marks import dynamodb_only, sql_stores
 from treadle.engines.values import JobFilter, Retention
 from treadle.model import Reason, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import FailedForGood, Succeeded
@@ -85,7 +86,7 @@ def test_find_and_count_by_state(engine, state):
     assert engine.count(JobFilter(state=state)) == {state: 1}
 
 
-@pytest.mark.parametrize("field", ["task", "queue", "tenant", "key"])
+@pytest.mark.parametrize("field", ["task", "queue", "tenant", "key", "lane"])
 @pytest.mark.parametrize("state", [State.PENDING, State.SUCCEEDED])
 def test_find_and_count_by_a_field(engine, field, state):
     def make(value):
@@ -99,6 +100,79 @@ def test_find_and_count_by_a_field(engine, field, state):
         assert engine.count(where) == {state: 1}
     assert engine.find(JobFilter(**{field: "nobody's"}), limit=10).jobs == []
     assert engine.count(JobFilter(**{field: "nobody's"})) == {}
+
+
+def test_jobs_of_no_lane_are_found_as_such(engine):
+    enqueued(engine, lane="mine")
+    without, done = enqueued(engine), ended(engine, State.FAILED, queue="other")
+
+    assert engine.find(JobFilter(lane=""), limit=10).jobs == [done, without]
+    assert engine.count(JobFilter(lane="")) == {State.PENDING: 1, State.FAILED: 1}
+
+
+def test_a_count_with_a_limit_is_exact_up_to_it_and_an_estimate_beyond(engine):
+    for _ in range(3):
+        ended(engine, State.SUCCEEDED)
+    ended(engine, State.FAILED, task="mail")
+    enqueued(engine, queue="other")
+
+    within = engine.count(JobFilter(), limit=5)
+    assert within == {State.SUCCEEDED: 3, State.FAILED: 1, State.PENDING: 1} == engine.count(JobFilter())
+    assert all(count.exact for count in (*within.values(), *engine.count(JobFilter()).values()))
+    assert engine.count(JobFilter(task="mail", state=State.FAILED), limit=5) == {State.FAILED: 1}
+    assert engine.count(JobFilter(task="nobody's"), limit=5) == {}
+
+    beyond = engine.count(JobFilter(state=State.SUCCEEDED), limit=2)[State.SUCCEEDED]
+    assert (beyond >= 1, beyond.exact) == (True, False)
+
+
+@sql_stores
+def test_a_count_with_a_limit_is_exact_beside_any_number_of_others(engine):
+    ended(engine, State.SUCCEEDED, tenant="small", task="mail", queue="slow", lane="left")
+    for _ in range(3):
+        ended(engine, State.SUCCEEDED, tenant="large")
+
+    for where in ({"tenant": "small"}, {"task": "mail"}, {"queue": "slow"}, {"lane": "left"}):
+        found = engine.count(JobFilter(**where), limit=2)
+        assert (found, found[State.SUCCEEDED].exact) == ({State.SUCCEEDED: 1}, True)
+        assert engine.count(JobFilter(**dict.fromkeys(where, "nobody's")), limit=2) == {}
+    large = engine.count(JobFilter(tenant="large"), limit=2)[State.SUCCEEDED]
+    assert (large, large.exact) == (2, False)  # of everybody's statistics a tenant hears nothing
+
+
+@dynamodb_only
+def test_a_count_with_a_limit_reads_no_more_jobs_where_a_read_is_paid_for(engine):
+    for _ in range(3):
+        ended(engine, State.SUCCEEDED)
+
+    hidden = engine.count(JobFilter(task="nobody's"), limit=2)[State.SUCCEEDED]
+    assert (hidden, hidden.exact) == (0, False)  # none was seen, and there were more to see
+
+
+@pytest.mark.parametrize("state", [State.PENDING, State.FAILED])
+def test_whoever_reads_no_payloads_is_not_given_large_ones(engine, state):
+    text = '"' + "x" * 500_000 + '"'
+    job = ended(engine, state, payload_json=text) if state.final else enqueued(engine, payload_json=text)
+
+    [bare] = engine.find(JobFilter(state), limit=10, bare=True).jobs
+
+    assert len(bare.payload_json) < 10
+    assert bare._replace(payload_json=text) == job
+
+
+def test_cancelled_jobs_are_found_and_counted_by_whether_they_expired(engine):
+    late = enqueued(engine).id
+    write(engine, lifecycle.expire(current(engine, a_job(engine.now(), id=late)), engine.now(), actor="test"))
+    stopped = [ended(engine, State.CANCELLED).id for _ in range(2)]
+    enqueued(engine)
+
+    for expired, wanted in ((True, {late}), (False, {*stopped}), (None, {late, *stopped})):
+        where = JobFilter(State.CANCELLED, tenant="default", expired=expired)
+        assert {job.id for job in pages(engine, where, 1)} == wanted
+        for limit in (None, 10):
+            counted = engine.count(where, limit=limit)
+            assert counted == {State.CANCELLED: len(wanted)}
+            assert counted[State.CANCELLED].exact
 
 
 def test_find_by_several_fields_wants_all_of_them(engine):

@@ -19,7 +19,8 @@ from tests.support.making import (
 from treadle.engines.values import JobFilter, Ruling
 from treadle.errors import NotPossible
 from treadle.model import EventKind, Scope, State, lifecycle, new_id
-from treadle.model.lifecycle import Edit, Failed, Succeeded
+from treadle.model.edit import Edit, NewPayload
+from treadle.model.lifecycle import Failed, Succeeded
 from treadle.model.records import Pause
 
 BIG = '"' + "x" * 900_000 + '"'
@@ -322,3 +323,33 @@ def test_a_tally_counts_jobs_that_are_parked(engine):
     assert claim(engine, tasks=["greet", "paused"]) == []
     found = {tally.task: (tally.number, tally.due) for tally in engine.tally(since=engine.now(), limit=10)}
     assert found == {"paused": (1, 1), "unknown": (1, 1)}
+
+
+# ---------------------------------------------------------------------------------------- another payload
+
+
+@pytest.mark.parametrize(
+    ("was", "new"), [('{"a":1}', '{"a":"é\\u2028"}'), ("[1]", BIG), (BIG, "null")], ids=["", "big", "small"]
+)
+@pytest.mark.parametrize("state", [State.PENDING, State.FAILED])
+def test_an_edited_payload_is_what_the_next_attempt_is_given(engine, state, was, new):
+    job = enqueued(engine, payload_json=was) if state is State.PENDING else ended(engine, state, payload_json=was)
+    other, payload = enqueued(engine, queue="other", payload_json=was), NewPayload(new, 3)
+    if state is State.PENDING:
+        change = lifecycle.edit(job, Edit(payload=payload), engine.now(), actor="ada")
+    else:
+        change = lifecycle.retry(job, engine.now(), actor="ada", payload=payload)
+
+    assert write(engine, change).ruling is Ruling.APPLIED
+
+    assert current(engine, job) == change.after
+    held = claimed(engine, change.after)
+    assert (held.payload_json, held.task_version) == (new, 3)
+    assert (engine.events(job.id)[-1].note, current(engine, other).payload_json) == ("payload edited", was)
+    assert write(engine, change).ruling is not Ruling.APPLIED  # the revision it was edited from has passed
+
+
+def test_a_retry_leaves_the_payload_as_it_is(engine):
+    job = ended(engine, State.FAILED, payload_json=BIG)
+    write(engine, lifecycle.retry(job, engine.now(), actor="ada"))
+    assert (current(engine, job).payload_json, engine.events(job.id)[-1].note) == (BIG, "")

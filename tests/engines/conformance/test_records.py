@@ -335,7 +335,7 @@ def schedules(**timing):
         retry_jitter=seconds, timeout=maybe(periods), misfire=st.sampled_from(Misfire), misfire_limit=numbers,
         misfire_age=seconds, overlap=st.sampled_from(Overlap), jitter=seconds, for_each=maybe(names),
         next_at=maybe(moments), last_at=maybe(moments), last_job=maybe(st.uuids().map(str)), declared=maybe(names),
-        updated_at=maybe(moments), revision=numbers,
+        updated_at=maybe(moments), revision=numbers, own_id=maybe(st.uuids().map(str)),
         on_end=maybe(st.builds(OnEnd, maybe(follow_ups), maybe(follow_ups))), **timing,
     )  # fmt: skip
 

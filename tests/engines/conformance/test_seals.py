@@ -83,6 +83,17 @@ def test_no_more_unsealed_lines_come_than_asked_for_and_they_are_the_first(engin
     assert engine.unsealed(limit=limit) == in_order(lines)[:limit]
 
 
+@pytest.mark.parametrize("limit", [1, 6, 11])
+def test_the_newest_unsealed_lines_come_first_whosever_they_are(engine, clock, limit):
+    lines = []
+    for tenant in ("b", "a") * 5:
+        lines.append(told(engine, tenant=tenant))
+        clock.advance(seconds=1)
+    sealed(engine, [lines[9]])
+
+    assert engine.unsealed(limit=limit, newest=True) == lines[8::-1][:limit]
+
+
 def test_a_line_that_comes_late_takes_its_place(engine, clock):
     young = told(engine, at=clock.now() + timedelta(seconds=1))
     old = told(engine, at=clock.now())

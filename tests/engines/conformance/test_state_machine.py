@@ -18,13 +18,14 @@ from hypothesis.stateful import (
 from tests.engines.conformance.walk import START, Pair
 from tests.support import stores
 from tests.support.making import an_error
+from tests.support.sizes import size
 from treadle.engines import connect
 from treadle.engines.values import Claim, Lease, Retention, Ruling
 from treadle.model import Change, Fence, Job, Progress, Reason, Retry, Scope, State, lifecycle
 
 LEASE = 5.0
 PATIENT = settings(
-    max_examples=120,
+    max_examples=size(25, long=120),
     stateful_step_count=40,
     deadline=None,
     derandomize=True,  # the same stories in every run: walk.py is for new ones
@@ -59,7 +60,9 @@ def test_no_story_ends_differently_on_the_engine_and_on_the_reference(engine_kin
         run_state_machine_as_test(lambda: Story("sqlite:///:memory:"), settings=PATIENT)
         return
     with stores.fresh_store(engine_kind, tmp_path) as url:
-        run_state_machine_as_test(lambda: Story(stores.emptied(url)), settings=settings(PATIENT, max_examples=10))
+        run_state_machine_as_test(
+            lambda: Story(stores.emptied(url)), settings=settings(PATIENT, max_examples=size(4, long=10))
+        )
 
 
 class Story(RuleBasedStateMachine):

@@ -71,6 +71,7 @@ OPTIONS = {
         "timeout": 1.5,
     },
     "of a schedule": {"schedule": "every ☃", "retry": Retry(max_attempts=1)},
+    "of a trace": {"trace": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
 }
 
 

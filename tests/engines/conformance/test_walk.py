@@ -5,17 +5,24 @@ from collections import Counter
 import pytest
 
 from tests.engines.conformance.walk import REACHED, table, walk
+from tests.support.sizes import size
 
 # A server takes its time: longer walks by command.
 SEEDS = {
-    "sqlite": range(1, 6),
+    "sqlite": range(1, size(3, long=6)),
     "postgres": range(1, 2),
     "postgres15": range(7, 8),
     "dynamodb": range(4, 5),
     "ministack": range(9, 10),
 }
-STEPS = {"sqlite": 2_000, "postgres": 2_000, "postgres15": 2_000, "dynamodb": 1_000, "ministack": 200}  # a store
-OFTEN_ENOUGH = {"sqlite": 1, "postgres": 0, "postgres15": 0, "dynamodb": 0, "ministack": 0}
+STEPS = {
+    "sqlite": 2_000,
+    "postgres": size(1_000, long=2_000),
+    "postgres15": size(500, long=2_000),
+    "dynamodb": size(400, long=1_000),
+    "ministack": 200,
+}  # a store
+OFTEN_ENOUGH = {"sqlite": size(0, long=1), "postgres": 0, "postgres15": 0, "dynamodb": 0, "ministack": 0}
 
 
 @pytest.mark.slow

@@ -531,6 +531,7 @@ class Walk:
             key_until=self.now + timedelta(seconds=roll.choice((0, 4, 20))) if scope is Scope.WINDOW else None,
             schedule=roll.choice((None, None, "hourly")),
             on_end=OnEnd(self._follow_up(), self._follow_up()) if self._chance(self.followed) else None,
+            trace=roll.choice((None, None, f"00-{roll.randrange(1, 9):032x}-{roll.randrange(1, 9):016x}-01")),
         )
 
     def _follow_up(self) -> FollowUp | None:

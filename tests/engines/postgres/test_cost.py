@@ -11,6 +11,7 @@ import pytest
 from tests.engines.postgres.explained import Explained, Statement, explained
 from tests.support import stores
 from tests.support.making import LEASE, a_job, claim, enqueued
+from tests.support.sizes import size
 from treadle.engines import connect
 from treadle.engines.postgres import audit, leases, queries, records, retention, settle
 from treadle.engines.postgres.cursors import ClaimCursor
@@ -30,15 +31,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 MILLION = """
 insert into @.jobs (task, priority, due_at, queue, tenant, parked, parked_by_tenant)
-select 'greet', 0, now(), 'back', 't' || n % 300, true, true from generate_series(1, 60000) n
+select 'greet', 0, now(), 'back', 't' || n % 300, true, true from generate_series(1, 60 * #) n
 union all
-select 'greet', 9, now() + interval '1 year', 'default', 'default', false, false from generate_series(1, 300000)
+select 'greet', 9, now() + interval '1 year', 'default', 'default', false, false from generate_series(1, 300 * #)
 union all
-select 'greet', 0, now(), 'other', 'default', false, false from generate_series(1, 200000)
+select 'greet', 0, now(), 'other', 'default', false, false from generate_series(1, 200 * #)
 union all
-select 'stranger', 5, now(), 'default', 'default', true, false from generate_series(1, 250000)
+select 'stranger', 5, now(), 'default', 'default', true, false from generate_series(1, 250 * #)
 union all
-select 'greet', 5, now(), 'default', 't' || n % 20, true, true from generate_series(1, 250000) n;
+select 'greet', 5, now(), 'default', 't' || n % 20, true, true from generate_series(1, 250 * #) n;
 insert into @.pauses (tenant, queue) select 't' || n, 'default' from generate_series(0, 19) n;
 insert into @.finished (id, task, payload, created_at, due_at, tenant, queue, lane, task_version, priority,
     max_attempts, retry_base, retry_jitter, state, attempt, failures, crashes, finished_at, cancel_requested,
@@ -46,16 +47,16 @@ insert into @.finished (id, task, payload, created_at, due_at, tenant, queue, la
 select @.new_id(), 'greet', '{}', now(), now(), 'default', 'default', '', 1, 0, 5, 5, 1,
     (array['succeeded', 'failed', 'cancelled'])[1 + n % 3], 1, 0, 0, now() - n * interval '1 second', false,
     case when n % 10 = 0 then 5 else 0 end, 2
-from generate_series(1, 250000) n;
+from generate_series(1, 250 * #) n;
 insert into @.events (job, revision, at, kind, actor, note, tenant, seal)
 select gen_random_uuid(), 1, now() - n * interval '1 second', 'failed', 'w1', '', 't' || n % 20,
-    case when n > 100000 then n / 100 end
-from generate_series(1, 200000) n;
+    case when n > 100 * # then n / 100 end
+from generate_series(1, 200 * #) n;
 insert into @.schedules (name, task, cron, enabled, next_at)
 select 's' || n, 'greet', '* * * * *', n % 2 = 0, now() + n * interval '1 minute' from generate_series(1, 20000) n;
 insert into @.keys (tenant, task, key, job, scope)
-select 'default', 'greet', 'k' || n, gen_random_uuid(), 'ever' from generate_series(1, 50000) n;
-"""
+select 'default', 'greet', 'k' || n, gen_random_uuid(), 'ever' from generate_series(1, 50 * #) n;
+""".replace("#", str(size(100, long=1000)))
 
 
 JIT_ABOVE_COST = 100_000  # a server's default; to compile a statement takes it seconds

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support import stores
 from tests.support.making import LEASE, a_job, an_error, claim
+from tests.support.sizes import size
 from treadle.engines import connect
 from treadle.engines.postgres.schema import named
 from treadle.engines.values import Claim
@@ -27,7 +28,8 @@ from treadle.testing import FakeClock
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
-FEW, MANY, ROWS = 10, 10_000, 10_000
+FEW = 10
+MANY = ROWS = size(2_500, long=10_000)
 LIMIT = 20
 MEASURED = 5  # claims of which the median counts
 WARM_UP = 30  # claims within which everything that may not be taken was met once

@@ -20,6 +20,7 @@ import pytest
 
 from tests.support import forks
 from tests.support.making import LEASE, a_job, claim, enqueued
+from tests.support.sizes import size
 from tests.support.workbench import until
 from treadle.engines.postgres import records, settle, turn
 from treadle.engines.postgres.cursors import SLOW_LOOKS, ClaimCursors
@@ -374,7 +375,7 @@ def test_a_parked_job_that_an_older_treadle_has_run_is_an_ordinary_one_again(
 
 # ------------------------------------------------------------------------------------------------- the race
 
-ROUNDS = 100
+ROUNDS = size(30, long=100)
 CLAIMERS = 3
 JOBS = 40
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support import stores
 from tests.support.making import a_job, an_error
+from tests.support.sizes import size
 from tests.support.workbench import until
 from treadle.engines import connect
 from treadle.engines.postgres import schema
@@ -341,12 +342,14 @@ def stage(stage_url: str) -> Iterator[Stage]:
     stage.close()
 
 
+SCOPES = (Scope.PENDING, Scope.ACTIVE)
 CASES = [
     pytest.param(place, scope, a, id=f"{place}-{scope.value}-{a.__name__}")
     for place, acts in MEETINGS.items()
-    for scope in ((Scope.PENDING, Scope.ACTIVE) if "window" not in place else (Scope.WINDOW,))
-    for a in acts
+    for number, a in enumerate(acts)
+    for scope in ((Scope.WINDOW,) if "window" in place else SCOPES[number % size(2, long=1) :: size(2, long=1)])
 ]
+"""Each act is left open under both scopes of a key, or, in the usual run, the acts take turns."""
 
 
 @pytest.mark.parametrize(("place", "scope", "a"), CASES)

@@ -87,8 +87,9 @@ def test_a_schedule_may_be_inserted_with_plain_sql_and_is_what_python_would_make
     [(created_at,)] = sql(f"insert into @.schedules {values} returning created_at")
 
     made = Schedule(name="report", task="greet", created_at=created_at, **fields)
-    assert engine.records(Schedule) == [made]
-    assert engine.due(limit=10) == [made], "a worker computes its first time"
+    [stored] = engine.records(Schedule)
+    assert stored == made.evolve(own_id=stored.id)
+    assert engine.due(limit=10) == [stored], "a worker computes its first time"
 
 
 def test_a_schedule_that_somebody_disabled_with_sql_since_it_was_read_does_not_fire(

@@ -5,6 +5,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.pq import ExecStatus
 
 from tests.support import provision
 from tests.support.making import a_job, claim, settle
@@ -140,3 +141,69 @@ def test_events_seals_and_schedules_are_read(old: PostgresEngine) -> None:
     assert (unsealed.note, old.orphaned_events(limit=10)) == ("boom", [])
     assert [schedule.name for schedule in old.due(limit=10)] == ["nightly"]
     assert old.records(Schedule)[0].task == "greet"
+
+
+# ------------------------------------------------------------------------- the treadle before traces, beside this one
+
+BEFORE_TRACES = {
+    "one": "select @.add_job(null, null, $1::uuid, '{}', 'greet', now(), now(), 'default', 'default', '', 1, 0, 5, 5,"
+    " 3600, 1, null, null, null, null)",
+    "many": "select @.add_jobs($1::text)",
+    "turn": "select * from @.turn(null, null, $1::uuid[], $2::text[], '{1}', '{1700000000000000}', '{1}', $3)",
+    "held": "select * from @.held_jobs($1)",
+    "settle": "select id, now from @.settle($1::text)",
+}
+SHARED = """"job": {"created_at": "2026-01-01T00:00Z", "due_at": "2026-01-01T00:00Z", "task": "greet", "lane": "",
+    "tenant": "default", "queue": "default", "task_version": 1, "priority": 0, "max_attempts": 5, "retry_base": 5,
+    "retry_cap": 3600, "retry_jitter": 1}"""
+REQUEST = """{"token": "%s", "worker": "old", "lease": 30, "limit": 9, "queues": ["default"], "lanes": null,
+    "tasks": [], "versions": [], "any_task": true, "audit_all": false, "round": 0, "after": null}"""
+
+
+def test_calls_that_the_treadle_before_has_prepared_go_on_beside_new_code(
+    open_engine: Callable[..., PostgresEngine],
+) -> None:
+    server, name = provision.shared_postgres(), f"b{uuid4().hex[:20]}"
+    with psycopg.connect(server, autocommit=True) as old:
+        made = (sql for step in schema.migrations()[:12] for sql in (step.sql, step.record))
+        for statement in (schema.SCHEMA, schema.LEDGER, *made):
+            old.execute(statement.replace("@", name))
+        for call, sql in BEFORE_TRACES.items():
+            old.pgconn.prepare(call.encode(), sql.replace("@", name).encode())
+
+        def call(name: str, *values: str | None) -> list[list[str | None]]:
+            sent = [None if value is None else value.encode() for value in values]
+            result = old.pgconn.exec_prepared(name.encode(), sent)
+            assert result.status == ExecStatus.TUPLES_OK, result.error_message.decode()
+            rows = [[result.get_value(row, place) for place in range(result.nfields)] for row in range(result.ntuples)]
+            return [[None if value is None else value.decode() for value in row] for row in rows]
+
+        def work(token: str) -> list[str | None]:
+            """Enqueue, claim, succeed and fail, as code with twelve migrations does; the claimed ids."""
+            ids = [str(uuid4()), str(uuid4())]
+            assert call("one", ids[0])[0][0] is not None
+            assert "now" in (call("many", f'{{"ids": ["{ids[1]}"], "payloads": ["1"], {SHARED}}}')[0][0] or "")
+            summary, *jobs = call("turn", None, None, REQUEST % token)
+            assert (summary[38] or "").startswith("{")
+            assert [row[:38] for row in call("held", token)] == [row[:38] for row in jobs]
+            call("turn", f"{{{jobs[0][0]}}}", f"{{{token}}}", '{"audit_all": false}')
+            end = f'"state": "failed", "reason": "permanent", "finished_at": "2030-01-01T00:00Z", "id": "{jobs[1][0]}"'
+            fence = f'"was": "running", "was_revision": 1, "was_token": "{token}", "revision": 2'
+            more = '"failures": 1, "crashes": 0, "cost_micros": 0'
+            assert call("settle", f'{{"rows": [{{{end}, {fence}, {more}}}]}}')[0][0] == jobs[1][0]
+            return [row[0] for row in jobs]
+
+        first = work("first")
+        new = open_engine(f"{server}?schema={name}", auto_migrate=True)
+        new.open()
+        second = work("second")
+        new.enqueue([a_job(new.now(), trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")])
+        third = work("third")  # with the job of the new code
+
+        assert [len(ids) for ids in (first, second, third)] == [2, 2, 3]
+        ends = [[job and job.state for job in new.get([str(id_) for id_ in ids])] for ids in (first, second)]
+        assert ends == [[State.SUCCEEDED, State.FAILED]] * 2
+        [traced] = [job for job in new.get([str(id_) for id_ in third]) if job is not None and job.trace]
+        assert traced.attempt == 1
+        new.close()
+        old.execute(f"drop schema {name} cascade")

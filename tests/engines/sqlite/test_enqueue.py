@@ -9,8 +9,9 @@ from tests.engines.sqlite.counting import plans
 from tests.support.making import a_job, claim, current, settle
 from treadle.engines import connect
 from treadle.engines.contract import Engine
-from treadle.engines.rows import NEW
-from treadle.engines.sqlite.rows import SHARED, row_from, shared_row
+from treadle.engines.rows import COLUMNS
+from treadle.engines.sqlite.enqueue import SHARED, shared_row
+from treadle.engines.sqlite.rows import row_from
 from treadle.model import FollowUp, Job, OnEnd, Scope
 from treadle.model.lifecycle import Succeeded
 from treadle.model.retry import Retry
@@ -32,6 +33,7 @@ def some_job(number: int, now: datetime) -> Job:
         retry=Retry(max_attempts=chance.randint(1, 3), cap=chance.choice([None, 60.0])),
         schedule=chance.choice([None, "nightly"]),
         on_end=chance.choice([None, OnEnd(failed=FollowUp(event="x", wants=["job_id"]))]),
+        trace=chance.choice([None, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]),
         **chance.choice([{}, {}, window]),
     )
 
@@ -39,7 +41,7 @@ def some_job(number: int, now: datetime) -> Job:
 def test_a_run_says_of_a_job_what_its_row_says(clock: FakeClock) -> None:
     for number in range(0, 140, 7):
         job = some_job(number, clock.now())
-        row = dict(zip(NEW, row_from(job), strict=False))
+        row = dict(zip(COLUMNS, row_from(job), strict=True))
         assert shared_row(job) == tuple(row[name] for name in SHARED)
 
 

@@ -1,6 +1,7 @@
 """Forked children: a prefork server, a process pool, a daemon. Each opens connections of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -219,6 +220,22 @@ def test_children_forked_beside_a_busy_writer_all_work_and_the_file_stays_whole(
         writer.join()
     assert plain().execute("pragma integrity_check").fetchall() == [("ok",)]
     assert engine.get([job.id for job in made + written]) == made + written
+
+
+def test_a_signal_that_comes_while_a_fork_waits_for_a_writer_leaves_the_engine_usable(engine: Engine) -> None:
+    before = enqueued(engine)
+    file = engine.file  # type: ignore[attr-defined]
+    usual = signal.signal(signal.SIGUSR1, lambda *_: (_ for _ in ()).throw(InterruptedError))
+    try:
+        with file.write():
+            threading.Timer(0.05, signal.pthread_kill, [threading.get_ident(), signal.SIGUSR1]).start()
+            with pytest.raises(InterruptedError):
+                file.before_fork()
+            file.after_fork()
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+    assert engine.get([before.id]) == [before]
+    assert [job.id for job in claim(engine)] == [before.id]
 
 
 def test_threads_that_fork_at_once_leave_an_engine_in_use_usable(store_url: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.making import a_job, claim, current, enqueued, running, settle
+from tests.support.sizes import size
 from treadle.engines import connect
 from treadle.engines.contract import Engine
 from treadle.engines.values import Claim, JobFilter, Lease, Renewal, Retention, Ruling
@@ -179,7 +180,7 @@ def test_many_threads_may_use_a_fresh_engine_at_once(clock: FakeClock, lock_time
     sys.setswitchinterval(1e-6)  # let threads meet where they seldom do
     try:
         with ThreadPoolExecutor(threads) as pool:
-            for _ in range(600):
+            for _ in range(size(120, long=600)):
                 engine = connect("sqlite://", clock=clock.now)
                 barrier = threading.Barrier(threads, timeout=60)
                 started = [pool.submit(after, barrier, enqueued, engine) for _ in range(threads)]
@@ -193,7 +194,7 @@ def test_many_threads_may_use_a_fresh_engine_at_once(clock: FakeClock, lock_time
 def test_eight_processes_on_one_file_meet_no_error_and_settle_every_job_once(
     together: Callable[..., Sequence[list[str]]], in_ram: Path, clock: FakeClock
 ) -> None:
-    cycles = 150
+    cycles = size(40, long=150)
     url = f"sqlite:///{in_ram}/treadle.db"
 
     def work(number: int, barrier: Any) -> list[str]:

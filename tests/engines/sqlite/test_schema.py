@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.making import a_job, an_error, claim, current, enqueued, settle, write
+from tests.support.sizes import size
 from treadle.engines import connect, records
 from treadle.engines.contract import Engine
 from treadle.engines.migrations import Migration
@@ -59,7 +60,7 @@ def test_tables_of_an_application_in_the_same_file_are_left_alone(engine: Engine
 def test_eight_processes_may_open_a_fresh_file_at_once(
     together: Callable[..., Sequence[list[str]]], in_ram: Path, clock: FakeClock
 ) -> None:
-    rounds = 200
+    rounds = size(30, long=200)
     files = [in_ram / f"{number}.db" for number in range(rounds)]
 
     def work(number: int, barrier: object) -> list[str]:
@@ -273,7 +274,7 @@ def test_an_upgrade_applies_only_what_is_new_and_keeps_the_jobs(
     assert engine.count(JobFilter()) == {State.PENDING: 1}
 
 
-OLD_COLUMNS = ", ".join(name for name in COLUMNS if name not in ("schedule", "on_end"))
+OLD_COLUMNS = ", ".join(name for name in COLUMNS if name not in ("schedule", "on_end", "trace"))
 
 
 def test_a_file_from_before_the_schedules_keeps_its_jobs_and_its_trail(
@@ -294,6 +295,22 @@ def test_a_file_from_before_the_schedules_keeps_its_jobs_and_its_trail(
     assert engine.get([job.id, done.id]) == [job, done]
     assert engine.events(done.id) == engine.unsealed(limit=10) == [line]
     assert [found.id for found in claim(engine)] == [job.id]
+
+
+def test_a_file_from_before_traces_keeps_its_jobs_which_have_none(
+    path: Path, make_engine: Callable[..., Engine], clock: FakeClock
+) -> None:
+    before = [step for step in ORIGINALS if step.number < 9]
+    script(path, ";\n".join([schema.LEDGER, *(f"{step.sql}\n{schema.ledger_entry(step)}" for step in before)]))
+    job, done = a_job(clock.now()), a_job(clock.now()).evolve(state=State.FAILED, finished_at=clock.now())
+    for one in (job, done):
+        insert_job(path, one, 0, "parked")
+    engine = make_engine()
+
+    assert engine.migrate() == ALL[8:]
+    assert engine.get([job.id, done.id]) == [job, done]
+    assert [settle(engine, found, Succeeded("1")).ruling for found in claim(engine)] == [Ruling.APPLIED]
+    assert enqueued(engine, trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").trace is not None
 
 
 @pytest.mark.parametrize("last", [3, 4], ids=["before the words", "before parked"])
@@ -391,7 +408,7 @@ class OldFile:
 
 
 def insert_job(path: Path, job: Job, filed: int, column: str = "filed") -> None:
-    names, row = list(COLUMNS), list(row_from(job))
+    names, row = list(COLUMNS[:-1]), list(row_from(job)[:-1])  # they had no trace then
     if job.state.final:
         insert(path, f"insert into treadle_finished ({', '.join(names)})", row)
     else:
