@@ -23,6 +23,7 @@ pytestmark = pytest.mark.server
 WORKERS = 2
 LEASE = 4.0
 SLOW = 0.7  # seconds: who runs such a job when the primary dies has an outcome for the new one, and no renewal before
+GRACE = 20.0  # seconds: a failover takes the leases of most slots at once, and their handlers end by themselves
 SETTLES = (EventKind.SUCCEEDED, EventKind.FAILED, EventKind.CANCELLED)
 
 
@@ -43,7 +44,7 @@ class Load:
             for number in range(WORKERS):
                 app = self.app()
                 stack.callback(app.close)
-                stack.enter_context(working(app, name=f"w{number}", lease=LEASE, concurrency=4))
+                stack.enter_context(working(app, name=f"w{number}", lease=LEASE, grace=GRACE, concurrency=4))
             producer.start()
             try:
                 yield self
