@@ -1,7 +1,9 @@
 """The words of treadle as values: ids, labels, states, and text made storable."""
 
+import multiprocessing
 import time
 import uuid
+import warnings
 from datetime import timedelta
 from itertools import pairwise
 
@@ -61,6 +63,18 @@ def test_ids_of_many_threads_are_unique_and_rising_in_each():
 
     assert len({id for batch in batches for id in batch}) == 20_000
     assert all(batch == sorted(batch) for batch in batches)
+
+
+def test_a_child_forked_while_another_thread_makes_an_id_makes_its_own():
+    child = multiprocessing.get_context("fork").Process(target=new_id)
+    with job_module._id_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of forks beside threads
+        child.start()
+        child.join(10)
+        child.kill()
+    child.join()
+
+    assert child.exitcode == 0
 
 
 def test_ids_go_on_rising_when_the_clock_is_set_back(monkeypatch):

@@ -4,12 +4,12 @@ Values are named tuples: evolved, never mutated, and cheap enough to make ten th
 """
 
 import math
+import os
 import re
 import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from os import urandom
 from typing import Any, NamedTuple, Self
 
 from treadle.errors import InvalidJob
@@ -224,7 +224,7 @@ def new_ids(count: int) -> list[str]:
         milliseconds, rest = divmod(time.time_ns(), 1_000_000)
         first = max(milliseconds << 12 | rest * 4096 // 1_000_000, _last_stamp + 1)
         _last_stamp = first + count - 1
-    noise = bytearray(urandom(8 * count))
+    noise = bytearray(os.urandom(8 * count))
     noise[::8] = noise[::8].translate(_VARIANT)
     tail, high, head, ids = noise.hex(), -1, "", []
     for place in range(count):
@@ -238,6 +238,15 @@ def new_ids(count: int) -> list[str]:
 
 
 _VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))  # RFC 9562: the two high bits are 10
+UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _id_lock = threading.Lock()
 _last_stamp = 0
-UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+def _free_id_lock() -> None:
+    global _id_lock  # noqa: PLW0603 - the thread that held it is not in the child, and would never let it go
+    _id_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_id_lock)
