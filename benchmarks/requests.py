@@ -36,7 +36,7 @@ class ServerUnderLoad:
 
     def __init__(self, place: StorePlace, *, pause: float) -> None:
         self._pause = pause
-        self._token = place.app.tokens.create("load", scopes=["read"]).secret
+        self._tokens = [place.app.tokens.create(f"load {n}", scopes=["read"]).secret for n in range(CLIENTS)]
         self._job = place.app.find(limit=1).jobs[0].id
         self._waits: dict[str, list[float]] = defaultdict(list)
         self._wrong: list[str] = []
@@ -82,7 +82,7 @@ class ServerUnderLoad:
             name = names[turn % len(names)]
             due = at if self._pause else time.monotonic()
             connection.request(
-                "GET", ASKED[name].format(job=self._job), headers={"Authorization": f"Bearer {self._token}"}
+                "GET", ASKED[name].format(job=self._job), headers={"Authorization": f"Bearer {self._tokens[number]}"}
             )
             answer = connection.getresponse()
             body = answer.read()

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 from tests.cli.conftest import Call
-from tests.support import forks, provision
+from tests.support import forks, provision, stores
 from tests.support.server import listens, wait_until
 from treadle import Treadle
 from treadle.errors import ConfigError, NotPossible
+from treadle.model import Job
 from treadle.server.run import Address, check_safe, serve
 
 TASKS = """
@@ -455,3 +456,88 @@ def test_a_store_that_goes_away_is_a_503_until_it_is_back(start: Start, cluster:
     wait_until(lambda: state() == "succeeded", "the job has run")
     assert server.stop() == 0
     assert "hunter2" not in server.said
+
+
+# --------------------------------------------------------------------------------------- it is killed under load
+
+
+class Producers:
+    """Clients that store jobs over HTTP, each with a key of its own, and ask again until they have an answer."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self._port = port
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._enough = threading.Event()
+        self.stored: dict[str, str] = {}  # the id that was answered to each key
+        self.unanswered = 0
+        self._threads = [threading.Thread(target=self._store_jobs, args=[number], daemon=True) for number in range(4)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+    def _store_jobs(self, number: int) -> None:
+        turn = 0
+        while not self._enough.is_set():
+            turn += 1
+            key = f"{number}-{turn}"
+            while (job := self._store(key)) is None:
+                self.unanswered += 1
+                self._enough.wait(0.02)
+            self.stored[key] = job
+
+    def _store(self, key: str) -> str | None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        body = json.dumps({"task": "greet", "payload": {"name": key}})
+        try:
+            connection.request("POST", "/api/v1/jobs", body, self._headers | {"Idempotency-Key": key})
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+        if answer.status == 429:  # four clients without a pause share one token
+            return None
+        assert answer.status in (200, 201), said
+        return str(said["job"]["id"])
+
+
+def every_job(app: Treadle) -> Iterator[Job]:
+    page = app.find(limit=500)
+    yield from page.jobs
+    while page.cursor:
+        page = app.find(limit=500, cursor=page.cursor)
+        yield from page.jobs
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_server_killed_and_started_again_under_load_loses_and_doubles_nothing(
+    start: Start, kind: str, tmp_path: Path
+) -> None:
+    with stores.fresh_store(kind, tmp_path) as url:
+        app = Treadle(url)
+        app.migrate()
+        token = app.tokens.create("tests", scopes=["admin"]).secret
+        quick = {"TREADLE_LEASE": "2"}
+        server = start("--app", "tasks:app", "--url", url, **quick).up()
+        with Producers(server.port, token) as producers:
+            for _ in range(4):
+                answered = len(producers.stored)
+                wait_until(lambda answered=answered: len(producers.stored) > answered + 25, "jobs are stored")
+                server.process.kill()
+                server.end()
+                server = start("--app", "tasks:app", "--url", url, "--port", str(server.port), **quick).up()
+        wait_until(lambda: all(job.state.final for job in every_job(app)), "all of them have ended")
+        assert producers.unanswered, "no client met a server that was gone"
+        found = {job.id: job.result for job in every_job(app)}
+        assert found == {job: f"hello {key}" for key, job in producers.stored.items()}
+        assert server.stop() == 0
+        app.close()
