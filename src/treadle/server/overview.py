@@ -7,11 +7,13 @@ from fastapi import APIRouter, Query
 
 from treadle.app.operations import MOST_DAYS
 from treadle.app.reading import past_from, soon_from
+from treadle.app.top import overview, overview_view
 from treadle.app.views import (
     about_view,
     failures_view,
     pause_view,
     record_view,
+    report_view,
     status_view,
     token_view,
     trail_view,
@@ -37,6 +39,20 @@ def about(caller: Anybody) -> dict[str, Any]:
 def status(caller: Reader) -> dict[str, Any]:
     """What waits, runs and has ended in the last hour, by queue and task; `problems` are sentences."""
     return status_view(caller.every_queue.status())
+
+
+@router.get("/overview", tags=["overview"])
+def look(caller: Reader) -> dict[str, Any]:
+    """What `treadle top` shows: the `verdict` first, then queues, rates, running jobs, workers, what comes next."""
+    app = caller.every_queue
+    return overview_view(overview(app), app)
+
+
+@router.get("/doctor", tags=["overview"])
+def doctor(caller: Reader) -> dict[str, Any]:
+    """What an operator should know about this store: errors, warnings and remarks, each a sentence."""
+    findings = caller.whole.doctor()
+    return {"ok": all(found.level != "error" for found in findings), "findings": [record_view(it) for it in findings]}
 
 
 @router.get("/stats", tags=["overview"])
@@ -80,9 +96,10 @@ def tasks(caller: Reader) -> dict[str, Any]:
 
 
 @router.get("/workers", tags=["workers"])
-def workers(caller: Reader) -> dict[str, Any]:
-    """The workers that are alive, as they last reported."""
-    return {"workers": [worker_view(worker) for worker in caller.whole.workers()]}
+def workers(caller: Reader, silent: Annotated[bool, Query()] = False) -> dict[str, Any]:
+    """The workers that are alive, as they last reported; with `silent`, those that were not heard of in time."""
+    found = caller.whole.silent_workers() if silent else caller.whole.workers()
+    return {"workers": [worker_view(worker) for worker in found]}
 
 
 @router.post("/workers/{name}/drain", tags=["workers"], status_code=202)
@@ -130,6 +147,12 @@ def audit(caller: Reader, query: Annotated[AuditQuery, Query()]) -> dict[str, An
         until=past_from(query.until, "until"),
     )
     return {"events": trail_view(page.events), "cursor": page.cursor}
+
+
+@router.get("/audit/verify", tags=["audit"])
+def verify_audit(caller: Reader, tenant: Annotated[Name | None, Query()] = None) -> dict[str, Any]:
+    """Whether the sealed events are as they were, and how many are not sealed yet. It reads all of them."""
+    return report_view(caller.every_queue.verify_audit(tenant=tenant))
 
 
 @router.get("/costs", tags=["overview"])

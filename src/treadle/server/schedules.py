@@ -8,14 +8,18 @@ from pydantic import AwareDatetime
 from treadle.app.queries import LARGEST_PAGE
 from treadle.app.views import event_view, schedule_view, tick_view
 from treadle.errors import KeyTaken, ScheduleNotFound
+from treadle.model.clock import SystemClock
 from treadle.model.records import Schedule
 from treadle.schedules.cron import MOST_TICKS
+from treadle.schedules.cron import preview as next_ticks
 from treadle.schedules.pages import cursor_of
+from treadle.schedules.words import explain
 from treadle.server.caller import Caller, Operator, Reader
 from treadle.server.forms import Name, NewSchedule, ReasonForm, ScheduleForm, ScheduleQuery
 from treadle.server.strict import StrictRoute
 
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
+cron_router = APIRouter(tags=["schedules"], route_class=StrictRoute)
 
 OfTenant = Annotated[Name | None, Query(description="Whose schedule it is; default if left out.")]
 
@@ -117,6 +121,18 @@ def preview(
     _found(caller, name, tenant)
     ticks = caller.app.schedules.preview(name, n, after=after, tenant=tenant)
     return {"ticks": [tick_view(tick) for tick in ticks]}
+
+
+@cron_router.get("/cron")
+def explain_cron(
+    _: Reader,
+    expression: Annotated[str, Query(max_length=200)],
+    tz: Annotated[str, Query(max_length=100)] = "UTC",
+    n: Annotated[int, Query(ge=1, le=MOST_TICKS)] = 5,
+) -> dict[str, Any]:
+    """What a cron expression means in words, and its next runs in a time zone; no schedule is made."""
+    ticks = next_ticks(expression, tz, SystemClock().now(), n)
+    return {"cron": expression, "tz": tz, "words": explain(expression), "ticks": [tick_view(tick) for tick in ticks]}
 
 
 def _view(caller: Caller, schedule: Schedule) -> dict[str, Any]:
