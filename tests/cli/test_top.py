@@ -23,8 +23,8 @@ from treadle.cli.top import screen
 
 STORE = "sqlite:///treadle.db"
 KEYS = {
-    "ok", "at", "problems", "warnings", "total", "queues", "rate", "rates", "minutes", "running", "workers", "pauses",
-    "schedules", "errors",
+    "ok", "at", "headline", "problems", "warnings", "total", "queues", "rate", "rates", "minutes", "running", "workers",
+    "pauses", "schedules", "errors",
 }  # fmt: skip
 
 

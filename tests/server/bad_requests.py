@@ -149,6 +149,7 @@ class BadRequests:
         self, endpoint: Endpoint, wrong: str, field: str | None, query: Any = None, body: str | None = None
     ) -> Bad:
         text = body if body is not None else "" if endpoint.body is None else json.dumps(endpoint.body)
+        query = {**endpoint.query, **(query or {})}
         target = endpoint.url(self._place) + (f"?{urlencode(query)}" if query else "")
         return Bad(endpoint.method, target, text.encode("utf-8", "surrogatepass"), f"{endpoint}: {wrong}", field)
 

@@ -218,3 +218,38 @@ def test_a_server_that_stops_is_alive_and_not_ready(server, nobody: Client) -> N
     server.stop()
     assert nobody.get("//healthz") == {"ok": True}
     assert nobody.get("//readyz", 503)["detail"] == "the server is stopping"
+
+
+@any_store
+def test_the_overview_begins_with_what_is_wrong_and_what_to_do(
+    app: Treadle, admin: Client, login: Login, clock: FakeClock
+) -> None:
+    app.enqueue("send", {"to": "ada"})
+    clock.advance(minutes=2)
+    waits = admin.get("/overview")["headline"]
+    assert (waits["level"], waits["steps"][0]["act"]) == ("bad", "worker")
+    run_until_idle(app, queues=["mail"])
+    found = admin.get("/overview")
+    assert found["headline"]["level"] == "bad"
+    assert found["headline"]["sentence"].startswith("Queue mail has been failing")
+    assert found["headline"]["quote"] == "ConnectionError: ada does not answer"
+    assert [step["act"] for step in found["headline"]["steps"]] == ["failures", "retry"]
+    theirs = login("read", tenant="acme").get("/overview")  # a tenant hears nothing of the others
+    assert (theirs["headline"]["level"], theirs["rate"]["ended"], theirs["queues"]) == ("calm", 0, [])
+
+
+def test_a_cron_expression_is_told_in_words_and_by_its_next_runs(admin: Client) -> None:
+    found = admin.get("/cron", cron="0 3 * * *", tz="Europe/Berlin", n=2)
+    assert "3" in found["words"]
+    assert len(found["ticks"]) == 2
+    assert admin.get("/cron", 422, cron="61 3 * * *")["field"] == "cron"
+    assert admin.get("/cron", 422, cron="0 3 * * *", tz="Moon/Base")["field"] == "timezone"
+
+
+def test_the_doctor_and_the_seals_are_told_over_the_api(app: Treadle, admin: Client, login: Login) -> None:
+    found = admin.get("/doctor")
+    assert found["ok"] == all(one["level"] != "error" for one in found["findings"])
+    assert [one["level"] for one in found["findings"]] == [one.level for one in app.doctor()]
+    login("read", tenant="acme").get("/doctor", 403)
+    app.enqueue("greet", {"name": "Ada"})
+    assert admin.get("/audit/verify")["sound"] is True

@@ -31,11 +31,6 @@ class Oversight(Operations):
         now = self.engine.now()
         return [member for member in self.engine.records(WorkerInfo) if member.alive(now)]
 
-    def silent_workers(self) -> list[WorkerInfo]:
-        """The workers that ended without a word, or cannot be heard, as they last reported; kept for a while."""
-        now = self.engine.now()
-        return [member for member in self.engine.records(WorkerInfo) if not member.alive(now)]
-
     def drain(self, worker: str, *, actor: str = "api", reason: str = "") -> WorkerInfo:
         """Ask a live worker to stop as a signal would: it finishes what it runs, and takes no more.
 
@@ -156,7 +151,6 @@ class Oversight(Operations):
         return [*found, *findings(self.engine), *(Finding("error", problem) for problem in problems)]
 
     aworkers = async_face(workers)
-    asilent_workers = async_face(silent_workers)
     adrain = async_face(drain)
     astats = async_face(stats)
     adoctor = async_face(doctor)

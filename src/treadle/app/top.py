@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from treadle.app.stats import Stats, Throughput
+from treadle.app.headline import Headline, headline
+from treadle.app.stats import Throughput
 from treadle.app.status import SPAN, Group, Status
 from treadle.app.tenant import Tenant
 from treadle.app.treadle import Treadle
-from treadle.app.verdict import Verdict, verdict
 from treadle.app.views import pause_view, record_view, schedule_view, worker_view
 from treadle.model import Job, State
 from treadle.model.clock import span
@@ -22,7 +22,6 @@ MOST_RUNNING = 50
 MOST_UPCOMING = 10
 LONG_DUE = timedelta(minutes=1)  # a job that waits so long while all slots are busy is worth a word
 MOST_ERRORS = 3
-NO_STATS = Stats(datetime.min, datetime.min, Throughput(), [], [])
 
 
 class Rate(NamedTuple):
@@ -38,7 +37,7 @@ class Overview(NamedTuple):
     """One look at everything. `problems` are errors and `warnings` what may become one, as sentences."""
 
     at: datetime
-    verdict: Verdict
+    headline: Headline
     problems: Sequence[str]
     warnings: Sequence[str]
     status: Status
@@ -52,22 +51,22 @@ class Overview(NamedTuple):
 def overview(app: Treadle | Tenant) -> Overview:
     """Look at the store once. Rates are of the whole store: a tenant is told none."""
     found = app.status()
-    stats = app.stats(timedelta(minutes=RATES_OVER)) if isinstance(app, Treadle) else NO_STATS
+    stats = app.stats(timedelta(minutes=RATES_OVER)) if isinstance(app, Treadle) else None
     running = sorted(app.find(state=State.RUNNING, limit=MOST_RUNNING).jobs, key=_since)
     queues: dict[str, list[Throughput]] = {}
-    for one in stats.tasks:
+    for one in stats.tasks if stats else ():
         queues.setdefault(one.queue, []).append(one)
     late = [*_busy(found), *_lost(running, found.at)]
     failing = app.failures(since=SPAN).groups if found.errors else ()
     return Overview(
         found.at,
-        verdict(found, failing, late),
+        headline(found, failing, late),
         found.problems,
         [*late, *_paused(found), *_failing(found)],
         found,
-        _rate("*", [stats.total]),
+        _rate("*", [stats.total] if stats else []),
         [_rate(queue, parts) for queue, parts in sorted(queues.items())],
-        _minutes(stats.minutes, found.at),
+        _minutes(stats.minutes if stats else (), found.at),
         running,
         app.schedules.upcoming(MOST_UPCOMING),
     )
@@ -79,7 +78,7 @@ def overview_view(found: Overview, app: Treadle | Tenant) -> dict[str, Any]:
     return {
         "ok": not found.problems,
         "at": found.at.isoformat(),
-        "verdict": record_view(found.verdict),
+        "headline": record_view(found.headline),
         "problems": list(found.problems),
         "warnings": list(found.warnings),
         "total": record_view(status.total),

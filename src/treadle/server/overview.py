@@ -43,7 +43,7 @@ def status(caller: Reader) -> dict[str, Any]:
 
 @router.get("/overview", tags=["overview"])
 def look(caller: Reader) -> dict[str, Any]:
-    """What `treadle top` shows: the `verdict` first, then queues, rates, running jobs, workers, what comes next."""
+    """What `treadle top` shows: the `headline` first, then queues, rates, running jobs, workers, what comes next."""
     app = caller.every_queue
     return overview_view(overview(app), app)
 
@@ -96,10 +96,9 @@ def tasks(caller: Reader) -> dict[str, Any]:
 
 
 @router.get("/workers", tags=["workers"])
-def workers(caller: Reader, silent: Annotated[bool, Query()] = False) -> dict[str, Any]:
-    """The workers that are alive, as they last reported; with `silent`, those that were not heard of in time."""
-    found = caller.whole.silent_workers() if silent else caller.whole.workers()
-    return {"workers": [worker_view(worker) for worker in found]}
+def workers(caller: Reader) -> dict[str, Any]:
+    """The workers that are alive, as they last reported."""
+    return {"workers": [worker_view(worker) for worker in caller.whole.workers()]}
 
 
 @router.post("/workers/{name}/drain", tags=["workers"], status_code=202)

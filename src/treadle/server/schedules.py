@@ -126,13 +126,13 @@ def preview(
 @cron_router.get("/cron")
 def explain_cron(
     _: Reader,
-    expression: Annotated[str, Query(max_length=200)],
+    cron: Annotated[str, Query(max_length=200)],
     tz: Annotated[str, Query(max_length=100)] = "UTC",
     n: Annotated[int, Query(ge=1, le=MOST_TICKS)] = 5,
 ) -> dict[str, Any]:
     """What a cron expression means in words, and its next runs in a time zone; no schedule is made."""
-    ticks = next_ticks(expression, tz, SystemClock().now(), n)
-    return {"cron": expression, "tz": tz, "words": explain(expression), "ticks": [tick_view(tick) for tick in ticks]}
+    ticks = next_ticks(cron, tz, SystemClock().now(), n)
+    return {"cron": cron, "tz": tz, "words": explain(cron), "ticks": [tick_view(tick) for tick in ticks]}
 
 
 def _view(caller: Caller, schedule: Schedule) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Step(NamedTuple):
     fingerprint: str = ""
 
 
-class Verdict(NamedTuple):
+class Headline(NamedTuple):
     """`level` is bad, warn or calm; `quote` is what the failing code said."""
 
     level: str
@@ -32,7 +32,7 @@ class Verdict(NamedTuple):
     steps: Sequence[Step] = ()
 
 
-def verdict(status: Status, failing: Sequence[FailureGroup], warnings: Sequence[str]) -> Verdict:
+def headline(status: Status, failing: Sequence[FailureGroup], warnings: Sequence[str]) -> Headline:
     """The worst of what there is: nobody works, jobs fail, jobs are late, or nothing needs anybody."""
     if status.problems:
         return _nobody(status)
@@ -40,17 +40,17 @@ def verdict(status: Status, failing: Sequence[FailureGroup], warnings: Sequence[
     if recent:
         return _failing(max(recent, key=lambda group: group.failed + group.retrying), status)
     if warnings:
-        return Verdict("warn", _sentence(warnings[0]), facts=warnings[1:], since=_oldest(status.queues))
-    return Verdict("calm", "Nothing needs you", facts=[_done(status)])
+        return Headline("warn", _sentence(warnings[0]), facts=warnings[1:], since=_oldest(status.queues))
+    return Headline("calm", "Nothing needs you", facts=[_done(status)])
 
 
-def _nobody(status: Status) -> Verdict:
+def _nobody(status: Status) -> Headline:
     starts = Step("worker", "Start a worker for what waits", "treadle worker")
     late = [group for group in status.queues if group.due]
     if status.workers and late:
         queue = max(late, key=lambda group: group.due).queue
         starts = Step("worker", f"Start a worker that serves {queue}", f"treadle worker --queue {queue}", queue)
-    return Verdict(
+    return Headline(
         "bad",
         _sentence(status.problems[0].partition(";")[0]),
         facts=[_sentence(problem) for problem in status.problems[1:]],
@@ -59,10 +59,10 @@ def _nobody(status: Status) -> Verdict:
     )
 
 
-def _failing(group: FailureGroup, status: Status) -> Verdict:
+def _failing(group: FailureGroup, status: Status) -> Headline:
     queue = group.queues[0] if len(group.queues) == 1 else ""
     what = f"Queue {queue}" if queue else f"{group.tasks[0]}" if len(group.tasks) == 1 else f"{len(group.tasks)} tasks"
-    verb = "are" if what.endswith(" tasks") else "is"
+    verb = "have" if what.endswith(" tasks") else "has"
     ago = span(int((status.at - group.first_seen).total_seconds()))
     tally = [f"{_jobs(group.failed)} failed for good"] * bool(group.failed)
     tally += [f"{_jobs(group.retrying)} will be tried again"] * bool(group.retrying)
@@ -71,11 +71,11 @@ def _failing(group: FailureGroup, status: Status) -> Verdict:
         pause = f"treadle pause --queue {queue}"
         steps.insert(0, Step("pause", f"Pause {queue}, so that no more attempts are spent", pause, queue))
     if group.failed:
-        retry = f"treadle retry --fingerprint {group.fingerprint}"
+        retry = f"treadle jobs retry --fingerprint {group.fingerprint}"
         steps.append(Step("retry", "Retry them when the cause is gone", retry, queue, group.fingerprint))
-    return Verdict(
+    return Headline(
         "bad",
-        f"{what} {verb} failing for {ago}",
+        f"{what} {verb} been failing for {ago}",
         f"{group.type}: {group.message}" if group.message else group.type,
         [f"{', '.join(tally)}, of {', '.join(group.tasks)}."] if tally else [],
         group.first_seen,

@@ -1,0 +1,71 @@
+"""The first sentence that an operator reads: the worst of what there is, and what to do about it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from treadle.app.failures import FailureGroup
+from treadle.app.headline import RECENT, headline
+from treadle.app.status import Group, Status
+
+NOW = datetime(2026, 3, 27, 3, 12, tzinfo=UTC)
+LATE = NOW - timedelta(minutes=31)
+
+
+def status(*queues: Group, problems: tuple[str, ...] = (), workers: Any = ()) -> Status:
+    return Status(NOW, queues, [], [], 0.0, [], [], workers, problems)
+
+
+def failing(**fields: Any) -> FailureGroup:
+    given: dict[str, Any] = {"failed": 0, "retrying": 0, "queues": ["mail"], "tasks": ["send"], "last_seen": NOW}
+    return FailureGroup(
+        **{
+            "fingerprint": "f1",
+            "type": "ConnectionError",
+            "message": "no answer",
+            "frame": "mail.py send",
+            "first_seen": LATE,
+            "job_id": "1",
+            "over_time": [],
+            **given,
+            **fields,
+        }
+    )
+
+
+def test_nothing_needs_anybody() -> None:
+    found = headline(status(Group("mail", succeeded=3, running=1)), [], [])
+    assert (found.level, found.steps) == ("calm", ())
+    assert found.facts == ["3 jobs done in the last hour, 1 running, 0 waiting."]
+
+
+def test_jobs_that_nobody_works_on_come_before_all_else() -> None:
+    found = headline(status(Group("mail", due=2, oldest=LATE), problems=("no worker is alive",)), [failing()], ["late"])
+    assert (found.level, found.sentence, found.since) == ("bad", "No worker is alive", LATE)
+    assert [step.command for step in found.steps] == ["treadle worker"]
+
+
+def test_workers_that_serve_other_queues_are_told_which_one_waits() -> None:
+    groups = Group("mail", due=2, oldest=LATE), Group("reports", due=9)
+    found = headline(status(*groups, problems=("nobody serves reports",), workers=[object()]), [], [])
+    assert found.steps[0].command == "treadle worker --queue reports"
+
+
+def test_a_queue_that_fails_says_so_since_when_and_with_which_commands() -> None:
+    found = headline(status(Group("mail")), [failing(failed=1, retrying=214)], ["late"])
+    assert found.sentence == "Queue mail has been failing for 31m"
+    assert found.quote == "ConnectionError: no answer"
+    assert found.facts == ["1 job failed for good, 214 jobs will be tried again, of send."]
+    assert [step.command for step in found.steps] == [
+        "treadle pause --queue mail", "treadle failures", "treadle jobs retry --fingerprint f1",
+    ]  # fmt: skip
+
+
+def test_the_kind_of_failure_that_hits_most_jobs_is_told() -> None:
+    few, many = failing(failed=1), failing(failed=9, queues=["a", "b"], tasks=["send", "call"])
+    assert headline(status(), [few, many], []).sentence.startswith("2 tasks have been failing")
+
+
+def test_failures_of_an_hour_ago_are_not_what_happens_now() -> None:
+    old = failing(failed=9, last_seen=NOW - RECENT)
+    assert headline(status(), [old], []).level == "calm"
+    assert headline(status(), [old], ["all slots are busy"]).sentence == "All slots are busy"
