@@ -52,7 +52,11 @@ _RUNNING = """
 select queue, task, state, null as error, false as due, claimed_at as at
 from @.jobs where state = 'running' $of limit %(limit)s
 """
-_ENDED = "select * from @.latest_ends('$state', %(since)s, %(tenant)s, %(limit)s)"
+_ENDED = """
+select queue, task, state, case when state = 'failed' then error ->> 'type' end as error, false as due,
+    finished_at as at
+from @.finished where state = '$state' and finished_at >= %(since)s $of order by finished_at desc limit %(limit)s
+"""
 _TALLY = "select queue, task, state, coalesce(error, ''), count(*), count(*) filter (where due), min(at)"
 _LOOKS = " union all ".join(
     f"({look})" for look in (*_LIVE, _RUNNING, *(_ENDED.replace("$state", state) for state in State if state.final))
