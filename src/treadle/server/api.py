@@ -1,4 +1,4 @@
-"""The server, put together: `asgi(app)` is an ASGI application with the REST API of a store."""
+"""The server, put together: `asgi(app)` is an ASGI application with the REST API and the dashboard of a store."""
 
 from collections.abc import Collection
 from typing import Any
@@ -14,6 +14,7 @@ from treadle.server import health, jobs, overview, schedules, session, stream
 from treadle.server.auth import Auth, StoreAuth
 from treadle.server.caller import SIGN_IN
 from treadle.server.confirm import Confirmations
+from treadle.server.dashboard import routes as dashboard
 from treadle.server.guard import App, Guard, Receive, Send
 from treadle.server.problems import MEDIA_TYPE, add_problems
 from treadle.server.stream import Streams
@@ -81,7 +82,7 @@ def asgi(
     api.include_router(versioned)
     if admin if admin is not None else admin_api.wanted(app.profile):
         api.include_router(admin_api.router, prefix=ADMIN, dependencies=SIGN_IN)
-    for router in (session.router, health.router):
+    for router in (session.router, health.router, dashboard.router):
         api.include_router(router)
     add_problems(api)
     server = Server(api, Guard(api, hosts=hosts, rate=rate, burst=burst))

@@ -138,7 +138,7 @@ async def _read(scope: Any, receive: Receive) -> Receive:
             body = await _body(receive) if scope["method"] not in SAFE_METHODS else b""
     except TimeoutError:
         raise Refused(408, f"the body did not come within {BODY_TIME:g} s; send it again", field="body") from None
-    if body:
+    if body and not _is_form(scope, headers):
         _check_json(headers, body)
     given = False
 
@@ -170,10 +170,19 @@ def _too_large() -> Refused:
     return Refused(413, f"the body is larger than {MAX_BODY:,} bytes", field="body", limit=MAX_BODY)
 
 
+def _is_form(scope: Any, headers: Headers) -> bool:
+    """Whether it is a form of a page of ours: the API takes JSON alone."""
+    path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
+    return not path.startswith("/api/") and _kind(headers) == "application/x-www-form-urlencoded"
+
+
+def _kind(headers: Headers) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 def _check_json(headers: Headers, body: bytes) -> None:
     """Refuse what is not said to be JSON, and what is nested too deep to be read. Unknown bytes are seen when it is."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if _kind(headers) != "application/json":
         raise Refused(415, "send JSON, with Content-Type: application/json", field="Content-Type")
     deep = most = 0
     for bracket in _STRING_OR_BRACKET.findall(body):

@@ -46,20 +46,28 @@ def problem(status: int, detail: str, headers: dict[str, str] | None = None, **f
 
 def add_problems(api: FastAPI) -> None:
     """Let every error of a request be a problem document."""
-    api.add_exception_handler(Refused, _refused)
-    api.add_exception_handler(TreadleError, _ours)
-    api.add_exception_handler(RequestValidationError, _invalid)
-    api.add_exception_handler(HTTPException, _http)
-    api.add_exception_handler(Exception, _unexpected)
+
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        return problem_of(request, error)
+
+    for kind in (Refused, TreadleError, RequestValidationError, HTTPException, Exception):
+        api.add_exception_handler(kind, answer)
 
 
-async def _refused(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Refused)  # noqa: S101 - it was added for these
-    return problem(error.status, error.detail, error.headers, **error.fields)
+def problem_of(request: Request, error: Exception) -> ProblemResponse:
+    """The problem document of an error that ended a request."""
+    if isinstance(error, Refused):
+        return problem(error.status, error.detail, error.headers, **error.fields)
+    if isinstance(error, TreadleError):
+        return _ours(request, error)
+    if isinstance(error, RequestValidationError):
+        return _invalid(error)
+    if isinstance(error, HTTPException):
+        return _http(error)
+    return _unexpected(request, error)
 
 
-async def _ours(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, TreadleError)  # noqa: S101
+def _ours(request: Request, error: TreadleError) -> ProblemResponse:
     answer = answer_to(error)
     if isinstance(error, SchemaError):
         return problem(503, "the store's schema does not fit; run `treadle migrate`", error="SchemaError")
@@ -67,7 +75,7 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, ConfigError) and _is_configured(request):  # then it is about a value of the request
             field, _, _ = str(error).partition(": ")
             return problem(422, str(error), field=field, error=type(error).__name__)
-        return await _unexpected(request, error)
+        return _unexpected(request, error)
     body = answer.body
     return problem(answer.status, body.pop("detail"), answer.headers, **body)
 
@@ -81,9 +89,8 @@ def _is_configured(request: Request) -> bool:
     return True
 
 
-async def _invalid(_: Request, error: Exception) -> JSONResponse:
+def _invalid(error: RequestValidationError) -> ProblemResponse:
     """What the request's own form says is wrong with it; the first field, and all of them."""
-    assert isinstance(error, RequestValidationError)  # noqa: S101
     found = [_told(item) for item in error.errors()]
     first = found[0] if found else {"field": "body", "problem": "cannot be read"}
     return problem(
@@ -102,14 +109,13 @@ def _told(item: Any) -> dict[str, str]:
     return {"field": field, "problem": what}
 
 
-async def _http(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)  # noqa: S101
+def _http(error: HTTPException) -> ProblemResponse:
     ways = {404: "there is nothing at this address", 405: "this address does not take this method"}
     headers = dict(error.headers or {})
     return problem(error.status_code, ways.get(error.status_code, str(error.detail)), headers)
 
 
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+def _unexpected(request: Request, error: Exception) -> ProblemResponse:
     """A bug of ours: the log has all of it under a number that the caller can give."""
     number = secrets.token_hex(6)
     request.scope[ANSWERED] = True

@@ -1,12 +1,8 @@
-"""Sign-in of browsers: the link that is printed at the start, a token, and the way out."""
+"""Sessions of browsers: begun with a token, looked at, ended."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from treadle.app.tokens import LONGEST_TOKEN
 from treadle.server.auth import COOKIE, SESSION, StoreAuth
 from treadle.server.caller import SIGN_IN, Reader
 from treadle.server.forms import Form
@@ -21,25 +17,14 @@ class SignIn(Form):
     token: str
 
 
-@router.get("/login")
-async def follow_link(request: Request, code: Annotated[str, Query(max_length=LONGEST_TOKEN)]) -> Response:
-    """The link of the first start: it signs in once, and leads to the server's first page."""
-    auth = _store_auth(request)
-    who = await run_in_threadpool(auth.take_link, code)
-    if who is None:
-        raise Refused(401, "this link was used, or is older than 15 minutes; start the server again for a new one")
-    where = f"{request.scope.get('root_path', '')}/api/v1/session"
-    return _signed_in(request, auth, who, RedirectResponse(where, 303))
-
-
 @router.post("/api/v1/session", status_code=204)
 async def sign_in(request: Request, form: SignIn) -> Response:
     """Begin a session with a token, for browsers."""
-    auth = _store_auth(request)
+    auth = store_auth(request)
     who = await run_in_threadpool(auth.by_token, form.token)
     if who is None:
         raise Refused(401, "there is no such token, or it has expired or was revoked")
-    return _signed_in(request, auth, who, Response(status_code=204))
+    return begin_session(request, auth, who, Response(status_code=204))
 
 
 @router.get("/api/v1/session", dependencies=SIGN_IN)
@@ -58,14 +43,16 @@ def sign_out() -> Response:
     return answer
 
 
-def _signed_in(request: Request, auth: StoreAuth, who: Principal, answer: Response) -> Response:
+def begin_session(request: Request, auth: StoreAuth, who: Principal, answer: Response) -> Response:
+    """Let this answer sign the browser in."""
     secure = request.url.scheme == "https"
     age = int(SESSION.total_seconds())
     answer.set_cookie(COOKIE, auth.session_of(who), max_age=age, httponly=True, samesite="strict", secure=secure)
     return answer
 
 
-def _store_auth(request: Request) -> StoreAuth:
+def store_auth(request: Request) -> StoreAuth:
+    """The tokens and sessions of the store; refused where the application around us knows who asks."""
     auth = request.app.state.auth
     if not isinstance(auth, StoreAuth):
         raise Refused(404, "there is nothing to sign in to: the application around this server knows who you are")

@@ -1,0 +1,7 @@
+"""The page of jobs."""
+
+from fastapi import APIRouter
+
+from treadle.server.dashboard.page import PageRoute
+
+router = APIRouter(route_class=PageRoute)
