@@ -97,7 +97,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     wanted = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    pyfuncitem.getfixturevalue("loop").run(pyfuncitem.obj(**wanted))
+    pyfuncitem._request.getfixturevalue("loop").run(pyfuncitem.obj(**wanted))  # noqa: SLF001 - there is no other way
     return True
 
 
