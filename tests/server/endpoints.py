@@ -10,6 +10,7 @@ from fastapi.routing import iter_route_contexts
 
 from treadle import Treadle
 from treadle.server.caller import SIGNED_IN
+from treadle.server.dashboard.page import PageRoute
 
 PUBLIC = "public"
 """Instead of a scope: whoever asks is answered."""
@@ -94,7 +95,6 @@ ENDPOINTS = [
     Endpoint("POST", f"{V1}/session", PUBLIC, {"token": "treadle_wrong"}, 401),
     Endpoint("DELETE", f"{V1}/session", PUBLIC, None, 204),
     Endpoint("GET", f"{V1}/openapi.json", PUBLIC),
-    Endpoint("GET", "/login", PUBLIC, None, 401, {"code": "wrong"}),
     Endpoint("GET", "/healthz", PUBLIC),
     Endpoint("GET", "/readyz", PUBLIC),
     Endpoint("GET", "/metrics", "read"),
@@ -109,13 +109,20 @@ def place_in(app: Treadle) -> Place:
     return Place(app.enqueue("greet", {"name": "Ada"}).id, "nightly")
 
 
-def routes_of(api: FastAPI) -> dict[tuple[str, str], str]:
-    """The routes that the server has, by method and path, each with the scope that it says it needs."""
+def routes_of(api: FastAPI, *, pages: bool = False) -> dict[tuple[str, str], str]:
+    """The routes that the server has, by method and path, each with the scope that it says it needs: those of the API, or the pages."""
     found = {}
     for route in iter_route_contexts(api.routes):
+        if is_page(route) != pages:
+            continue
         dependant = getattr(route, "dependant", None)
         calls = [one.call for one in dependant.dependencies] if dependant else []
         scopes = [scope for call in calls if (scope := getattr(call, "scope", None))]
         for method in set(route.methods or ()) - {"HEAD"}:
             found[method, route.path] = scopes[0] if scopes else PUBLIC
     return found
+
+
+def is_page(route: Any) -> bool:
+    """Whether a route is one of the dashboard."""
+    return isinstance(getattr(route, "original_route", route), PageRoute)

@@ -93,8 +93,8 @@ def test_the_link_leads_to_where_it_is_mounted(app: Treadle) -> None:
     code = served.auth.new_link()
     http = TestClient(Starlette(routes=[Mount(AT, served)]), "http://localhost", follow_redirects=False)
     answer = http.get(f"{AT}/login", params={"code": code})
-    assert answer.headers["location"] == f"{AT}/api/v1/session"
-    assert http.get(answer.headers["location"]).json()["actor"] == "console"
+    assert answer.headers["location"] == f"{AT}/"
+    assert http.get(f"{AT}/api/v1/session").json()["actor"] == "console"
 
 
 def test_the_names_of_the_application_are_given(app: Treadle) -> None:

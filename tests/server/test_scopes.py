@@ -35,7 +35,7 @@ def test_every_route_of_the_server_says_which_scope_it_needs(server: Server) -> 
 def test_what_needs_no_scope_is_known() -> None:
     public = {str(one) for one in ENDPOINTS if one.scope == PUBLIC}
     assert public == {
-        "GET /healthz", "GET /readyz", "GET /login", "GET /api/v1/openapi.json", "POST /api/v1/session",
+        "GET /healthz", "GET /readyz", "GET /api/v1/openapi.json", "POST /api/v1/session",
         "DELETE /api/v1/session",
     }  # fmt: skip
 

@@ -32,7 +32,7 @@ def with_cookie(client: Client, value: str | bytes) -> int:
 def test_the_link_signs_in_once(nobody: Client, auth: StoreAuth) -> None:
     code = auth.new_link()
     answer = nobody.ask("GET", "//login", params={"code": code})
-    assert (answer.status_code, answer.headers["location"]) == (303, "/api/v1/session")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
     value = cookie_of(answer)[COOKIE].value
     session = nobody.ask("GET", "/session", headers={"Cookie": f"{COOKIE}={value}"}).json()
     assert session == {
