@@ -34,6 +34,7 @@ def an_error(message: str = "boom", kind: str = "ValueError", release: str = "r1
         ("at 2026-11-18T12:00:00+01:00 too late", "at 2025-01-01T00:00:00Z too late"),
         ("10.0.0.1:5432 refused", "db7.internal:5433 refused"),
         ("line one\n  and two", "line one and two"),
+        ("no answer for ada@example.org", "no answer for grace.hopper+1@navy.example"),
         ("took 3.5 s of 3", "took 10.25 s of 11"),
     ],
 )

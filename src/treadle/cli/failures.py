@@ -29,9 +29,10 @@ def failures(
 ) -> None:
     """Group jobs that failed or will be tried again by what went wrong, most jobs first.
 
-    Errors are of one kind if they have the same type, the same message but for numbers, ids and quoted values, and rose
-    in the same function of your code. The number of a kind is its fingerprint: `treadle jobs list --fingerprint` and
-    `treadle jobs retry --fingerprint` take it. It looks at the 2,000 latest to fail, and at 2,000 jobs that wait.
+    Errors are of one kind if they have the same type, the same message but for numbers, ids, mail addresses and quoted
+    values, and rose in the same function of your code. The number of a kind is its fingerprint: `treadle jobs list
+    --fingerprint` and `treadle jobs retry --fingerprint` take it. It looks at the 2,000 latest to fail, and at 2,000
+    jobs that wait.
     """
     times = {"since": past_from(since, "--since"), "before": past_from(before, "--before")}
     with closing(find_target(app, url)) as store:

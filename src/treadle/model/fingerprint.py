@@ -11,6 +11,7 @@ FINGERPRINT = re.compile(f"[0-9a-f]{{{DIGITS}}}")
 LONGEST_MESSAGE = 1000  # characters that are looked at
 
 _QUOTED = re.compile(r"""(?<!\w)(?:'[^'\n]*'|"[^"\n]*"|`[^`\n]*`)(?!\w)""")
+_ADDRESS = re.compile(r"[\w.+\-]+@[\w.\-]+")
 _WORD = re.compile(r"[\w.:+\-]+")
 _FRAME = re.compile(r'File "([^"\n]+)", line \d+, in ([^\n]+)')
 _FOLDER = re.compile(r"[/\\]")
@@ -21,15 +22,15 @@ _LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+
 def fingerprint(error: JobError) -> str:
     """12 hex digits made of the error's type, its message without what varies, and where in the user's code it rose.
 
-    Neither numbers, ids and quoted values nor line numbers and folders count: the next job, worker and release that
+    Neither numbers, ids, mail addresses and quoted values nor line numbers and folders count: the next job, worker and release that
     fail in the same way have the same one.
     """
     return _fingerprint(error.type, error.message[:LONGEST_MESSAGE], error.traceback)
 
 
 def without_values(message: str) -> str:
-    """A message with a sign in place of each quoted value, number and id."""
-    words = _WORD.sub(_generic, _QUOTED.sub("?", message[:LONGEST_MESSAGE]))
+    """A message with a sign in place of each quoted value, mail address, number and id."""
+    words = _WORD.sub(_generic, _ADDRESS.sub("?", _QUOTED.sub("?", message[:LONGEST_MESSAGE])))
     return " ".join(words.split())
 
 
