@@ -6,6 +6,7 @@ from typing import Any
 from treadle.app.failures import FailureGroup
 from treadle.app.headline import RECENT, headline
 from treadle.app.status import Group, Status
+from treadle.model.records import WorkerInfo
 
 NOW = datetime(2026, 3, 27, 3, 12, tzinfo=UTC)
 LATE = NOW - timedelta(minutes=31)
@@ -45,9 +46,11 @@ def test_jobs_that_nobody_works_on_come_before_all_else() -> None:
 
 
 def test_workers_that_serve_other_queues_are_told_which_one_waits() -> None:
-    groups = Group("mail", due=2, oldest=LATE), Group("reports", due=9)
-    found = headline(status(*groups, problems=("nobody serves reports",), workers=[object()]), [], [])
+    groups = Group("mail", due=20, oldest=LATE), Group("reports", due=9, oldest=NOW)
+    worker = WorkerInfo("w1", "box", 7, ["mail"], None, {}, 10, 0, False, LATE, NOW, 30.0)
+    found = headline(status(*groups, problems=("nobody serves reports",), workers=[worker]), [], [])
     assert found.steps[0].command == "treadle worker --queue reports"
+    assert found.since == NOW  # the jobs of mail wait longer, but are served
 
 
 def test_a_queue_that_fails_says_so_since_when_and_with_which_commands() -> None:
@@ -63,6 +66,15 @@ def test_a_queue_that_fails_says_so_since_when_and_with_which_commands() -> None
 def test_the_kind_of_failure_that_hits_most_jobs_is_told() -> None:
     few, many = failing(failed=1), failing(failed=9, queues=["a", "b"], tasks=["send", "call"])
     assert headline(status(), [few, many], []).sentence.startswith("2 tasks have been failing")
+
+
+def test_seconds_are_told_of_what_began_minutes_ago() -> None:
+    def sentence(**ago: float) -> str:
+        return headline(status(), [failing(failed=1, first_seen=NOW - timedelta(**ago))], []).sentence
+
+    assert sentence(minutes=2, seconds=5) == "Queue mail has been failing for 2m5s"
+    assert sentence(minutes=17, seconds=58) == "Queue mail has been failing for 17m"
+    assert sentence(hours=3, seconds=1) == "Queue mail has been failing for 3h"
 
 
 def test_failures_of_an_hour_ago_are_not_what_happens_now() -> None:

@@ -8,6 +8,7 @@ from treadle.app.failures import FailureGroup
 from treadle.app.status import Group, Status
 from treadle.model.clock import span
 
+MINUTE = 60  # seconds
 RECENT = timedelta(minutes=15)  # a failure this old is not what happens now
 
 
@@ -46,7 +47,8 @@ def headline(status: Status, failing: Sequence[FailureGroup], warnings: Sequence
 
 def _nobody(status: Status) -> Headline:
     starts = Step("worker", "Start a worker for what waits", "treadle worker")
-    late = [group for group in status.queues if group.due]
+    served = {queue for worker in status.workers if not worker.stopping for queue in worker.queues}
+    late = [group for group in status.queues if group.due and group.queue not in served]
     if status.workers and late:
         queue = max(late, key=lambda group: group.due).queue
         starts = Step("worker", f"Start a worker that serves {queue}", f"treadle worker --queue {queue}", queue)
@@ -54,7 +56,7 @@ def _nobody(status: Status) -> Headline:
         "bad",
         _sentence(status.problems[0].partition(";")[0]),
         facts=[_sentence(problem) for problem in status.problems[1:]],
-        since=_oldest(status.queues),
+        since=_oldest(late or status.queues),
         steps=[starts],
     )
 
@@ -63,7 +65,7 @@ def _failing(group: FailureGroup, status: Status) -> Headline:
     queue = group.queues[0] if len(group.queues) == 1 else ""
     what = f"Queue {queue}" if queue else f"{group.tasks[0]}" if len(group.tasks) == 1 else f"{len(group.tasks)} tasks"
     verb = "have" if what.endswith(" tasks") else "has"
-    ago = span(int((status.at - group.first_seen).total_seconds()))
+    ago = _rounded(status.at - group.first_seen)
     tally = [f"{_jobs(group.failed)} failed for good"] * bool(group.failed)
     tally += [f"{_jobs(group.retrying)} will be tried again"] * bool(group.retrying)
     steps = [Step("failures", "Read what the code said", "treadle failures", fingerprint=group.fingerprint)]
@@ -81,6 +83,12 @@ def _failing(group: FailureGroup, status: Status) -> Headline:
         group.first_seen,
         steps,
     )
+
+
+def _rounded(length: timedelta) -> str:
+    """A length of time in a sentence: of more than ten minutes, the seconds do not matter."""
+    seconds = int(length.total_seconds())
+    return span(seconds if seconds < 10 * MINUTE else seconds - seconds % MINUTE)
 
 
 def _done(status: Status) -> str:
