@@ -9,6 +9,7 @@ from tests.integrations.django_projects import SOURCE
 from tests.support import django_env, forks
 
 PAGE = (django_env.ROOT / "docs" / "django.md").read_text("utf-8")
+DASHBOARD = (django_env.ROOT / "docs" / "dashboard.md").read_text("utf-8")
 BLOCK = re.compile(r"^```py\n# (file:|add to) (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^python (manage\.py .*)$", re.MULTILINE)
 PRINTED_MAIL = 'EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"\n'
@@ -64,3 +65,37 @@ def test_the_page_names_files_and_commands() -> None:
         "shop/settings.py", "orders/tasks.py", "orders/buying.py", "shop/settings.py", "orders/tests.py",
     ]  # fmt: skip
     assert COMMAND.findall(PAGE) == ["manage.py migrate", "manage.py treadle worker"]
+
+
+MOUNTED = """
+import os
+os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"
+from shop.asgi import application
+from django.contrib.auth.models import User
+from django.test import Client
+from starlette.testclient import TestClient
+
+for name, is_staff in (("ada", True), ("bob", False)):
+    User.objects.create_user(name, password="x", is_staff=is_staff)
+http = TestClient(application, "http://localhost", follow_redirects=False)
+print("nobody", http.get("/jobs/").status_code)
+print("Django's own", http.get("/admin/login/").status_code)
+for name in ("ada", "bob"):
+    django = Client()
+    django.force_login(User.objects.get(username=name))
+    answer = http.get("/jobs/", headers={"Cookie": "sessionid=" + django.cookies["sessionid"].value})
+    print(name, answer.status_code, "ada · may operate" in answer.text)
+"""
+
+
+@pytest.mark.slow
+def test_the_dashboard_is_mounted_beside_django_for_its_staff(tmp_path: Path) -> None:
+    project = EmptyProject(django_env.python("here"), tmp_path)
+    for how, name, text in BLOCK.findall(PAGE):
+        project.write(how, name, text)
+    [(how, name, text)] = BLOCK.findall(DASHBOARD)
+    project.write(how, name, text)
+    project.run("manage.py", "makemigrations", "orders")
+    project.run("manage.py", "migrate")
+    printed = project.run("-c", MOUNTED).splitlines()
+    assert printed == ["nobody 401", "Django's own 200", "ada 200 True", "bob 401 False"]
