@@ -8,6 +8,7 @@ from tests.server.conftest import Client
 from tests.support.marks import any_store, dynamodb_only, sql_stores
 from treadle import Treadle
 from treadle.app import queries
+from treadle.engines.dynamodb import lists
 from treadle.testing import FakeClock, run_until_idle
 
 
@@ -53,6 +54,24 @@ def test_a_store_that_would_read_every_job_refuses_a_text_and_names_the_filters_
     refused = admin.get("/jobs", 422, text="ada")
     assert refused["field"] == "text"
     assert "the filters that work: state, task, queue" in refused["detail"]
+
+
+@dynamodb_only
+def test_what_has_no_index_is_looked_for_job_by_job_and_the_answer_says_how_far(
+    app: Treadle, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "MOST_LOOKED", 100)
+    first = app.enqueue("greet", {"name": "Ada"}, lane="left", key="a1", unique="ever")
+    app.tasks["greet"].enqueue_many([("Bob",)] * 150)
+    for where in ({"lane": "left"}, {"key": "a1"}, {"lane": "left", "state": "pending", "task": "greet"}):
+        page = admin.get("/jobs", **where)
+        assert (page["jobs"], page["looked"], page["back_to"]) == ([], 100, first.created_at.isoformat())
+        rest = admin.get("/jobs", **where, cursor=page["cursor"])
+        assert ([job["id"] for job in rest["jobs"]], rest["cursor"], rest["looked"]) == ([first.id], None, 51)
+    page = admin.get("/jobs", task="greet", key="a1")
+    assert ([job["id"] for job in page["jobs"]], page["looked"]) == ([first.id], 1)
+    assert ids(admin, task="greet", key="a1", cursor=page["cursor"]) == []
+    assert app.resolve_id(first.id[:13]) == first.id
 
 
 @any_store

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from treadle.app.profile import LABELS, Meaning
 from treadle.engines.contract import JobStore, RecordStore
-from treadle.engines.values import LISTED, Count, JobFilter, Page
+from treadle.engines.values import LISTED, Count, JobFilter, LookedPage, Page
 from treadle.errors import InvalidInput, InvalidJob, JobNotFound
 from treadle.model import Job, State
 from treadle.model.records import Schedule
@@ -30,17 +30,8 @@ _EXPIRED: dict[tuple[str, ...] | None, bool] = {("cancelled",): False, ("expired
 _HEX = re.compile(f"[0-9a-f]{{{FEWEST_DIGITS},32}}")
 
 
-class JobPage(Page):
-    """A page, and how far it looked for jobs that no engine finds by itself: how many it read, and back to when."""
-
-    looked: int
-    back_to: datetime | None
-
-    def __new__(cls, jobs: list[Job], cursor: str | None, looked: int = 0, last: Job | None = None) -> "JobPage":
-        page = super().__new__(cls, jobs, cursor)
-        page.looked = looked
-        page.back_to = last and ((last.finished_at if last.state in LISTED else None) or last.created_at)
-        return page
+class JobPage(LookedPage):
+    """A page, and how far it looked for jobs that no store finds by itself: how many it read, and back to when."""
 
 
 class Selection(NamedTuple):
@@ -131,26 +122,40 @@ def cursor_errors(cursor: str | None) -> Iterator[None]:
 def find(engine: JobStore, wanted: Selection, *, limit: int, cursor: str | None) -> JobPage:
     """The next jobs, state after state in the order of the meaning; a page is full, or the last one.
 
-    Where most jobs are something else, a page may come short after MOST_READ of them, or even empty. One of large jobs
-    comes short after MOST_BYTES.
+    Where most jobs are something else, a page may come short after MOST_READ of them, or even empty. So may one of a
+    store that looks for these jobs one by one. A page of large jobs comes short after MOST_BYTES.
     """
     states, now = wanted.states, engine.now()
     name, _, rest = (cursor or f"{states[0] or ''}/").partition("/")
     place, at = states.index(State(name) if name else None), rest or None
     found: list[Job] = []
-    read, room, size, last = 0, MOST_BYTES, FIRST_BATCH, None
+    read, room, size, back_to = 0, MOST_BYTES, FIRST_BATCH, None
     while place < len(states):
         state = states[place]
         size = min(size, limit - len(found) if wanted.whole else MOST_READ - read, BATCH_SIZE)
         page, fitting = _part(engine, wanted, state, at, size, (limit - len(found), room), now)
-        found, read, at = found + fitting, read + len(page.jobs), page.cursor
+        found, read, at = found + fitting, read + _looked(page), page.cursor
+        short = at is not None and len(page.jobs) < size  # the store itself has looked as far as it does for a page
         room, size = room - sum(map(_size, fitting)), _next_batch(page.jobs)
-        last = page.jobs[-1] if page.jobs else last
+        back_to = _back_to(page) or back_to
         if at is None or wanted.passed(state, page.jobs):
             place, at = place + 1, None
-        if place < len(states) and (len(found) == limit or read >= MOST_READ or room <= 0):
-            return JobPage(found, f"{states[place] or ''}/{at or ''}", read, last)
-    return JobPage(found, None, read, last)
+        enough = len(found) == limit or read >= MOST_READ or room <= 0
+        if place < len(states) and (enough or short):
+            return JobPage(found, f"{states[place] or ''}/{at or ''}", read, back_to)
+    return JobPage(found, None, read, back_to)
+
+
+def _looked(page: Page) -> int:
+    return page.looked if isinstance(page, LookedPage) else len(page.jobs)
+
+
+def _back_to(page: Page) -> datetime | None:
+    """When the last job that it looked at ended or was stored."""
+    if isinstance(page, LookedPage) and page.back_to is not None:
+        return page.back_to
+    last = page.jobs[-1] if page.jobs else None
+    return last and ((last.finished_at if last.state in LISTED else None) or last.created_at)
 
 
 def _part(
@@ -263,7 +268,13 @@ def find_by_prefix(
         return [job for job in engine.get([low]) if job is not None and tenant in (None, job.tenant)]
     found: list[Job] = []
     for queue in [None] if queues is None else queues:
-        found += engine.find(JobFilter(queue=queue, tenant=tenant), limit=limit, cursor=_next_id(high)).jobs
+        cursor, here = _next_id(high), list[Job]()
+        while True:
+            page = engine.find(JobFilter(queue=queue, tenant=tenant), limit=limit, cursor=cursor)
+            here, cursor = here + page.jobs, page.cursor
+            if cursor is None or cursor <= low or len(here) >= limit:
+                break
+        found += here
     return sorted((job for job in found if job.id >= low), key=lambda job: job.id, reverse=True)[:limit]
 
 

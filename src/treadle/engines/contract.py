@@ -114,6 +114,9 @@ class JobStore(LeaseStore, Protocol):
     def find(self, where: JobFilter, *, limit: int, cursor: str | None = None, bare: bool = False) -> Page:
         """Jobs that match, newest first; of failed and of cancelled ones, the latest to end first.
 
+        A store without indexes looks at some thousands of jobs a page: a LookedPage may come short, or empty, with a
+        cursor. There the first page may be the one job that holds a key.
+
         `bare`: whoever asks reads neither payloads nor results, and the store may leave them out.
         """
         ...

@@ -177,6 +177,21 @@ class Page(NamedTuple):
     cursor: str | None
 
 
+class LookedPage(Page):
+    """A page of jobs that were looked for one by one: how many were looked at, and back to when."""
+
+    looked: int
+    back_to: datetime | None
+
+    def __new__(
+        cls, jobs: list[Job], cursor: str | None, looked: int = 0, back_to: datetime | None = None
+    ) -> "LookedPage":
+        page = super().__new__(cls, jobs, cursor)
+        page.looked = looked
+        page.back_to = back_to
+        return page
+
+
 class ScheduleFilter(NamedTuple):
     """A filter of schedules; None means any."""
 

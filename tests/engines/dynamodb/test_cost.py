@@ -305,7 +305,7 @@ COSTS = {
         many(1000), lambda engine, _, now: engine.find(JobFilter(), limit=50), 0, 114
     ),
     "list, 50 of 1,000 by state pending": Cost(
-        many(1000), lambda engine, _, now: engine.find(JobFilter(State.PENDING), limit=50), 0, 52
+        many(1000), lambda engine, _, now: engine.find(JobFilter(State.PENDING), limit=50), 0, 125
     ),
     "list, failed": Cost(
         done(State.FAILED), lambda engine, _, now: engine.find(JobFilter(State.FAILED), limit=50), 0, 9

@@ -17,6 +17,7 @@ RETRY_FOR = 6.0  # seconds for which a call is repeated
 SHORT_RETRY = 2.0  # seconds, if it is one of many that others wait for
 MAX_TRIES = 20  # at something that others keep changing
 MAX_ITEMS = 100  # that one BatchGetItem takes, and one transaction
+LARGEST_PAGE = 1000  # items, to which a growing page grows
 MAX_DELETED = 25  # items that one BatchWriteItem takes
 MAX_SORT_KEY = "\U0010ffff"  # the highest sort key of all: people's names go beyond ASCII
 BACKOFF = Backoff(0.025, 1.0)
@@ -52,9 +53,13 @@ class Client(Endpoint):
         high: str = "~",
         limit: int = 100,
         backward: bool = False,
+        growing: bool = False,
         retry_for: float = RETRY_FOR,
     ) -> Iterator[list[Item]]:
-        """The items of a partition with sort keys from `low` to `high`, by consistent reads, page by page."""
+        """The items of a partition with sort keys from `low` to `high`, by consistent reads, page by page.
+
+        With `growing`, each page is twice as large as the one before: few pages for whoever reads on and on.
+        """
         body = self._query(pk, low, high, limit)
         body["ScanIndexForward"] = not backward
         while low <= high:
@@ -62,7 +67,8 @@ class Client(Endpoint):
             yield reply["Items"]
             if "LastEvaluatedKey" not in reply:
                 return
-            body = {**body, "ExclusiveStartKey": reply["LastEvaluatedKey"]}
+            limit = min(limit * 2, LARGEST_PAGE) if growing else limit
+            body = {**body, "ExclusiveStartKey": reply["LastEvaluatedKey"], "Limit": limit}
 
     def page(
         self, pk: str, *, low: str, high: str, limit: int, retry_for: float = RETRY_FOR

@@ -19,6 +19,7 @@ from treadle.engines.dynamodb.enqueue import EnqueueWriter
 from treadle.engines.dynamodb.gate import PauseGate
 from treadle.engines.dynamodb.items import ItemKey
 from treadle.engines.dynamodb.leases import Leases
+from treadle.engines.dynamodb.lists import Lists
 from treadle.engines.dynamodb.pools import Memory, Pools
 from treadle.engines.dynamodb.queries import Reader
 from treadle.engines.dynamodb.ranges import Ranges
@@ -109,6 +110,7 @@ class DynamoEngine:
         last_keys: Memory[ItemKey] = Memory()  # by job: where its due item was seen last
         gate = PauseGate(client, table, ranges, pools.each, real_time=real_time)
         self._reader = reader = Reader(client, ranges, table.spread, pools.each)
+        self._lists = Lists(client, reader, table.spread, pools.each)
         self._leases = Leases(client, table, reader, ranges, pools, last_keys, self._skew, real_time=real_time)
         self._enqueuer = EnqueueWriter(client, table, reader, ranges, pools, self._leases.expect)
         self._settler = Settler(client, table, reader, ranges, cursors, pools, last_keys, self._enqueuer)
@@ -215,7 +217,7 @@ class DynamoEngine:
 
     def find(self, where: JobFilter, *, limit: int, cursor: str | None = None, bare: bool = False) -> Page:
         self._opened()
-        return self._reader.find(where, limit=limit, cursor=cursor, bare=bare)
+        return self._lists.find(where, limit=limit, cursor=cursor, bare=bare)
 
     def count(self, where: JobFilter, *, limit: int | None = None) -> dict[State, Count]:
         self._opened()

@@ -121,6 +121,16 @@ class Slot(NamedTuple):
         return "job" if is_plain else f"job#{self.name}#{shard}"
 
 
+def slot_names(pk: str) -> tuple[str | None, str | None]:
+    """The queue and the lane of a partition of due jobs; None for what its name does not say."""
+    if pk == "job":
+        return PLAIN.queue, PLAIN.lane
+    queue, lane = pk.split("#")[1:3]
+    if not queue:  # a digest, maybe
+        return None, None
+    return _unquoted(queue), None if lane.startswith("~") else _unquoted(lane)
+
+
 PLAIN = Slot("default", "", 0)
 GATE = ItemKey("slots", "gate")  # the gate's version, in the partition that every claim reads; no slot has this name
 
@@ -223,6 +233,10 @@ def part_of(name: str) -> str:
 def _quoted(text: str) -> str:
     """A name as one part of a key: the characters that separate parts are escaped."""
     return text.replace("%", "%25").replace("#", "%23").replace("~", "%7E")
+
+
+def _unquoted(part: str) -> str:
+    return part.replace("%7E", "~").replace("%23", "#").replace("%25", "%")
 
 
 def _short(name: str) -> str:

@@ -1,9 +1,8 @@
-"""Reading jobs: by id, in lists, in numbers, and what they have cost.
+"""Reading jobs: by id, in numbers, and what they have cost.
 
 Every read is consistent and none goes through an index, so nothing here is stale.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from heapq import merge
@@ -11,7 +10,7 @@ from itertools import chain, groupby, islice
 from typing import Any
 
 from treadle.engines.batches import MOST_QUEUES, merged_tallies
-from treadle.engines.dynamodb.client import MAX_SORT_KEY, MAX_TRIES, Client
+from treadle.engines.dynamodb.client import LARGEST_PAGE, MAX_SORT_KEY, MAX_TRIES, Client
 from treadle.engines.dynamodb.cursors import FIRST_DUE
 from treadle.engines.dynamodb.items import (
     PLAIN,
@@ -32,11 +31,9 @@ from treadle.engines.dynamodb.pieces import joined, large_names, piece_keys
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.ranges import Range, Ranges
 from treadle.engines.dynamodb.rows import foreign_job, is_ours, job_from, tenant_range
-from treadle.engines.values import LISTED, Count, JobFilter, Page, Tally
+from treadle.engines.values import LISTED, Count, JobFilter, Tally
 from treadle.errors import EngineError
 from treadle.model import UUID, Job, Reason, State
-
-_ENDED_CURSOR = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z#" + UUID.pattern)
 
 
 class Reader:
@@ -59,9 +56,9 @@ class Reader:
     def items(self, ids: Sequence[str]) -> list[Item]:
         """The due items or records of these jobs."""
         homes = self._client.get([id_key(id_, self._spread) for id_ in ids])
-        return self._due(list(homes.values()))
+        return self.due(list(homes.values()))
 
-    def _due(self, homes: Sequence[Item]) -> list[Item]:
+    def due(self, homes: Sequence[Item]) -> list[Item]:
         """The due items or records that these id items stand for."""
         found: list[Item] = []
         for _ in range(MAX_TRIES):
@@ -138,53 +135,12 @@ class Reader:
         kept = [item if id_of(item) not in torn else now.get(key_of(item)) for item in items]
         return [item for item in kept if item is not None]
 
-    # -------------------------------------------------------------------------------------- lists
+    # -------------------------------------------------------------------------------------- walks
 
-    def find(self, where: JobFilter, *, limit: int, cursor: str | None, bare: bool = False) -> Page:
-        if where.state in LISTED:
-            return self._find_ended(where, limit, cursor, bare)
-        if cursor is not None and not UUID.fullmatch(cursor):
-            raise ValueError(f"{cursor!r} is not a valid cursor")
-        if where.state in (State.PENDING, State.RUNNING):
-            found = sorted(self._active(where), key=id_of, reverse=True)
-            jobs = self.jobs([item for item in found if cursor is None or id_of(item) < cursor][:limit], bare)
-        else:
-            jobs = self._newest(where, limit, cursor)
-        return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
-
-    def _newest(self, where: JobFilter, limit: int, cursor: str | None) -> list[Job]:
-        partitions = [f"id#{number:02x}" for number in range(self._spread)]
-        homes = self._merged(partitions, limit, cursor or "~", cursor)
-        jobs: list[Job] = []
-        while len(jobs) < limit:
-            some = list(islice(homes, limit))
-            if not some:
-                break
-            records = {id_of(home): home for home in some if pointed_key(home) is None}
-            due = {id_of(item): item for item in self._due([home for home in some if pointed_key(home)])}
-            items = [item for home in some if (item := records.get(id_of(home)) or due.get(id_of(home)))]
-            jobs += self.jobs([item for item in items if _matches(item, where)])
-        return jobs[:limit]
-
-    def _find_ended(self, where: JobFilter, limit: int, cursor: str | None, bare: bool) -> Page:
-        if cursor is not None and not _ENDED_CURSOR.fullmatch(cursor):
-            raise ValueError(f"{cursor!r} is not a valid cursor")
-        partitions = [f"{where.state}#{number:02x}" for number in range(list_partitions(self._spread))]
-        ended = self._merged(partitions, limit, cursor or "~", cursor)
-        jobs: list[Job] = []
-        last = None
-        while len(jobs) < limit and (entries := list(islice(ended, limit - len(jobs)))):
-            items = {id_of(item): item for item in self.items([id_of(entry) for entry in entries])}
-            listed = [items[id_of(entry)] for entry in entries if id_of(entry) in items]
-            # A job that was retried has left the list, or soon will.
-            jobs += self.jobs([item for item in listed if _matches(item, where)], bare)
-            last = entries[-1]["SK"]["S"]
-        return Page(jobs, last if len(jobs) == limit else None)
-
-    def _merged(self, partitions: Iterable[str], limit: int, high: str, beyond: str | None) -> Iterator[Item]:
+    def merged(self, partitions: Iterable[str], limit: int, high: str, beyond: str | None) -> Iterator[Item]:
         """The items of these partitions as one stream, the highest sort key first, those below `beyond`."""
         size = max(5, limit // self._spread * 2)
-        pages = [self._client.pages(pk, high=high, limit=size, backward=True) for pk in partitions]
+        pages = [self._client.pages(pk, high=high, limit=size, backward=True, growing=True) for pk in partitions]
         firsts = self._each(lambda rest: next(rest, []), pages)
         streams = [chain(first, chain.from_iterable(rest)) for first, rest in zip(firsts, pages, strict=True)]
         found = merge(*streams, key=lambda item: str(item["SK"]["S"]), reverse=True)
@@ -192,8 +148,7 @@ class Reader:
 
     def _active(self, where: JobFilter) -> Iterable[Item]:
         """Due items that match. This is not a snapshot: a job that moves meanwhile counts once, or not at all."""
-        ranges = [range_ for range_ in self._ranges.all() if where.queue in (None, range_.slot.queue)]
-        found = {id_of(item): item for item in self._due_items(ranges) if _matches(item, where)}
+        found = {id_of(item): item for item in self.due_items(where.queue) if matches(item, where)}
         return found.values()
 
     # ------------------------------------------------------------------------------------- numbers
@@ -215,11 +170,10 @@ class Reader:
         wanted = [where.state] if where.state is not None else list(State)
         counts: dict[State, Count] = {}
         if any(not state.final for state in wanted):
-            ranges = [range_ for range_ in self._ranges.all() if where.queue in (None, range_.slot.queue)]
-            counts |= self._seen(self._due_items(ranges), where, limit)
+            counts |= self._seen(self.due_items(where.queue), where, limit)
         if any(state.final for state in wanted):
             partitions = [f"id#{number:02x}" for number in range(self._spread)]
-            ended = self._seen(self._merged(partitions, limit, "~", None), where, limit)
+            ended = self._seen(self.merged(partitions, limit, "~", None), where, limit)
             counts |= {state: count for state, count in ended.items() if state.final}
         return {state: count for state, count in counts.items() if state in wanted and (count or not count.exact)}
 
@@ -229,7 +183,7 @@ class Reader:
         ids: dict[State, set[str]] = {state: set() for state in State}
         for item in islice(items, limit + 1):
             looked += 1
-            if "status" in item and _matches(item, where):
+            if "status" in item and matches(item, where):
                 ids[State(item["status"]["S"])].add(id_of(item))
         return {state: Count(min(len(found), limit), looked <= limit) for state, found in ids.items()}
 
@@ -237,7 +191,7 @@ class Reader:
         """The states of the records in one partition that match."""
         pages = self._client.pages(f"id#{number:02x}", limit=1000)
         records = (item for page in pages for item in page if pointed_key(item) is None)
-        return [State(item["status"]["S"]) for item in records if _matches(item, where)]
+        return [State(item["status"]["S"]) for item in records if matches(item, where)]
 
     def tally(self, since: datetime, limit: int, tenant: str | None, now: datetime) -> list[Tally]:
         """How many jobs wait, run, and have ended since then, as far as a bounded look sees.
@@ -245,10 +199,10 @@ class Reader:
         Succeeded jobs lie by the time they were made: of those made before `since` none is seen.
         """
         where = JobFilter(tenant=tenant)
-        items = [item for item in self._live(limit) if _matches(item, where)]
+        items = [item for item in self._live(limit) if matches(item, where)]
         for state in LISTED:
-            items += [item for item in self._ended_since(state, since, limit) if _matches(item, where)]
-        items += [item for item in self._succeeded_since(since, limit) if _matches(item, where)]
+            items += [item for item in self._ended_since(state, since, limit) if matches(item, where)]
+        items += [item for item in self._succeeded_since(since, limit) if matches(item, where)]
         jobs = self.jobs(items, bare=True)
         return merged_tallies(_tally(job, now) for job in jobs)
 
@@ -258,24 +212,29 @@ class Reader:
         for _, slots in islice(ranges, MOST_QUEUES):
             yield from islice(self._due_items(slots), limit)
 
-    def _due_items(self, ranges: Iterable[Range]) -> Iterator[Item]:
+    def due_items(self, queue: str | None, size: int = LARGEST_PAGE) -> Iterator[Item]:
+        """Due items of a queue, or of all, read so many at a time."""
+        ranges = [range_ for range_ in self._ranges.all() if queue in (None, range_.slot.queue)]
+        return self._due_items(ranges, min(size, LARGEST_PAGE))
+
+    def _due_items(self, ranges: Iterable[Range], size: int = LARGEST_PAGE) -> Iterator[Item]:
         for range_ in ranges:
             low = " " if range_.slot.shared else FIRST_DUE
             for pk in map(range_.slot.partition, range(range_.shards)):
-                for page in self._client.pages(pk, low=low, high=MAX_SORT_KEY, limit=1000):
+                for page in self._client.pages(pk, low=low, high=MAX_SORT_KEY, limit=size):
                     yield from (item for item in page if is_ours(item))
 
     def _ended_since(self, state: State, since: datetime, limit: int) -> list[Item]:
         """The latest of the jobs that failed, or were cancelled."""
         partitions = [f"{state}#{number:02x}" for number in range(list_partitions(self._spread))]
-        latest = islice(self._merged(partitions, limit, "~", None), limit)
+        latest = islice(self.merged(partitions, limit, "~", None), limit)
         ids = [id_of(entry) for entry in latest if entry["SK"]["S"] >= text_of(since)]
         return [item for item in self.items(ids) if item["status"]["S"] == state]
 
     def _succeeded_since(self, since: datetime, limit: int) -> list[Item]:
         """Of the latest jobs that were made, those that have succeeded."""
         partitions = [f"id#{number:02x}" for number in range(self._spread)]
-        homes = islice(self._merged(partitions, limit, "~", None), limit)
+        homes = islice(self.merged(partitions, limit, "~", None), limit)
         ended = [home for home in homes if home.get("status", {}).get("S") == State.SUCCEEDED]
         return [home for home in ended if home["completed_at"]["S"] >= text_of(since)]
 
@@ -317,7 +276,7 @@ _DEFAULTS = {"tenant": "default", "queue": "default", "lane": ""}
 _ATTRIBUTES = {"state": "status", "task": "job_type"}
 
 
-def _matches(item: Item, where: JobFilter) -> bool:
+def matches(item: Item, where: JobFilter) -> bool:
     def value(field: str) -> Any:
         return item.get(_ATTRIBUTES.get(field, field), {}).get("S", _DEFAULTS.get(field))
 

@@ -44,6 +44,7 @@ class JobList:
         self.rows: list[JobRow] = []
         self.next = ""  # the query string of the next page
         self.more = False  # a search found more than a page
+        self.looked = 0  # jobs among which there is none with this key, if there are more
 
     def read(self) -> None:
         """Read the jobs; by key, id or the first digits of one, if that is searched for."""
@@ -58,9 +59,10 @@ class JobList:
 
     def _found(self) -> list[Job]:
         """One job more than a page has, if there are so many; keys come first, because they fit as a whole."""
-        by_key = app.find(key=self.search, limit=PAGE + 1).jobs
+        by_key = app.find(key=self.search, limit=PAGE + 1)
+        self.looked = by_key.looked if by_key.cursor and not by_key.jobs else 0
         by_id = find_by_prefix(app.engine, self.search, None, limit=PAGE + 1)
-        return list({job.id: job for job in (*by_key, *by_id)}.values())
+        return list({job.id: job for job in (*by_key.jobs, *by_id)}.values())
 
     @property
     def first(self) -> str:
