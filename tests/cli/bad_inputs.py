@@ -203,7 +203,7 @@ bad_moment = one_of(
 )  # fmt: skip
 
 KINDS: Mapping[str, Make] = {
-    **dict.fromkeys(("--interval", "--lease", "--grace", "--poll", "--timeout", "--every"), bad_duration),
+    **dict.fromkeys(("--interval", "--lease", "--grace", "--poll", "--timeout", "--every", "--span"), bad_duration),
     **dict.fromkeys(("--jitter", "--misfire-age"), bad_duration),
     **dict.fromkeys(("--since", "--before", "--until", "--run-after", "--expires"), bad_moment),
     **dict.fromkeys(("--concurrency", "--max-attempts", "--misfire-limit", "--limit", "-n", "--days"), too_large),
@@ -224,6 +224,7 @@ KINDS: Mapping[str, Make] = {
     "--output": bad_path,
     "--host": bad_host,
     "--name": bad_name,
+    "--schema": one_of(letters, control, "", "gret"),
 }
 NAMING = ("enqueue", "worker", "pause", "jobs edit", "schedules create", "tokens create")
 """Commands in which a queue, a lane or a tenant is not a filter: there a name must be one."""
@@ -245,7 +246,7 @@ LENIENT = {
     ("config check", "--url"), ("config check", "--app"), ("config set", "--app"), ("config show", "--app"),
     ("config get", "--app"), ("migrate", "--url"), ("rls", "--url"), ("schedules preview", "--url"),
     ("schedules preview", "--app"), ("bench drain", "--url"), ("bench enqueue", "--url"), ("bench latency", "--url"),
-    ("dev", "--app"), ("dev", "--url"),
+    ("dev", "--app"), ("dev", "--url"), ("tasks", "--url"),
 }  # fmt: skip
 """Where what is wrong is a finding on stdout, plays no part, or may be right."""
 READERS = (

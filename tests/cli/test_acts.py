@@ -13,7 +13,7 @@ import pytest
 from tests.support import forks
 from tests.support.making import claim
 from treadle import Retry, State, Treadle
-from treadle.cli import acts
+from treadle.cli import bulk
 from treadle.cli.jobs import took
 from treadle.testing import FakeClock, run_until_idle
 
@@ -54,6 +54,18 @@ def test_a_dry_run_counts_and_names_the_first_and_does_nothing(night):
     machine = night("jobs", "retry", "--error", "RuntimeError", "--dry-run", "--json").json
     assert (machine["dry_run"], machine["found"], machine["done"], machine["first"]) == (True, 3, 0, failed)
     assert counts() == {State.PENDING: 2, State.FAILED: 4}
+
+
+def test_nothing_is_done_unless_as_many_fit_as_are_expected(night):
+    for act in ("retry", "cancel", "delete"):
+        refused = night("jobs", act, "--queue", "mail", "--expect", "9", "--yes")
+        assert refused.code == 1
+        assert "fit now, not 9; nothing was done" in refused.err
+    assert counts() == {State.PENDING: 2, State.FAILED: 4}
+    one = night("jobs", "retry", ids(night)[0], "--expect", "1")
+    assert "--expect is of a filter" in one.err
+    assert night("jobs", "retry", "--task", "boom", "--expect", "3", "--yes").out == "retried 3 jobs\n"
+    assert counts() == {State.PENDING: 5, State.FAILED: 1}
 
 
 def test_failed_jobs_are_retried_by_filter(night):
@@ -275,20 +287,20 @@ def test_ctrl_c_finishes_the_batch_says_how_far_it_came_and_the_rest_can_follow(
     greet = app.register("greet", lambda name: name)
     greet.enqueue_many([("Ada",)] * 1200)
     app.close()
-    before = acts.Steps.__call__
+    before = bulk.Steps.__call__
 
     def interrupted(self, report) -> None:
         if report.done == 550:
             os.kill(os.getpid(), signal.SIGINT)  # while the third batch has not begun
         before(self, report)
 
-    monkeypatch.setattr(acts.Steps, "__call__", interrupted)
+    monkeypatch.setattr(bulk.Steps, "__call__", interrupted)
     stopped = ready("jobs", "cancel", "--task", "greet", "--yes")
     assert stopped.code == 130
     assert "interrupted: 550 of 1,200 jobs were cancelled; the same command goes on with the rest" in stopped.err
     assert counts() == {State.PENDING: 650, State.CANCELLED: 550}
 
-    monkeypatch.setattr(acts.Steps, "__call__", before)
+    monkeypatch.setattr(bulk.Steps, "__call__", before)
     assert ready("jobs", "cancel", "--task", "greet", "--yes").out == "cancelled 650 jobs\n"
 
 
@@ -299,7 +311,7 @@ def test_an_interrupt_in_json_is_a_document_too(ready, monkeypatch):
         self.report = report
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(acts.Steps, "__call__", interrupted)
+    monkeypatch.setattr(bulk.Steps, "__call__", interrupted)
     stopped = ready("jobs", "cancel", "--all", "--yes", "--json")
     assert (stopped.code, stopped.json["interrupted"], stopped.json["done"]) == (130, True, 1)
 

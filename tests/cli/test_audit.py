@@ -58,6 +58,7 @@ def test_lines_are_limited_and_filtered_and_have_stable_names_in_json(busy):
     assert events[2].keys() == {"job", "tenant", "revision", "at", "kind", "actor", "note"}
     assert busy("audit", "-n", "1", "--json").json["events"] == events[:1]
     assert busy("audit", "--tenant", "acme", "--json").json["events"] == events[2:]
+    assert busy("audit", "--by-hand", "--json").json["events"] == events[:2]
     assert busy("audit", "--tenant", "nobody").out == "no audit events\n"
     seal()
     assert busy("audit", "--json").json["events"] == events  # sealed or not

@@ -10,7 +10,7 @@ EVERY = ("schedules", "create", "a", "--task", "whatever", "--every", "1m")
 READERS = (
     "schedules list", "schedules show a", "schedules update a --every 1m", "schedules enable a", "schedules disable a",
     "schedules delete a", "schedules run a", "schedules preview a", "pause --all", "resume --all", "pauses",
-    f"why {NOBODY}", "workers", "audit", "audit verify", "costs", "prune",
+    f"why {NOBODY}", "workers", "audit", "audit verify", "costs", "budgets", "prune",
 )  # fmt: skip
 
 CASES = [

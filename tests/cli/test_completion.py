@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_bash_completes_commands_and_options(folder):
-    assert completed(folder, "treadle", "sta") == ["status"]
+    assert completed(folder, "treadle", "stat") == ["status", "stats"]
     assert completed(folder, "treadle", "jobs", "list", "--st") == ["--state"]
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def report(**fields: object) -> Report:
         example=new_id(),
     )
     return made._replace(**fields)
+
+
+def told(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
+    """Let the demo end at once, with this report."""
+
+    class Played:
+        dashboard = None
+
+        def run(self, keep: bool) -> Report:
+            return report._replace(kept=keep)
+
+    monkeypatch.setattr("treadle.demo.show.prepared", lambda show, **options: nullcontext(Played()))
 
 
 def in_folder(folder: Path) -> dict[str, str]:
@@ -130,7 +143,7 @@ def test_an_ending_is_read_from_the_job(one, said):
 
 def test_a_demo_that_went_wrong_fails_and_says_why(call, monkeypatch):
     wrong = report(found=Counter({"succeeded": 1, "pending": 1}), problems=["2 jobs are lost: x, y", "and more"])
-    monkeypatch.setattr("treadle.demo.show.run", lambda show, keep: wrong)
+    told(monkeypatch, wrong)
     shown = call("demo")
     assert shown.code == 1
     assert shown.err == "error: the demo went wrong: 2 jobs are lost: x, y (and 1 more)\n"
@@ -142,12 +155,13 @@ def test_a_demo_that_went_wrong_fails_and_says_why(call, monkeypatch):
 
 def test_the_summary_of_a_good_demo_reads_well_in_a_pipe(call, monkeypatch):
     good = report()
-    monkeypatch.setattr("treadle.demo.show.run", lambda show, keep: good._replace(kept=keep))
+    told(monkeypatch, good)
     shown = call("demo")
     assert shown.code == 0
     assert "Nothing was lost." in shown.out
     assert re.search(rf"{good.held[0].id}  send_mail +1 → 2 +2.1 s  ✓ succeeded\n", shown.out)
     assert "demo --keep" in shown.out
+    assert "demo --serve" in shown.out
     kept = call("demo", "--keep")
     assert f"export TREADLE_URL={good.url}\n" in kept.out
     assert f"jobs show {good.example}" in kept.out
@@ -162,8 +176,16 @@ def test_the_picture_shows_outcomes_workers_and_the_story(monkeypatch, capsys, t
     running = job(State.RUNNING).evolve(worker="worker-1")
     jobs = [job(), running]
     with Picture(console()) as picture:
+        picture.link("the dashboard is at http://127.0.0.1:40000/login?code=" + "x" * 60)
         picture.tell(0.5, "killed worker-1 [red]")
         picture.look(Moment(1.0, jobs, crew, {one.id: Ending.SUCCEEDED for one in jobs}))
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out)
-    for words in ("treadle demo", "1 of 2", "worker-1", "■", "0.5 s  killed worker-1 [red]"):
+    for words in (
+        "?code=" + "x" * 60 + "\n",
+        "treadle demo",
+        "1 of 2",
+        "worker-1",
+        "■",
+        "0.5 s  killed worker-1 [red]",
+    ):
         assert words in shown

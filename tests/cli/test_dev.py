@@ -1,5 +1,7 @@
 """`treadle dev`, as the process it is: files are saved, and what it serves changes."""
 
+import http.client
+import json
 import os
 import re
 import signal
@@ -101,6 +103,41 @@ def test_what_is_saved_is_what_runs_and_what_cannot_be_imported_is_shown_until_i
     dev.process.send_signal(signal.SIGINT)
     assert dev.process.wait(30) == 0
     wait_until(lambda: not listens(port), "nobody listens")
+
+
+@pytest.mark.slow
+def test_it_is_asked_by_the_names_allowed_logs_as_told_and_leaves_schedules_to_others(project):
+    write(project, 'return "done"')
+    with Treadle("sqlite:///treadle.db") as store:
+        due_schedule(store, {})
+        token = store.tokens.create("tests").secret
+        process = Dev("--no-schedules", "--allow-host", "jobs.test", "--log-format", "json")
+        try:
+            process.says('"message": "server starts"')
+            [banner] = [json.loads(line) for line in process.lines if "server starts" in line]
+            assert (banner["worker"], banner["schedules"]) == (True, False)
+            port = int(banner["url"].rpartition(":")[2])
+            assert [answered(port, token, host) for host in ("jobs.test", "other.test")] == [200, 421]
+            assert ended(store, store.enqueue("greet", checked=False)).result == "done"
+            assert store.schedules.get("due").last_at is None
+        finally:
+            process.process.send_signal(signal.SIGINT)
+            assert process.process.wait(30) == 0
+            process.process.stderr.close()
+
+
+def due_schedule(store: Treadle, payload: dict[str, str]) -> None:
+    """A schedule that the first worker fires as it starts, if it fires any."""
+    made = store.schedules.create("due", "greet", payload, every="1h", checked=False)
+    store.engine.save(made.evolve(next_at=made.created_at, revision=made.revision + 1), before=made)
+
+
+def answered(port: int, token: str, host: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/api/v1/status", headers={"Authorization": f"Bearer {token}", "Host": host})
+    status = connection.getresponse().status
+    connection.close()
+    return status
 
 
 def test_what_no_save_would_mend_ends_it(call):

@@ -12,7 +12,7 @@ from tests.support import forks
 from tests.support.making import claim
 from treadle import Treadle
 from treadle.engines.values import OVERWRITE
-from treadle.model.records import WorkerInfo
+from treadle.model.records import MEMORY, VERSION, WorkerInfo
 
 STORE = "sqlite:///treadle.db"
 GREET = ("enqueue", "greet", '{"name": "Ada"}', "--json")
@@ -87,19 +87,43 @@ def test_an_id_may_be_written_as_people_write_uuids(ready):
 
 def test_workers_are_listed_as_they_last_said(ready):
     assert ready("workers").out == "no worker is alive; `treadle worker` starts one\n"
-    alive(queues=["default", "mail"], lanes=["a", "b"], tasks={"greet": 1, "boom": 2})
+    told = {f"{VERSION}0.9.0": 1, MEMORY: 96 * 1024**2}
+    alive(queues=["default", "mail"], lanes=["a", "b"], tasks={"greet": 1, "boom": 2, **told})
     alive(name="w2", stopping=True, running=0)
     alive(name="gone", seen_at=datetime.now(UTC) - timedelta(hours=1))
     header, *rows = [re.split(r" {2,}", line) for line in ready("workers").out.splitlines()]
-    assert header == ["name", "host", "queues", "tasks", "slots", "since", "seen"]
+    assert header == ["name", "host", "queues", "tasks", "slots", "since", "seen", "memory", "version"]
     assert [row[:6] for row in rows] == [
         ["w1", "box", "default, mail (lanes a, b)", "2", "3/10", "3h ago"],
         ["w2", "box", "default", "1", "0/10, stopping", "3h ago"],
     ]
     assert all(row[6].endswith("s ago") for row in rows)
+    assert [row[7:] for row in rows] == [["96 MiB", "0.9.0"], []]  # an older one tells neither
     first, second = ready("workers", "--json").json["workers"]
     assert (first["name"], first["tasks"], first["lanes"]) == ("w1", {"greet": 1, "boom": 2}, ["a", "b"])
     assert (second["stopping"], second["lanes"]) == (True, None)
+    assert [(one["version"], one["memory"]) for one in (first, second)] == [("0.9.0", 96 * 1024**2), (None, None)]
+
+
+def test_workers_that_are_silent_are_listed_if_asked_for(ready):
+    alive(name="gone", seen_at=datetime.now(UTC) - timedelta(hours=1))
+    assert ready("workers").out == "no worker is alive; `treadle worker` starts one\n"
+    assert "3/10, silent" in ready("workers", "--silent").out
+    alive()
+    found = ready("workers", "--silent", "--json").json["workers"]
+    assert {one["name"]: one["silent"] for one in found} == {"gone": True, "w1": False}
+
+
+def test_workers_say_who_asked_one_to_stop(ready):
+    alive()
+    alive(name="w2")
+    ready("drain", "w1", "--reason", "a deploy")
+    asked = {one["name"]: one["drain"] for one in ready("workers", "--json").json["workers"]}
+    assert (asked["w1"]["reason"], asked["w2"]) == ("a deploy", None)
+    line = ready("workers").out.splitlines()[-1]
+    assert line == f"w1 was asked to stop by {asked['w1']['actor']}: a deploy"
+    alive(started_at=datetime.now(UTC))  # it was started again: that request was not for this one
+    assert ready("workers", "--json").json["workers"][0]["drain"] is None
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 from tests.cli.conftest import Call
+from tests.cli.test_dev import due_schedule
 from tests.support import forks, provision, stores
 from tests.support.server import listens, wait_until
 from treadle import Treadle
@@ -191,6 +192,37 @@ def test_without_a_worker_jobs_wait_for_one_elsewhere(start: Start, token: str, 
     assert app.get(job["id"]).state == "pending"
 
 
+@pytest.mark.parametrize(
+    ("options", "environment", "fires"),
+    [
+        (["--no-schedules"], {}, False),
+        ([], {"TREADLE_SCHEDULES": "false"}, False),
+        (["--schedules"], {"TREADLE_SCHEDULES": "false"}, True),
+        ([], {}, True),
+    ],
+    ids=["--no-schedules", "the setting", "--schedules wins over the setting", "neither"],
+)
+def test_a_worker_may_run_jobs_and_fire_no_schedules(
+    start: Start, token: str, app: Treadle, options: list[str], environment: dict[str, str], fires: bool
+) -> None:
+    due_schedule(app, {"name": "Ada"})
+    server = start("--app", "tasks:app", *options, **environment).up()
+    job = server.ask("POST", "/api/v1/jobs", token, {"task": "greet", "payload": {"name": "Grace"}}).json["job"]
+    wait_until(lambda: app.get(job["id"]).state.final, "the job has ended")
+    if fires:
+        wait_until(lambda: app.schedules.get("due").last_at is not None, "the schedule was fired")
+    assert ("schedules are fired elsewhere" in server.said) is not fires
+    assert server.stop() == 0
+    assert (app.schedules.get("due").last_at is not None) is fires
+
+
+def test_schedules_without_a_worker_are_refused(ready: Call) -> None:
+    for command in ("serve", "dev"):
+        refused = ready(command, "--app", "tasks:app", "--no-worker", "--schedules")
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert "--schedules: the worker fires them, and --no-worker leaves it out" in refused.err
+
+
 def test_without_an_app_the_store_alone_is_served(start: Start, token: str) -> None:
     server = start("--url", "sqlite:///treadle.db").up()
     assert server.ask("GET", "/api/v1/tasks", token).json == {"tasks": []}
@@ -217,7 +249,8 @@ def test_json_logs_are_lines_of_json_without_the_link(start: Start, app: Treadle
     assert server.stop() == 0
     lines = [json.loads(line) for line in server.lines]
     [banner] = [line for line in lines if line["message"] == "server starts"]
-    assert (banner["store"], banner["tasks"], banner["worker"]) == ("sqlite:///treadle.db", ["greet", "wait"], True)
+    assert (banner["store"], banner["tasks"]) == ("sqlite:///treadle.db", ["greet", "wait"])
+    assert (banner["worker"], banner["schedules"]) == (True, True)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+", banner["url"])
     assert "code=" not in server.said
 

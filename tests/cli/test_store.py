@@ -9,8 +9,9 @@ from treadle.cli.commands import cli
 
 URL = ("--url", "sqlite:///x.db")
 TOP = (
-    "demo", "init", "worker", "serve", "enqueue", "status", "why", "workers", "pause", "resume", "pauses", "costs",
-    "drain", "failures", "dev", "top", "tail", "export", "completion", "migrate", "doctor", "rls", "prune", "version",
+    "demo", "init", "worker", "serve", "enqueue", "status", "stats", "tasks", "why", "workers", "pause", "resume",
+    "pauses", "costs", "drain", "failures", "dev", "top", "tail", "budgets", "export", "completion", "migrate",
+    "doctor", "rls", "prune", "version",
 )  # fmt: skip
 GROUPS = {
     "jobs": ("list", "show", "retry", "cancel", "delete", "edit", "run-now", "count"),

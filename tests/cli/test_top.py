@@ -58,7 +58,7 @@ def test_the_document_has_stable_keys(night):
     found = night("top", "--once", "--json").json
     assert set(found) == KEYS
     assert (found["ok"], len(found["minutes"]), found["schedules"][0]["name"]) == (False, 10, "hourly")
-    assert set(found["rate"]) == {"queue", "ended", "failed", "retrying"}
+    assert set(found["rate"]) == {"queue", "ended", "failed", "retrying", "wait", "done", "bad", "failing_since"}
 
 
 def test_a_quiet_store_needs_no_attention(ready):
@@ -103,7 +103,9 @@ def test_rates_are_what_workers_have_counted(ready):
     ready("enqueue", "give_up", '{"text": "no"}')
     ready("worker", "--until-idle")
     found = ready("top", "--json").json
-    assert found["rates"] == [{"queue": "default", "ended": 0.3, "failed": 0.1, "retrying": 0.0}]
+    [rate] = found["rates"]
+    assert [rate[name] for name in ("queue", "ended", "failed", "retrying")] == ["default", 0.3, 0.1, 0.0]
+    assert [len(rate["done"]), sum(rate["done"]), sum(rate["bad"])] == [30, 2, 1]
     assert (found["rate"]["ended"], sum(found["minutes"])) == (0.3, 3)
     assert "0.3 ended/min" in ready("top").out
 

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from tests.support.server import wait_until
 from treadle import Context, GiveUp, Profile, Retry, Treadle, WorkerInfo
 from treadle.cli.commands import run
 from treadle.engines.values import OVERWRITE
+from treadle.model.records import MEMORY, VERSION, Minute
+from treadle.model.stats import Counts, hour_of
 from treadle.server import asgi
 from treadle.server.api import Server
 from treadle.testing import run_until_idle
@@ -74,9 +77,16 @@ def fill(app: Treadle) -> None:
     app.schedules.delete("removed", reason="too many")
     hourly, now = app.schedules.get("hourly"), app.engine.now()
     app.engine.save(hourly.evolve(declared="digest shop.tasks gone", revision=hourly.revision + 1), before=hourly)
-    tasks = {"greet": 1, "send": 2}
+    tasks = {"greet": 1, "send": 2, f"{VERSION}0.9.0": 1, MEMORY: 96 * 1024**2}
     worker = WorkerInfo("host:1", "host", 1, ["default", "mail"], ["", "left"], tasks, 2, 5, True, now, now, 3600.0)
     app.engine.save(worker, before=OVERWRITE)
+    app.engine.save(worker._replace(name="host:2", period=10.0, seen_at=now - timedelta(hours=1)), before=OVERWRITE)
+    app.drain("host:1", actor="ada", reason="a deploy")
+    counts, lately = Counts(), now - timedelta(minutes=5)
+    for kind in ("succeeded", "succeeded", "retrying"):
+        counts.note(kind, 0.3, 12.5)
+    settled = {"default": {"greet": counts.data()}, "mail": {"send": counts.data()}}
+    app.engine.save(Minute(hour_of(lately), lately.minute, "host:1", settled), before=OVERWRITE)
     app.pause(queue="slow", tenant="acme", reason="an outage", until="10d", actor="ada")
     app.tokens.create("grafana", expires="90d", queues=["mail"])
 

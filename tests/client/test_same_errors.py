@@ -28,6 +28,8 @@ SAME = [
     "pause --queue mail --until 2020-01-01T00:00:00Z",
     "tokens revoke nobody", "tokens create x --scope everything", "audit --cursor x",
     "audit -n 0", "costs --days 0", "costs --day 2026-13-01", "status --interval 0",
+    "stats --span x", "stats --span 1s", "stats --span 8d", "audit verify --tenant nobody", "export --state odd",
+    "export --since soon", "top --once --interval 0",
 ]  # fmt: skip
 
 
@@ -94,7 +96,7 @@ SHAPES = [
     "audit -n {}x",
     "costs --day {}", "costs --days {}x", "enqueue {}", "enqueue greet {}", "enqueue greet {{}} --run-after {}",
     "jobs delete --state {} --yes", "jobs cancel --state {} --yes", "{}", "jobs {}", "schedules {}",
-    "status --interval {}x",
+    "status --interval {}x", "stats --span {}x", "tasks --schema {}", "audit verify --tenant {}", "export --state {}",
 ]  # fmt: skip
 
 

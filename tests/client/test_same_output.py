@@ -4,10 +4,12 @@ import json
 import re
 import shutil
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Result
 from tests.client.conftest import Call, Served, fill, ids, make_app
 from treadle import Profile, State, Treadle
 from treadle.client import RemoteTreadle
@@ -21,13 +23,16 @@ LOOKS = [
     "jobs list", "jobs list --state failed", "jobs list --state pending --task greet", "jobs list --queue mail",
     "jobs list --tenant acme --key k", "jobs list --error ConnectionError --since 1h", "jobs list --limit 2",
     "jobs list --before 1d", "jobs list --lane left", "jobs list --text Ada", "jobs count", "jobs count --queue mail",
-    "workers", "pauses", "schedules list", "schedules list --limit 2",
+    "workers", "workers --silent", "pauses", "schedules list", "schedules list --limit 2",
     "schedules list --enabled false", "schedules list --declared", "schedules list --gone",
     "schedules list --task greet",
     "schedules list --prefix ho --tenant default", "schedules show hourly", "schedules show other --tenant acme",
     "schedules preview hourly --after 2030-01-31T12:00Z", "schedules preview other --tenant acme -n 120",
     "audit", "audit -n 3", "audit --kind cancelled --actor ada", "audit --tenant acme", "audit --since 1h --until 0s",
+    "audit --by-hand",
     "costs", "costs --days 3000", "costs --day 2026-01-01 --tenant acme", "tokens list",
+    "audit verify", "audit verify --tenant acme", "doctor", "export", "export --state failed --events",
+    "export --queue mail --text Ada", "export --key k --tenant acme --events",
 ]  # fmt: skip
 
 
@@ -52,12 +57,58 @@ def test_everything_about_each_job_is_the_same(there: Served, local: Call, remot
             assert remote(*words, "--json") == local(*words, "--json")
 
 
-@pytest.mark.parametrize("command", ["status", "failures"])
+@pytest.mark.parametrize(
+    "command", ["status", "failures", "budgets", "top --once", "stats", "stats --span 7d --task greet"]
+)
 def test_an_overview_is_the_same_but_for_its_moment(there: Served, local: Call, remote: Call, command: str) -> None:
-    here, over_there = local(command, "--json"), remote(command, "--json")
-    assert {**over_there.json, "at": ""} == {**here.json, "at": ""}
+    here, over_there = within_a_minute(local, remote, *command.split(), "--json")
+    moments = {"at": "", "since": ""}
+    assert {**over_there.json, **moments} == {**here.json, **moments}
     assert [*over_there.json] == [*here.json]
     assert over_there.code == here.code
+
+
+def within_a_minute(local: Call, remote: Call, *words: str) -> tuple[Result, Result]:
+    """What both say in one and the same minute: rates are of whole minutes."""
+    while True:
+        before = datetime.now(UTC).minute
+        found = local(*words), remote(*words)
+        if datetime.now(UTC).minute == before:
+            return found
+
+
+@pytest.mark.parametrize("command", ["top --once", "stats", "stats --queue default", "stats --queue nowhere"])
+def test_an_overview_for_people_is_the_same_but_for_its_moment(local: Call, remote: Call, command: str) -> None:
+    here, over_there = within_a_minute(local, remote, *command.split())
+    assert without_moments(over_there.out) == without_moments(here.out)
+    assert ("greet" in here.out) == ("nowhere" not in command)
+    assert (over_there.code, over_there.err) == (here.code, here.err) == (0, "")
+
+
+def without_moments(text: str) -> str:
+    return re.sub(r" +", " ", AGES.sub("…", re.sub(r"\d\d:\d\d:\d\d", "T", text)))
+
+
+def test_the_tasks_of_the_app_are_the_same(
+    there: Served, call: Call, remote: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "at_home.py").write_text(
+        "from tests.client import conftest\napp = conftest.make_app('sqlite:///x.db')\n"
+    )
+    for words in ([], ["--json"], ["--schema", "greet"], ["--schema", "gret"]):
+        assert remote("tasks", *words) == call("tasks", *words, "--app", "at_home:app")
+    listed = remote("tasks", "--json").json["tasks"]
+    assert [task["name"] for task in listed] == sorted(there.app.tasks)
+    assert remote("tasks", "--schema", "send").json["required"] == ["to"]
+
+
+def test_an_export_is_written_to_a_file_here(there: Served, remote: Call, tmp_path: Path) -> None:
+    done = remote("export", "--output", "jobs.ndjson", "--json")
+    assert done.json == {"exported": len(there.app.find(limit=500).jobs), "output": "jobs.ndjson"}
+    lines = [json.loads(line) for line in (tmp_path / "jobs.ndjson").read_text().splitlines()]
+    assert [line["job"]["id"] for line in lines] == [job.id for job in there.app.find(limit=500).jobs]
 
 
 def test_the_events_of_a_schedule_are_the_same_values(there: Served) -> None:

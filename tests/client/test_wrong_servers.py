@@ -246,11 +246,11 @@ LINES = [
     ("jobs list --token x", "--token and --insecure are about a server"),
     ("jobs list --server {url}", "token: which one? Set TREADLE_TOKEN"),
     ("jobs list --server {url} --token treadle_wrong", "does not know it"),
-    ("audit verify --server {url} --token x", "--server: this command works on the store itself"),
+    ("tail --server {url} --token x", "--server: this command works on the store itself"),
     ("audit seal --server {url} --token x", "--server: this command works on the store itself"),
     *(
         (f"{command} --server {{url}} --token x", f"treadle {command.split()[0]} works on this machine")
-        for command in ("worker", "serve", "migrate", "doctor", "prune", "bench drain", "demo", "init", "config show")
+        for command in ("worker", "serve", "migrate", "prune", "bench drain", "demo", "init", "config show")
     ),
 ]
 

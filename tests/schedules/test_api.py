@@ -233,6 +233,26 @@ def test_a_schedule_needs_a_name(app: Treadle, greet: Task, name: object) -> Non
     assert app.schedules.list() == []
 
 
+@pytest.mark.parametrize("tenant", ["", "  ", "x" * 201, "a\nb", "a\udc80b", "*"])
+def test_the_tenant_of_a_schedule_is_a_name_however_it_is_made(app: Treadle, greet: Task, tenant: str) -> None:
+    for make in (app.schedules.create, app.schedules.upsert, app.schedules.plan, app.declare):
+        with pytest.raises(InvalidJob, match=r"^tenant: "):
+            make("nightly", "greet", cron="@daily", tenant=tenant)
+    assert app.schedules.list() == []
+    assert app.declared() == []
+
+
+@any_store
+def test_a_schedule_of_a_tenant_that_no_store_takes_is_not_found(app: Treadle, greet: Task) -> None:
+    hourly(app)
+    schedules, half = app.schedules, "a\udc80b"
+    for act in (schedules.get, schedules.enable, schedules.delete, schedules.run, schedules.preview):
+        with pytest.raises(ScheduleNotFound, match="no schedule 'hourly'"):
+            act("hourly", tenant=half)
+    assert schedules.events("hourly", tenant=half) == schedules.events(half) == []
+    assert schedules.list(tenant=half) == schedules.list(name=half) == []
+
+
 @pytest.mark.parametrize("said", [{}, {"cron": "@daily", "every": "1d"}, {"cron": None}, {"tz": "UTC"}])
 def test_a_schedule_needs_an_expression_or_an_interval_and_not_both(app: Treadle, greet: Task, said: dict) -> None:
     with pytest.raises(ConfigError, match=r"either cron='30 2 \* \* \*' or every='15m'"):

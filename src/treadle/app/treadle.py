@@ -286,8 +286,12 @@ class Treadle(Oversight):
         grace: Duration | None = None,
         poll: Duration | None = None,
         name: str | None = None,
+        schedules: bool | None = None,
     ) -> "Worker":
-        """A worker for this app's tasks, not started: `async with app.worker():` in a web app's lifespan."""
+        """A worker for this app's tasks, not started: `async with app.worker():` in a web app's lifespan.
+
+        What is None is as the settings say; with `schedules=False` it runs jobs and fires no schedules.
+        """
         from treadle.app.worker_config import worker_config  # noqa: PLC0415 - a process that only enqueues does not need them
         from treadle.worker.worker import Worker  # noqa: PLC0415
 
@@ -299,6 +303,7 @@ class Treadle(Oversight):
             "grace": grace,
             "poll": poll,
             "name": name,
+            "schedules": schedules,
         }
         config = worker_config(self.settings, given)
         self.tasks.check_follow_ups()

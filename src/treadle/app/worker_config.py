@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from treadle import __version__
 from treadle.app.settings import Settings, changed
 from treadle.model import check_name
 from treadle.worker.config import WorkerConfig
@@ -41,6 +42,7 @@ def worker_config(settings: Settings, given: Mapping[str, Any]) -> WorkerConfig:
         log_jobs=settings.log_jobs,
         disable_gone=settings.gone_schedules == "disable",
         budgets=settings.budgets,
+        version=__version__,
     )
 
 

@@ -1,17 +1,14 @@
 """`treadle jobs retry`, `cancel`, `delete`, `edit` and `run-now`: act on one job, on several, or on all that fit."""
 
-import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
 
 from treadle.app.bulk import BulkReport
 from treadle.app.reading import past_from, soon_from
-from treadle.app.views import record_view
 from treadle.cli import options
+from treadle.cli.bulk import act_on_many
 from treadle.cli.discovery import Target, find_target
 from treadle.cli.jobs import (
     Before,
@@ -28,10 +25,8 @@ from treadle.cli.jobs import (
     check_id,
     resolved,
 )  # fmt: skip
-from treadle.cli.near import near_names
-from treadle.cli.progress import bar
 from treadle.cli.reading import payload_from
-from treadle.cli.terminal import INTERRUPTED, clock, document, safe, say
+from treadle.cli.terminal import clock, document, safe, say
 from treadle.errors import ConfigError
 from treadle.model import Job, State
 
@@ -41,6 +36,9 @@ Ids = Annotated[
 Everything = Annotated[bool, typer.Option("--all", help="All of them, whatever they are.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them, and name the first few.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Expect = Annotated[
+    int | None, typer.Option("--expect", metavar="N", min=0, help="Do nothing unless so many fit, as you have seen.")
+]
 
 NewPayload = Annotated[
     str | None, typer.Option("--payload", metavar="JSON", help="With this payload instead; - reads it from stdin.")
@@ -48,8 +46,6 @@ NewPayload = Annotated[
 Revision = Annotated[
     int | None, typer.Option("--revision", metavar="N", help="Only if the job still has this revision.")
 ]
-
-Act = Callable[..., BulkReport]
 
 
 def retry(
@@ -72,6 +68,7 @@ def retry(
     revision: Revision = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    expect: Expect = None,
     reason: options.Reason = "",
     as_json: options.Json = False,
 ) -> None:
@@ -90,6 +87,7 @@ def retry(
         everything,
         since,
         before,
+        expect,
         state=state,
         task=task,
         queue=queue,
@@ -109,7 +107,7 @@ def retry(
         def act(**options: Any) -> BulkReport:
             return store.retry_many(**options, keep_attempts=keep_attempts, actor=actor(), reason=reason)
 
-        _act_on_many(store, act, which, ("retry", "retried"), dry_run, yes or bool(ids), as_json)
+        act_on_many(store, act, which, ("retry", "retried"), dry_run, yes or bool(ids), as_json, expect)
 
 
 def cancel(
@@ -129,6 +127,7 @@ def cancel(
     everything: Everything = False,
     dry_run: DryRun = False,
     yes: Yes = False,
+    expect: Expect = None,
     reason: options.Reason = "",
     as_json: options.Json = False,
 ) -> None:
@@ -141,6 +140,7 @@ def cancel(
         everything,
         since,
         before,
+        expect,
         state=state,
         task=task,
         queue=queue,
@@ -160,7 +160,7 @@ def cancel(
         def act(**options: Any) -> BulkReport:
             return store.cancel_many(**options, actor=actor(), reason=reason)
 
-        _act_on_many(store, act, which, ("cancel", "cancelled"), dry_run, yes or bool(ids), as_json)
+        act_on_many(store, act, which, ("cancel", "cancelled"), dry_run, yes or bool(ids), as_json, expect)
 
 
 def delete(
@@ -180,6 +180,7 @@ def delete(
     everything: Everything = False,
     dry_run: DryRun = False,
     yes: Yes = False,
+    expect: Expect = None,
     reason: options.Reason = "",
     as_json: options.Json = False,
 ) -> None:
@@ -193,6 +194,7 @@ def delete(
         everything,
         since,
         before,
+        expect,
         state=state,
         task=task,
         queue=queue,
@@ -207,7 +209,7 @@ def delete(
         def act(**options: Any) -> BulkReport:
             return store.delete_many(**options, actor=actor(), reason=reason)
 
-        _act_on_many(store, act, which, ("delete", "deleted"), dry_run, yes, as_json)
+        act_on_many(store, act, which, ("delete", "deleted"), dry_run, yes, as_json, expect)
 
 
 def edit(
@@ -254,7 +256,12 @@ def run_now(
 
 
 def _which(
-    ids: list[str] | None, everything: bool, since: str | None, before: str | None, **given: str | None
+    ids: list[str] | None,
+    everything: bool,
+    since: str | None,
+    before: str | None,
+    expect: int | None,
+    **given: str | None,
 ) -> dict[str, Any]:
     """What was named, for `app.retry_many` and the like; checked before a store is opened."""
     times = {"since": past_from(since, "--since"), "before": past_from(before, "--before")}
@@ -263,6 +270,8 @@ def _which(
         check_id(id)
     if ids and (named or everything):
         raise ConfigError(f"ids or a filter: leave out --{next(iter(named), 'all')}, or the ids")
+    if ids and expect is not None:
+        raise ConfigError("--expect is of a filter: leave it out, or the ids")
     if not ids and not named and not everything:
         raise ConfigError("which jobs? Give ids, or a filter such as --state failed --task greet, or --all")
     return {"ids": ids} if ids else {**named, "everything": everything}
@@ -271,125 +280,6 @@ def _which(
 def _only(store: Target, ids: list[str] | None, dry_run: bool) -> str | None:
     """The one job that is named, if it is one."""
     return resolved(store, ids[0]) if ids and len(ids) == 1 and not dry_run else None
-
-
-# ------------------------------------------------------------------------------------------------ many of them
-
-
-def _act_on_many(
-    store: Target, act: Act, which: dict[str, Any], verb: tuple[str, str], dry_run: bool, yes: bool, as_json: bool
-) -> None:
-    """Count what is meant, ask, act with a progress bar, and say what became of it; exit code 1 if not all was done."""
-    if "ids" in which:
-        which = {"ids": [store.resolve_id(id) for id in which["ids"]]}
-    found = act(**which, dry_run=True)
-    if (
-        not found.found
-        and found.exact
-        and (hint := near_names(store, task=which.get("task"), queue=which.get("queue")))
-    ):
-        say(safe(hint), stderr=True)
-    if dry_run:
-        _say_found(found, verb[0], as_json)
-        return
-    if not yes and (found.found or not found.exact):
-        _ask(found, verb[0], as_json)
-    with _steps(found.found if found.exact else None, verb[0], as_json) as progress:
-        try:
-            report = act(**which, progress=progress)
-        except KeyboardInterrupt:
-            report = progress.report
-            _say_done(report, verb[1], as_json, interrupted=_jobs(found.found, found.exact))
-            raise typer.Exit(INTERRUPTED) from None
-    _say_done(report, verb[1], as_json)
-    if report.not_possible:
-        raise typer.Exit(1)
-
-
-def _ask(found: BulkReport, verb: str, as_json: bool) -> None:
-    if as_json or not sys.stdin.isatty():
-        raise ConfigError(f"this would {verb} {_jobs(found.found, found.exact)}; --yes does it, --dry-run shows which")
-    if not typer.confirm(f"{verb} {_jobs(found.found, found.exact)}?", err=True):
-        say("nothing was done", stderr=True)
-        raise typer.Exit(1)
-
-
-class Steps:
-    """Takes reports between two batches: shows how far it is, and stops there if it was asked to."""
-
-    def __init__(self, show: Callable[[int], None]) -> None:
-        self.report = BulkReport()
-        self.stopping = False
-        self._show = show
-
-    def __call__(self, report: BulkReport) -> None:
-        self.report = report
-        self._show(report.done + report.not_possible)
-        if self.stopping:
-            raise KeyboardInterrupt
-
-    def stop(self, number: int, frame: object) -> None:
-        """Ctrl-C: the batch that is being written is finished first; the second time, at once."""
-        if self.stopping:
-            signal.default_int_handler(number, frame)  # type: ignore[arg-type]
-        self.stopping = True
-
-
-@contextmanager
-def _steps(total: int | None, verb: str, as_json: bool) -> Iterator[Steps]:
-    with bar(verb, total, as_json=as_json) as show:
-        steps = Steps(show)
-        before = signal.signal(signal.SIGINT, steps.stop)
-        try:
-            yield steps
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-
-def _say_found(found: BulkReport, verb: str, as_json: bool) -> None:
-    if as_json:
-        document({"dry_run": True, **record_view(found)})
-        return
-    say(f"would {verb} {_jobs(found.found, found.exact)}{':' if found.first else ''}")
-    for id in found.first:
-        say(f"  {id}")
-    if found.found > len(found.first):
-        say(f"  and {found.found - len(found.first):,} more")
-    _say_problems(found)
-
-
-def _say_done(report: BulkReport, done: str, as_json: bool, interrupted: str | None = None) -> None:
-    if as_json:
-        document({"dry_run": False, "interrupted": interrupted is not None, **record_view(report)})
-        return
-    if interrupted is not None:
-        of = f"{report.done:,} of {interrupted} {'was' if report.done == 1 else 'were'} {done}"
-        say(f"interrupted: {of}; the same command goes on with the rest", stderr=True)
-    else:
-        say(_summary(report, done))
-    _say_problems(report)
-
-
-def _summary(report: BulkReport, done: str) -> str:
-    """Of a cancellation, how many still run: these may yet succeed."""
-    if not report.asked:
-        return f"{done} {_jobs(report.done)}"
-    ended = report.done - report.asked
-    first = f"{done} {_jobs(ended)}; " if ended else ""
-    return f"{first}asked {_jobs(report.asked)} to stop that still {'runs' if report.asked == 1 else 'run'}"
-
-
-def _say_problems(report: BulkReport) -> None:
-    if report.not_possible:
-        say(f"not possible for {_jobs(report.not_possible)}:", stderr=True)
-    for problem in report.problems:
-        say(f"  {safe(problem.why)}", stderr=True)
-    if report.not_possible > len(report.problems):
-        say(f"  and {report.not_possible - len(report.problems):,} more", stderr=True)
-
-
-def _jobs(number: int, exact: bool = True) -> str:
-    return f"{'' if exact else 'at least '}{number:,} job{'s' * (number != 1)}"
 
 
 def _done(store: Target, job: Job, words: str, as_json: bool) -> None:

@@ -48,6 +48,7 @@ def audit(
     until: Annotated[
         str | None, typer.Option("--until", "--before", metavar="TIME", help="Until 1d ago, or until a time.")
     ] = None,
+    by_hand: Annotated[bool, typer.Option("--by-hand", help="Without what workers do.")] = False,
     n: Annotated[int, typer.Option("-n", "--limit", metavar="N", help="How many, up to 1000.")] = 50,
     cursor: Annotated[str | None, typer.Option("--cursor", help="Go on where the last page ended.")] = None,
     as_json: options.Json = False,
@@ -70,6 +71,8 @@ def audit(
         "until": past_from(until, "--until"),
         "job_id": job,
     }
+    if by_hand:  # a server that is older does not know it
+        filters["by_hand"] = True
     if job is not None:
         check_id(job)
     with closing(find_target(app, url)) as store:
@@ -110,7 +113,7 @@ def verify(
     Workers seal events in batches, and each seal holds the hash of the one before it. Keep the last hash elsewhere, and
     nobody can rewrite what came before it. "pruned" are seals whose events were old and are gone.
     """
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         trail = store.verify_audit(tenant=tenant)
     if tenant is not None and not trail.tenants and not trail.unsealed:  # a name mistyped, or a trail wiped out
         raise NotPossible(f"tenant {tenant!r} has no audit events, sealed or not: there is nothing to verify")

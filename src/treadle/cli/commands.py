@@ -35,9 +35,11 @@ from treadle.cli import (
     serve,
     servers,
     start,
+    stats,
     status,
     store,
     tail,
+    tasks,
     ticks,
     tokens,
     top,
@@ -132,6 +134,7 @@ cli.add_typer(
 )
 
 cli.command("status", rich_help_panel=JOBS, epilog=_example("treadle status --watch"))(status.status)
+cli.command("stats", rich_help_panel=JOBS, epilog=_example("treadle stats --span 1d --queue mail"))(stats.stats)
 cli.command("top", rich_help_panel=JOBS, epilog=_example("treadle top"))(top.top)
 cli.command("tail", rich_help_panel=JOBS, epilog=_example("treadle tail --queue mail --kind failed"))(tail.tail)
 cli.command("failures", rich_help_panel=JOBS, epilog=_example("treadle failures --since 1h"))(failures.failures)
@@ -161,6 +164,7 @@ cli.add_typer(
     rich_help_panel=JOBS,
     epilog=_example(f"treadle schedules create {NIGHTLY}"),
 )
+cli.command("tasks", rich_help_panel=JOBS, epilog=_example("treadle tasks --app tasks:app"))(tasks.tasks)
 cli.command("workers", rich_help_panel=JOBS, epilog=_example("treadle workers"))(look.workers)
 
 cli.command("pause", rich_help_panel=GATE, epilog=_example('treadle pause --queue mail --until 2h --reason "outage"'))(
@@ -178,6 +182,7 @@ audit_cli.command("seal", epilog=_example("treadle audit seal"))(audit.seal)
 audit_cli.command("verify", epilog=_example("treadle audit verify"))(audit.verify)
 cli.add_typer(audit_cli, name="audit", rich_help_panel=ACCOUNT)
 cli.command("costs", rich_help_panel=ACCOUNT, epilog=_example("treadle costs --days 7"))(look.costs)
+cli.command("budgets", rich_help_panel=ACCOUNT, epilog=_example("treadle budgets"))(look.budgets)
 
 config_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
 config_cli.command("show", epilog=_example("treadle config show"))(config.show)

@@ -15,7 +15,7 @@ import typer
 from treadle.app.settings import load
 from treadle.cli import options
 from treadle.cli.discovery import DJANGO_SETTINGS, NO_APP, check_spec, find_store
-from treadle.cli.serve import check_web
+from treadle.cli.serve import check_parts, check_web
 from treadle.cli.terminal import coloured, safe, say
 from treadle.errors import ConfigError
 
@@ -35,20 +35,27 @@ Files = Mapping[str, tuple[int, int]]
 def dev(
     app: options.App = None,
     url: options.Url = None,
-    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8787,
-    worker: Annotated[bool, typer.Option("--worker/--no-worker", help="Whether it runs jobs, too.")] = True,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8787,
+    allow_host: options.AllowHost = None,
+    worker: options.WithWorker = True,
+    schedules: options.WithSchedules = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log JSON lines.")] = False,
+    log_format: options.LogFormat = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything.")] = False,
 ) -> None:
-    """Serve the API with a worker, as `treadle serve` does, and start anew when a file of the project is saved.
+    """Serve dashboard and API with a worker, as `treadle serve` does; start anew when a file of the project is saved.
 
     It watches the Python files below the current directory, treadle.toml and pyproject.toml. Jobs that run have three
     seconds to end, and are given back otherwise. Code that cannot be imported is shown, until the next save mends it.
     """
     _check(app, url)
+    check_parts(worker=worker, schedules=schedules)
     arguments = ["--host", host, "--port", str(_port(host, port)), "--worker" if worker else "--no-worker"]
     arguments += [f"--app={app}"] * (app is not None) + [f"--url={url}"] * (url is not None)
+    arguments += [f"--allow-host={name}" for name in allow_host or ()]
+    arguments += [] if schedules is None else ["--schedules" if schedules else "--no-schedules"]
+    arguments += [f"--log-format={log_format}"] * (log_format is not None)
     arguments += ["--json"] * as_json + ["--verbose"] * verbose
     raise typer.Exit(Reloading(arguments, Path.cwd()).run())
 

@@ -16,7 +16,7 @@ from treadle.app.reading import past_from
 from treadle.app.treadle import Treadle
 from treadle.app.views import attempts_view, event_view
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store
+from treadle.cli.discovery import Target, find_target
 from treadle.cli.jobs import Before, OfError, OfFingerprint, OfKey, OfLane, OfQueue, OfState, OfTask, Since
 from treadle.cli.near import near_names
 from treadle.cli.progress import bar, has_bar
@@ -57,12 +57,12 @@ def export(
     named = {"state": state, "task": task, "queue": queue, "tenant": tenant, "key": key, "lane": lane, **times}
     named |= {"error": error, "fingerprint": fingerprint, "text": text}
     which = {name: value for name, value in named.items() if value is not None}
-    with closing(find_ready_store(app, url)) as store, _target(output) as file:
+    with closing(find_target(app, url)) as store, _target(output) as file:
         quiet = as_json or (output == STDOUT and sys.stdout.isatty())  # there the lines themselves can be seen
         number, total = 0, None if quiet else _total(store, which)
         with bar("export", total, as_json=quiet) as progress:
             for jobs in _pages(store, which):
-                file.writelines(f"{one_line(_view(store, job, events))}\n" for job in jobs)
+                file.writelines(f"{one_line(line)}\n" for line in _lines(store, jobs, events))
                 number += len(jobs)
                 progress(number)
         hint = near_names(store, task=task, queue=queue) if not number else ""
@@ -76,7 +76,7 @@ def export(
         say(f"exported {number:,} job{'s' * (number != 1)} to {safe(output)}")
 
 
-def _pages(store: Treadle, which: dict[str, Any]) -> Iterator[list[Job]]:
+def _pages(store: Target, which: dict[str, Any]) -> Iterator[list[Job]]:
     cursor = None
     while True:
         page = store.find(**which, limit=LARGEST_PAGE, cursor=cursor)
@@ -85,19 +85,21 @@ def _pages(store: Treadle, which: dict[str, Any]) -> Iterator[list[Job]]:
             return
 
 
-def _view(store: Treadle, job: Job, events: bool) -> dict[str, Any]:
-    view: dict[str, Any] = {"job": store.view(job)}
-    if events:
-        found: list[Event] = []
-        with suppress(JobNotFound):  # deleted meanwhile
-            found = store.masked_events(job, store.events(job.id))
-        view |= {"events": [event_view(event) for event in found], "attempts": attempts_view(store.masked(job), found)}
-    return view
+def _lines(store: Target, jobs: list[Job], events: bool) -> Iterator[dict[str, Any]]:
+    for job, view in zip(jobs, store.views(jobs), strict=True):
+        line: dict[str, Any] = {"job": view}
+        if events:
+            found: list[Event] = []
+            with suppress(JobNotFound):  # deleted meanwhile
+                found = store.masked_events(job, store.events(job.id))
+            attempts = attempts_view(store.masked(job), found)
+            line |= {"events": [event_view(event) for event in found], "attempts": attempts}
+        yield line
 
 
-def _total(store: Treadle, which: dict[str, Any]) -> int | None:
-    """How many it will be, if somebody sees the bar and a store can count them quickly."""
-    if not has_bar() or not which.keys() <= {*COUNTABLE}:
+def _total(store: Target, which: dict[str, Any]) -> int | None:
+    """How many it will be, if somebody sees the bar and the store is here and can count them quickly."""
+    if not isinstance(store, Treadle) or not has_bar() or not which.keys() <= {*COUNTABLE}:
         return None
     counts = store.count(**which, limit=MOST_COUNTED).values()
     return sum(counts) if all(count.exact for count in counts) else None

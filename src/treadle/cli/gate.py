@@ -24,6 +24,9 @@ COLUMNS = ("paused", "by", "since", "until", "reason")  # in a narrow terminal t
 Tenant = Annotated[list[str] | None, typer.Option("--tenant", help="The jobs of this tenant.")]
 Queue = Annotated[list[str] | None, typer.Option("--queue", "-q", help="The jobs of this queue.")]
 Task = Annotated[list[str] | None, typer.Option("--task", help="The jobs of this task.")]
+Revision = Annotated[
+    int | None, typer.Option("--revision", metavar="N", help="Only if the pause still has this revision; -1: if none.")
+]
 Everything = Annotated[bool, typer.Option("--all", help="Everything, instead.")]
 
 
@@ -40,6 +43,7 @@ def pause(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Come back when nothing of it runs any more.")] = False,
     timeout: Annotated[str, typer.Option(metavar="TIME", help="With --wait: how long at most.")] = "1h",
+    revision: Revision = None,
     as_json: options.Json = False,
 ) -> None:
     """Let no job of a tenant, queue or task start until it is resumed; what runs, runs on.
@@ -51,7 +55,8 @@ def pause(
     end, longest = soon_from(until, "--until"), seconds(timeout, "--timeout")
     with closing(find_target(app, url)) as store:
         try:
-            made = store.pause(**scope, reason=reason, until=end, actor=actor(), wait=wait, timeout=longest)
+            how = {"reason": reason, "until": end, "actor": actor(), "wait": wait, "timeout": longest}
+            made = store.pause(**scope, **how, revision=revision)
         except KeyboardInterrupt:
             if wait:  # the pause comes first: it is the waiting that was given up
                 print("not waited for what still runs; `treadle pauses` shows what is paused", file=sys.stderr)
@@ -72,12 +77,13 @@ def resume(
     task: Task = None,
     everything: Everything = False,
     reason: options.Reason = "",
+    revision: Revision = None,
     as_json: options.Json = False,
 ) -> None:
     """Lift the pause of exactly this tenant, queue or task; `treadle pauses` shows which there are."""
     scope = _scope(tenant, queue, task, everything)
     with closing(find_target(app, url)) as store:
-        lifted = store.resume(**scope, reason=reason, actor=actor())
+        lifted = store.resume(**scope, reason=reason, actor=actor(), revision=revision)
         left = store.pauses()
     if as_json:
         document({"resumed": pause_view(lifted), "pauses": [pause_view(pause) for pause in left]})

@@ -76,8 +76,8 @@ def list_jobs(
     how long one that waits is due; "took" how long its last attempt ran. A list of --state failed or cancelled is in
     the order in which they ended, and "when" says how long ago that was.
 
-    --text, --error, --fingerprint, --since and --before are looked for job by job. After 10,000 jobs the list ends
-    where it is, and says with which --cursor it goes on.
+    --text, --error, --fingerprint, --since and --before are looked for job by job; on DynamoDB also --task, --queue,
+    --tenant, --lane and --key. After 10,000 jobs the list ends where it is, and says with which --cursor it goes on.
     """
     since_moment, before_moment = past_from(since, "--since"), past_from(before, "--before")
     with closing(find_target(app, url)) as store:

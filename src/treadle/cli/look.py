@@ -1,4 +1,4 @@
-"""`treadle why`, `workers` and `costs`: why a job does not run, who is alive, what was spent."""
+"""`treadle why`, `workers`, `costs` and `budgets`: why a job does not run, who is alive, what was spent."""
 
 from collections import Counter
 from contextlib import closing
@@ -8,19 +8,23 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from treadle.app.budgets import TenantBudget
 from treadle.app.operations import MOST_DAYS
-from treadle.app.views import standing, worker_view
+from treadle.app.views import budgets_view, crew_view, standing, worker_view
 from treadle.cli import options
 from treadle.cli.discovery import find_target
 from treadle.cli.jobs import NARROW, Id, actor, check_id, resolved
-from treadle.cli.terminal import age, coloured, document, safe, say, table, width
+from treadle.cli.terminal import age, clock, coloured, document, safe, say, table, width
 from treadle.errors import InvalidJob
 from treadle.model.records import WorkerInfo
 
-WORKERS = ("name", "host", "queues", "tasks", "slots", "since", "seen")
+WORKERS = ("name", "host", "queues", "tasks", "slots", "since", "seen", "memory", "version")
 NARROW_WORKERS = ("name", "queues", "tasks", "slots", "since", "seen")  # a name has the host in it, unless it was given
+MIB = 1024**2
 COSTS = ("tenant", "task", "micros", "units")
 UNIT = 1_000_000  # micros
+BUDGETS = {"spent": "error", "near": "warning", "within": "ok"}  # a state, and how it is coloured
+NO_BUDGETS = "no tenant has a budget; `budgets` in the settings gives one: docs/costs.md"
 YEARS = range(1970, 3000)
 
 
@@ -40,16 +44,21 @@ def why(id: Id, app: options.App = None, url: options.Url = None, as_json: optio
         say(f"  {safe(obstacle.text)}")
 
 
-def workers(app: options.App = None, url: options.Url = None, as_json: options.Json = False) -> None:
+def workers(
+    app: options.App = None,
+    url: options.Url = None,
+    silent: Annotated[bool, typer.Option("--silent", help="Also those not heard of lately, of the last day.")] = False,
+    as_json: options.Json = False,
+) -> None:
     """List the workers that are alive, as they last said.
 
     "slots" has how many are busy and how many there are; a worker also holds jobs that wait for the next free slot,
-    such as 10/10 +7. "tasks" has how many tasks a worker knows (--json names them).
+    such as 10/10 +7. "tasks" has how many tasks a worker knows (--json names them). "memory" is that of its process.
     """
     with closing(find_target(app, url)) as store:
-        members, now = store.workers(), store.engine.now()
+        members, drains, now = store.workers(silent=silent), store.drains(), store.engine.now()
     if as_json:
-        document({"workers": [worker_view(member) for member in members]})
+        document({"workers": crew_view(members, drains, now)})
         return
     if not members:
         say("no worker is alive; `treadle worker` starts one")
@@ -57,8 +66,12 @@ def workers(app: options.App = None, url: options.Url = None, as_json: options.J
     narrow = (room := width()) is not None and room < NARROW
     headers = NARROW_WORKERS if narrow else WORKERS
     cells = [dict(zip(WORKERS, _worker(member, now), strict=True)) for member in members]
-    table(headers, [[cell[header] for header in headers] for cell in cells], right=["tasks"])
-    for name, number in Counter(member.given_name for member in members).items():
+    table(headers, [[cell[header] for header in headers] for cell in cells], right=["tasks", "memory"])
+    for view in crew_view(members, drains, now):
+        if (asked := view["drain"]) is not None and not view["stopping"]:
+            why = f": {safe(asked['reason'])}" if asked["reason"] else ""
+            say(f"{safe(view['name'])} was asked to stop by {safe(asked['actor'])}{why}")
+    for name, number in Counter(member.given_name for member in members if member.alive(now)).items():
         if number > 1:
             say(coloured("warning", f"{number} live workers are called {safe(name)}: give each a --name of its own"))
 
@@ -118,17 +131,53 @@ def costs(
     say(Text(f"of jobs that ended {period} (UTC)", "dim"))
 
 
+def budgets(
+    app: options.App = None, url: options.Url = None, tenant: options.OfTenant = None, as_json: options.Json = False
+) -> None:
+    """Show what each tenant that has a budget has spent of it today, and which it has paused.
+
+    The budgets are those of the settings here, or of the server that is asked. Days are UTC.
+    """
+    with closing(find_target(app, url)) as store:
+        found = store.budgets(tenant=tenant)
+    if as_json:
+        document(budgets_view(found))
+        return
+    if not found.tenants:
+        say(NO_BUDGETS if found.others is None else f"of {found.others:,} micros a day, no tenant has spent any today")
+        return
+    places = _places([amount for one in found.tenants for amount in (one.spent, one.budget or 0)])
+    rows = [
+        (safe(one.tenant), _units(one.spent, places), "?" if one.budget is None else _units(one.budget, places),
+         coloured(BUDGETS[one.state], one.state), _held(one))
+        for one in found.tenants
+    ]  # fmt: skip
+    table(("tenant", "spent", "budget", "state", "paused"), rows, right=["spent", "budget"])
+    say(Text(f"units spent on {found.day} (UTC) by jobs that have ended", "dim"))
+
+
+def _held(one: TenantBudget) -> str:
+    """By whom it is paused and until when."""
+    if one.pause is None:
+        return ""
+    until = "" if one.pause.until is None else f" until {clock(one.pause.until)}"
+    return f"by {safe(one.pause.actor)}{until}"
+
+
 def _worker(member: WorkerInfo, now: datetime) -> tuple[str, ...]:
     lanes = "" if member.lanes is None else f" (lanes {', '.join(member.lanes)})"
-    stopping = ", stopping" if member.stopping else ""
+    state = ", stopping" if member.stopping else ""
+    state = state if member.alive(now) else ", silent"
     return (
         safe(member.name),
         safe(member.host),
         safe(", ".join(member.queues) + lanes),
         f"{len(member.task_names):,}",
-        f"{slots(member)}{stopping}",
+        f"{slots(member)}{state}",
         age(member.started_at, now),
         age(member.seen_at, now),
+        "" if member.memory is None else f"{member.memory / MIB:,.0f} MiB",
+        safe(member.version or ""),
     )
 
 

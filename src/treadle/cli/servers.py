@@ -11,9 +11,7 @@ from treadle.errors import ConfigError
 if TYPE_CHECKING:
     from treadle.client import RemoteTreadle
 
-AT_HOME = frozenset(
-    {"worker", "serve", "dev", "migrate", "doctor", "rls", "prune", "bench", "demo", "init", "config", "version"}
-)
+AT_HOME = frozenset({"worker", "serve", "dev", "migrate", "rls", "prune", "bench", "demo", "init", "config", "version"})
 """The commands that are about a store, a process or a file of this machine."""
 
 VALUES = ("--server", "--token")

@@ -10,6 +10,7 @@ from treadle.app.views import kept_view
 from treadle.cli import options
 from treadle.cli.discovery import find_app, find_ready_store, find_store, ready
 from treadle.cli.progress import bar
+from treadle.cli.servers import find_server
 from treadle.cli.terminal import coloured, document, masked, safe, say
 from treadle.errors import ConfigError
 from treadle.model.clock import span
@@ -68,7 +69,7 @@ def doctor(app: options.App = None, url: options.Url = None, as_json: options.Js
 
     That jobs are due which no live worker serves is an error too, as in `treadle status`. Warnings alone exit with 0.
     """
-    with closing(find_store(app, url)) as store:
+    with closing(find_server(app, url) or find_store(app, url)) as store:
         findings = store.doctor()
     healthy = all(finding.level != "error" for finding in findings)
     if as_json:

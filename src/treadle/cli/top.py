@@ -15,8 +15,9 @@ from rich.live import Live
 from rich.text import Text
 
 from treadle.app.top import Overview, overview, overview_view
+from treadle.app.treadle import Treadle
 from treadle.cli import options
-from treadle.cli.discovery import find_ready_store
+from treadle.cli.discovery import Target, find_target
 from treadle.cli.jobs import NARROW, took
 from treadle.cli.look import slots
 from treadle.cli.status import interval_from
@@ -50,16 +51,20 @@ def top(
     them once. It reads a bounded part of the store, as `treadle status` does.
     """
     every = interval_from(interval)
-    with closing(find_ready_store(app, url)) as store:
+    with closing(find_target(app, url)) as store:
         if as_json:
-            document(overview_view(overview(store), store))
+            document(overview_view(_look(store), store))
         elif once or not console().is_terminal:
             out = console()
             width = out.width if out.is_terminal else PIPE_WIDTH
-            for line in screen(overview(store), width, None):
+            for line in screen(_look(store), width, None):
                 say(line)
         else:
-            _watch(lambda: overview(store), every)
+            _watch(lambda: _look(store), every)
+
+
+def _look(store: Target) -> Overview:
+    return overview(store) if isinstance(store, Treadle) else store.overview()
 
 
 def _watch(look: Callable[[], Overview], every: float) -> None:

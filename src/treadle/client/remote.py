@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from treadle.app.audit import EventPage
+from treadle.app.budgets import DayOfBudgets
 from treadle.app.enqueue import Enqueued
 from treadle.app.failures import Failures
 from treadle.app.operations import Cost
@@ -18,6 +19,7 @@ from treadle.app.status import Group, Status
 from treadle.client import values
 from treadle.client.address import address_of, checked_token
 from treadle.client.bulk import RemoteBulk
+from treadle.client.oversight import RemoteOversight
 from treadle.client.schedules import RemoteSchedules
 from treadle.client.tokens import RemoteTokens
 from treadle.client.transport import TIMEOUT, Transport, segment
@@ -26,7 +28,7 @@ from treadle.client.words import given, when
 from treadle.errors import InvalidInput, InvalidJob, JobNotFound, NotPossible
 from treadle.model import UUID, Event, Job, State, new_id
 from treadle.model.clock import Duration, seconds
-from treadle.model.records import Pause, Schedule, WorkerInfo
+from treadle.model.records import Drain, Pause, Schedule, WorkerInfo
 from treadle.model.retry import Retry
 from treadle.model.why import Obstacle
 from treadle.tasks.options import Unique
@@ -49,7 +51,7 @@ class RemoteClock:
         return self._now + timedelta(seconds=time.monotonic() - self._at)
 
 
-class RemoteTreadle(RemoteBulk):
+class RemoteTreadle(RemoteBulk, RemoteOversight):
     """The jobs, schedules and pauses of a server. It takes what `Treadle` takes, and returns the same values.
 
     Who acts is the token's owner: an `actor` is not sent. Nothing is asked before the first call.
@@ -246,10 +248,15 @@ class RemoteTreadle(RemoteBulk):
         answer = self._http.get("/queues")
         return read(lambda: [values.group_from(group) for group in answer["queues"]])
 
-    def workers(self) -> list[WorkerInfo]:
-        """The workers that are alive, as they last reported."""
-        answer = self._http.get("/workers")
+    def workers(self, *, silent: bool = False) -> list[WorkerInfo]:
+        """The workers that are alive, as they last reported; with `silent` also those that were not heard of lately."""
+        answer = self._http.get("/workers", {"silent": "true"} if silent else {})
         return read(lambda: [values.worker_from(worker) for worker in answer["workers"]])
+
+    def drains(self) -> list[Drain]:
+        """Who has asked which live worker to stop."""
+        answer = self._http.get("/workers")
+        return read(lambda: [values.drain_from(one["drain"]) for one in answer["workers"] if one.get("drain")])
 
     def drain(self, worker: str, *, actor: str = "", reason: str = "") -> WorkerInfo:
         """Ask a live worker to stop as a signal would."""
@@ -265,6 +272,11 @@ class RemoteTreadle(RemoteBulk):
         """What the jobs that ended on these days have cost, by tenant and task."""
         answer = self._http.get("/costs", {"day": day and day.isoformat(), "days": days, "tenant": tenant})
         return read(lambda: [values.cost_from(cost) for cost in answer["costs"]])
+
+    def budgets(self, *, tenant: str | None = None) -> DayOfBudgets:
+        """What each tenant that has a budget has spent of it today, and whether that has paused it."""
+        answer = self._http.get("/budgets", {"tenant": tenant})
+        return read(lambda: values.budgets_from(answer))
 
     def audit_page(self, *, limit: int = 100, cursor: str | None = None, **filters: Any) -> EventPage:
         """The latest audit events, newest first, and where to go on; filters as in `Treadle.audit_page`."""
@@ -289,33 +301,43 @@ class RemoteTreadle(RemoteBulk):
         actor: str = "",
         wait: bool = False,
         timeout: Duration = "1h",
+        revision: int | None = None,
         **scope: Any,
     ) -> Pause:
         """Let no job of this tenant, queue and task be claimed; with `everything`, no job at all.
 
-        With `wait` it returns when nothing of it runs any more.
+        With `wait` it returns when nothing of it runs any more. With a `revision` the pause that is there must be the
+        one that you have seen, or with -1 none.
         """
         longest = seconds(timeout, "timeout")
-        answer = self._http.post("/pauses", {**given(scope), "reason": reason, "until": when(until)})
+        body = {**given(scope), "reason": reason, "until": when(until), "revision": revision}
+        answer = self._http.post("/pauses", body)
         made = read(lambda: values.pause_from(answer["pause"]))
         if wait:
             self._wait_until_drained(made, longest, {name: scope.get(name) for name in ("tenant", "queue", "task")})
         return made
 
-    def resume(self, *, reason: str = "", actor: str = "", **scope: Any) -> Pause:
-        """Lift the pause of exactly this scope."""
-        answer = self._http.post("/pauses/resume", {**given(scope), "reason": reason})
+    def resume(self, *, reason: str = "", actor: str = "", revision: int | None = None, **scope: Any) -> Pause:
+        """Lift the pause of exactly this scope; with a `revision` it must still be the one that you have seen."""
+        answer = self._http.post("/pauses/resume", {**given(scope), "reason": reason, "revision": revision})
         return read(lambda: values.pause_from(answer["pause"]))
 
     def _wait_until_drained(self, pause: Pause, timeout: float, named: dict[str, Any]) -> None:
         words = dict.fromkeys(self.profile.word(label) for label in LABELS[State.RUNNING])
         deadline = time.monotonic() + timeout
-        while running := [job for word in words for job in self.find(state=word, limit=1, **named).jobs]:
+        while running := next((job for word in words if (job := self._first(state=word, **named))), None):
             if time.monotonic() > deadline:
                 raise NotPossible(
-                    f"{pause.scope} is paused, but job {running[0].id} and maybe others still run after {timeout:g} s"
+                    f"{pause.scope} is paused, but job {running.id} and maybe others still run after {timeout:g} s"
                 )
             time.sleep(POLL_INTERVAL)
+
+    def _first(self, **wanted: Any) -> Job | None:
+        """One of these jobs; a page may be empty and have a cursor."""
+        page = self.find(limit=1, **wanted)
+        while not page.jobs and page.cursor is not None:
+            page = self.find(limit=1, cursor=page.cursor, **wanted)
+        return next(iter(page.jobs), None)
 
 
 def _id(job_id: Job | str) -> str:

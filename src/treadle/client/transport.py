@@ -18,7 +18,7 @@ from treadle.errors import ConfigError, EngineError, EngineUnavailable, InvalidI
 from treadle.model import json_text
 
 TIMEOUT = 30.0  # seconds without a word
-LONG_TIMEOUT = 3_600.0  # of an act on many jobs
+LONG_TIMEOUT = 3_600.0  # of an act on many jobs, and of reading a whole audit trail
 LARGEST_ANSWER = 64 << 20  # bytes
 WAITS = (0.2, 0.5)  # seconds before a request is sent again
 LONGEST_WAIT = 30.0  # seconds that a server may ask us to wait
@@ -55,6 +55,10 @@ class Transport:
 
     def get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
         return self._asked("GET", _with(path, query), None, repeatable=True)
+
+    def get_long(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
+        """`get` of something that may take its time; it is asked once."""
+        return self._asked("GET", _with(path, query), None, timeout=LONG_TIMEOUT)
 
     def pages(
         self, path: str, name: str, query: Mapping[str, Any], *, limit: int | None, cursor: str | None

@@ -2,21 +2,40 @@
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, TypeVar
 
-from treadle.app.audit import EventPage
+from treadle import Finding
+from treadle.app.audit import AuditReport, EventPage
+from treadle.app.budgets import DayOfBudgets, TenantBudget
 from treadle.app.bulk import BulkReport, Problem
 from treadle.app.failures import Bucket, FailureGroup, Failures
+from treadle.app.headline import Headline, Step
 from treadle.app.operations import Cost
 from treadle.app.profile import Profile
 from treadle.app.queries import JobPage
+from treadle.app.rates import Rate
 from treadle.app.stats import Stats, Throughput, Times
 from treadle.app.status import ErrorGroup, Group, Status
+from treadle.app.top import Overview
 from treadle.errors import EngineError
 from treadle.model import Event, EventKind, FollowUp, Job, JobError, OnEnd, Progress, Reason, Scope, State
-from treadle.model.records import ANY, GONE, ApiToken, Misfire, Overlap, Pause, PauseOwner, Schedule, WorkerInfo
+from treadle.model.records import (
+    ANY,
+    GONE,
+    MEMORY,
+    VERSION,
+    ApiToken,
+    Drain,
+    Misfire,
+    Overlap,
+    Pause,
+    PauseOwner,
+    Schedule,
+    WorkerInfo,
+)
 from treadle.model.retry import Retry
+from treadle.model.seals import Verified
 from treadle.model.why import Obstacle
 from treadle.schedules.cron import Tick
 
@@ -27,7 +46,7 @@ MOMENTS = frozenset(
     {
         "at", "until", "since", "oldest", "local", "created_at", "due_at", "expires_at", "key_until", "claimed_at",
         "started_at", "finished_at", "lease_until", "next_at", "last_at", "updated_at", "seen_at", "revoked_at",
-        "first_seen", "last_seen", "back_to",
+        "first_seen", "last_seen", "back_to", "failing_since",
     }
 )  # fmt: skip
 """The fields that are moments, whatever they are fields of."""
@@ -98,7 +117,16 @@ def pause_from(view: View) -> Pause:
 
 
 def worker_from(view: View) -> WorkerInfo:
-    return WorkerInfo(**{**_fields(WorkerInfo, view), "running": view["running"] + view["waiting"]})
+    tasks = dict(view["tasks"])
+    if view.get("version") is not None:
+        tasks[f"{VERSION}{view['version']}"] = 1
+    if view.get("memory") is not None:
+        tasks[MEMORY] = view["memory"]
+    return WorkerInfo(**{**_fields(WorkerInfo, view), "tasks": tasks, "running": view["running"] + view["waiting"]})
+
+
+def drain_from(view: View) -> Drain:
+    return Drain(**_fields(Drain, view))
 
 
 def token_from(view: View) -> ApiToken:
@@ -112,6 +140,11 @@ def obstacle_from(view: View) -> Obstacle:
 
 def cost_from(view: View) -> Cost:
     return Cost(**_fields(Cost, view))
+
+
+def budgets_from(view: View) -> DayOfBudgets:
+    tenants = [TenantBudget(**{**one, "pause": one["pause"] and pause_from(one["pause"])}) for one in view["budgets"]]
+    return DayOfBudgets(_moment(view["at"]), date.fromisoformat(view["day"]), view["others"], tenants)
 
 
 def report_from(view: View) -> BulkReport:
@@ -152,6 +185,30 @@ def status_from(view: View) -> Status:
     )
 
 
+def overview_from(view: View) -> Overview:
+    """What `treadle top` shows; of its status only what that shows."""
+    status = status_from({"tasks": [], "rate": 0.0, "more": [], **_without(view, "rate")})
+    return Overview(
+        **{
+            **_fields(Overview, view),
+            "headline": _headline(view["headline"]),
+            "status": status,
+            "rate": _rate(view["rate"]),
+            "rates": [_rate(rate) for rate in view["rates"]],
+            "running": [job_from(job) for job in view["running"]],
+            "schedules": [schedule_from(schedule) for schedule in view["schedules"]],
+        }
+    )
+
+
+def finding_from(view: View) -> Finding:
+    return Finding(**_fields(Finding, view))
+
+
+def audit_report_from(view: View) -> AuditReport:
+    return AuditReport([Verified(**_fields(Verified, one)) for one in view["tenants"]], view["unsealed"])
+
+
 def group_from(view: View) -> Group:
     return Group(**_fields(Group, view))
 
@@ -164,6 +221,19 @@ def stats_from(view: View) -> Stats:
 def profile_from(view: View) -> Profile:
     """The words of the server's profile; its settings and options stay there."""
     return Profile(states=view["states"], fields=view["fields"], empty=view["empty"], schedules=view.get("schedules"))
+
+
+def _headline(view: View) -> Headline:
+    steps = [Step(**_fields(Step, step)) for step in view["steps"]]
+    return Headline(**{**_fields(Headline, view), "steps": steps})
+
+
+def _rate(view: View) -> Rate:
+    return Rate(**_fields(Rate, view))
+
+
+def _without(view: View, name: str) -> dict[str, Any]:
+    return {key: value for key, value in view.items() if key != name}
 
 
 def _throughput(view: View) -> Throughput:

@@ -103,6 +103,32 @@ class Schedules:
     alist = async_face(list)
     aget = async_face(get)
 
+    def plan(
+        self,
+        name: str,
+        task: str | Task[..., Any],
+        payload: Any = None,
+        *,
+        of: str | None = None,
+        tenant: str | None = None,
+        checked: bool = True,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """The schedule that `create` would make, with its next run; what is wrong with it is an error, as there.
+
+        Nothing is written. `of` is the id of the schedule that is to become so; what is masked in the payload is its.
+        """
+        there = None if of is None else self.get(of, tenant=tenant)
+        if there is not None and name_of(task) == there.task:
+            payload = self._declarations.restored(there, payload)
+        wanted = self._wanted(name, task, payload, tenant, checked, options)
+        found = self._engine.records(Schedule, tenant=wanted.tenant, name=name)
+        if any(there is None or one.id != there.id for one in found):
+            raise self._taken(name)
+        return made(wanted, self._engine.now())
+
+    aplan = async_face(plan)
+
     def preview(
         self, name: str, n: int = 5, *, after: datetime | None = None, tenant: str | None = None
     ) -> Sequence[Tick]:
@@ -143,9 +169,7 @@ class Schedules:
 
         def decide(found: Schedule | None, now: datetime) -> Decision:
             if found is not None:
-                raise NotPossible(
-                    f"there is a schedule {name!r} already; update it, choose another name, or write upsert"
-                )
+                raise self._taken(name)
             return Decision(EventKind.CREATED, made(wanted, now))
 
         return self._do(ScheduleAct(wanted.tenant, name, decide, actor, reason), tx)  # type: ignore[no-any-return]
@@ -325,6 +349,10 @@ class Schedules:
         """The error, with a name that is there and almost the same; only so many are compared."""
         alike = ScheduleFilter(tenant=owner, prefix=name[:1])
         return ScheduleNotFound(name, [one.name for one in self._engine.find_schedules(alike, limit=SUGGESTED)])
+
+    @staticmethod
+    def _taken(name: str) -> NotPossible:
+        return NotPossible(f"there is a schedule {name!r} already; update it, choose another name, or write upsert")
 
     def _of(self, tenant: str | None, default: str | None = "default") -> str | None:
         if self._tenant is not None:

@@ -65,7 +65,7 @@ class Declarations:
         if callable(options.get("for_each")):
             options["for_each"] = self.for_each(options["for_each"])
         task_name = name_of(task)
-        declaration(name, task_name, {}, options, tenant or "default")
+        declaration(name, task_name, {}, options, "default" if tenant is None else tenant)
         if payload is None and options.get("for_each") is None and isinstance(task, Task):
             _refuse_missing_payload(name, task)
         self._declared[tenant, name] = _Declaration(task_name, payload, options, module_name(module))

@@ -199,6 +199,7 @@ def job_of_row(parent: Job, payload_json: str, on_end: OnEnd | None, now: dateti
 def check(schedule: Schedule) -> Schedule:
     """The schedule itself, if it can be kept; otherwise an error that names the field and the way out."""
     check_name("name", schedule.name)
+    check_name("tenant", schedule.tenant)
     if schedule.for_each is not None:
         check_name("for_each", schedule.for_each)
     _check_timing(schedule)

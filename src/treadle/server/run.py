@@ -59,11 +59,19 @@ class Address(NamedTuple):
         return f"http://{host}:{self.port}"
 
 
+class Parts(NamedTuple):
+    """What runs beside HTTP: a worker or none, and whether it fires schedules; None: as the settings say."""
+
+    worker: bool
+    schedules: bool | None
+
+
 def serve(
     app: Treadle,
     address: Address,
     *,
     worker: bool = True,
+    schedules: bool | None = None,
     hosts: Collection[str] = (),
     secret: bytes | None = None,
     started: "Callable[[Address, str | None], None]" = lambda *_: None,
@@ -71,14 +79,16 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT; `started` hears the address, and the link that signs in once.
 
+    `schedules` says whether the worker fires them; None: as the settings say.
     `stopped` says whether a signal came before this listens to them.
     """
     app.open()
     check_safe(app, address)
     bound = bind(address)
     names = hosts if address.is_ip else {*hosts, address.host}
+    parts = Parts(worker, schedules)
     try:
-        run_to_the_end(_serve(app, bound, worker=worker, hosts=names, secret=secret, started=started, stopped=stopped))
+        run_to_the_end(_serve(app, bound, parts=parts, hosts=names, secret=secret, started=started, stopped=stopped))
     finally:
         bound.close()
         app.close()
@@ -121,7 +131,7 @@ async def _serve(
     app: Treadle,
     bound: socket.socket,
     *,
-    worker: bool,
+    parts: Parts,
     hosts: Collection[str],
     secret: bytes | None,
     started: "Callable[[Address, str | None], None]",
@@ -150,8 +160,8 @@ async def _serve(
         serving = asyncio.create_task(http.serve(sockets=[bound]))
         stack.push_async_callback(_finish, http, serving)
         await http.up(serving)
-        if worker:
-            running = await stack.enter_async_context(app.worker())
+        if parts.worker:
+            running = await stack.enter_async_context(app.worker(schedules=parts.schedules))
         stack.callback(served.stop)
         link = served.auth.new_link() if address.local and isinstance(served.auth, StoreAuth) else None
         started(address, link)

@@ -218,6 +218,9 @@ def test_a_closed_engine_opens_again_when_it_is_used(open_engine: OpenEngine, se
         ("postgresql:/d", "postgresql://user:password@host/database"),
         ("postgresql:host=h", "postgresql://user:password@host/database"),
         ("postgresql://h/d#2", "%23"),
+        ("postgresql://h/d\n", "it holds a control character, such as a line break at its end"),
+        ("postgresql://u:p\x01@h/d", "it holds a control character"),
+        ("postgresql://h/d\udc80", "it holds half a character"),
     ],
 )
 def test_a_url_that_cannot_be_meant_is_refused_by_name(url: str, said: str) -> None:
@@ -225,7 +228,9 @@ def test_a_url_that_cannot_be_meant_is_refused_by_name(url: str, said: str) -> N
         connect(url)
 
 
-@pytest.mark.parametrize("listen_url", ["postgresql://h/d?sslmod=require", "nonsense", "sqlite:///x.db"])
+@pytest.mark.parametrize(
+    "listen_url", ["postgresql://h/d?sslmod=require", "nonsense", "sqlite:///x.db", "postgresql://h/d\n"]
+)
 def test_a_listen_url_that_cannot_be_meant_is_refused_too(listen_url: str) -> None:
     with pytest.raises(ConfigError, match="listen_url"):
         connect("postgresql://h/d", listen_url=listen_url)

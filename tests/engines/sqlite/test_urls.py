@@ -57,6 +57,10 @@ def test_the_doctor_tells_what_a_power_cut_may_undo(store_url: str, clock: FakeC
         ("", "no scheme.*sqlite:///treadle.db"),
         ("sqlite:///", "names no file.*sqlite:///:memory:"),
         ("mysql://localhost/jobs", "'mysql'"),
+        ("sqlite:///jo\x01bs.db", "url: it holds a control character.*remove it"),
+        ("sqlite:///jobs.db\n", "url: it holds a control character.*remove it"),
+        ("\x01sqlite:///jobs.db", "url: it holds a control character.*remove it"),
+        ("dynamodb://jobs?region=eu\x7f", "url: it holds a control character.*remove it"),
     ],
 )
 def test_a_url_that_cannot_be_meant_is_refused_by_name(
