@@ -51,7 +51,11 @@ class InvalidJob(InvalidInput):
 
 
 class InvalidPayload(InvalidJob):
-    """The arguments do not fit the task's signature or model."""
+    """The arguments do not fit the task's signature or model; `parts` says it of each of them, if it is known."""
+
+    def __init__(self, field: str, problem: str, parts: Iterable[tuple[str, str]] = ()) -> None:
+        self.parts = tuple(parts)
+        super().__init__(field, problem)
 
 
 class UnknownTask(TreadleError, LookupError):

@@ -5,15 +5,16 @@ from typing import Any
 
 from treadle.app.failures import FailureGroup
 from treadle.app.headline import RECENT, headline
+from treadle.app.rates import Rate
 from treadle.app.status import Group, Status
-from treadle.model.records import WorkerInfo
+from treadle.model.records import Pause, WorkerInfo
 
 NOW = datetime(2026, 3, 27, 3, 12, tzinfo=UTC)
 LATE = NOW - timedelta(minutes=31)
 
 
-def status(*queues: Group, problems: tuple[str, ...] = (), workers: Any = ()) -> Status:
-    return Status(NOW, queues, [], [], 0.0, [], [], workers, problems)
+def status(*queues: Group, problems: tuple[str, ...] = (), workers: Any = (), pauses: Any = ()) -> Status:
+    return Status(NOW, queues, [], [], 0.0, [], pauses, workers, problems)
 
 
 def failing(**fields: Any) -> FailureGroup:
@@ -81,3 +82,32 @@ def test_failures_of_an_hour_ago_are_not_what_happens_now() -> None:
     old = failing(failed=9, last_seen=NOW - RECENT)
     assert headline(status(), [old], []).level == "calm"
     assert headline(status(), [old], ["all slots are busy"]).sentence == "All slots are busy"
+
+
+def test_a_few_failures_beside_many_successes_are_no_alarm() -> None:
+    steady = failing(failed=5, queues=["default"], tasks=["charge"])
+    assert headline(status(Group("default", succeeded=262, failed=5)), [steady], []).level == "calm"
+    rates = [Rate("default", ended=40.0, failed=1.0)]
+    assert headline(status(Group("default", failed=5)), [steady], [], rates).level == "calm"
+
+
+def test_a_queue_fails_since_its_minutes_say_so_whatever_was_retried() -> None:
+    since = NOW - timedelta(minutes=31)
+    rates = [Rate("mail", ended=1.0, failed=1.0, retrying=30.0, failing_since=since)]
+    kind = failing(failed=1, first_seen=NOW - timedelta(minutes=2))
+    found = headline(status(Group("mail", succeeded=900)), [kind], [], rates)
+    assert (found.sentence, found.since) == ("Queue mail has been failing for 31m", since)
+
+
+def test_a_queue_that_is_paused_is_seen_to() -> None:
+    pause = Pause(queue="mail", actor="ada", reason="the relay is away", at=LATE, until=NOW + timedelta(hours=2))
+    kinds = [failing(failed=9)]
+    found = headline(status(Group("mail", due=4, failed=9), pauses=[pause]), kinds, [])
+    assert (found.level, found.sentence, found.since) == ("warn", "Queue mail is paused by ada", LATE)
+    assert found.facts[:2] == ["4 jobs are due and held back.", "The reason given: the relay is away"]
+    assert [step.command for step in found.steps] == ["treadle resume --queue mail"]
+    of_a_task = Pause(queue="mail", task="send", actor="ada", at=LATE)  # stops a part of it
+    assert headline(status(Group("mail", due=4, failed=9), pauses=[of_a_task]), kinds, []).level == "bad"
+    everything = Pause(actor="ada", at=LATE)
+    found = headline(status(Group("mail", due=1), pauses=[everything]), [], [])
+    assert (found.sentence, found.steps[0].command) == ("Everything is paused by ada", "treadle resume --all")

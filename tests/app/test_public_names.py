@@ -7,7 +7,7 @@ from treadle import Treadle
 BOTH = {
     "get", "find", "follow", "count", "counts", "view", "views", "masked", "masked_events", "masked_schedule",
     "events", "failures",
-    "why", "costs",  # jobs
+    "why", "costs", "budgets", "abudgets",  # jobs
     "cancel", "retry", "edit", "run_now", "delete", "enqueue", "aenqueue", "schedules",
     "retry_many", "cancel_many", "delete_many", "resolve_id", "status",
     "pause", "resume", "pauses",
@@ -21,8 +21,8 @@ BOTH = {
 }  # fmt: skip
 OF_THE_APP = {
     "task", "register", "tasks", "declare", "declared", "for_each", "logger", "hooks", "wake", "awake",
-    "worker", "run_worker", "workers", "tenant", "drain", "stats", "tokens",
-    "aworkers", "adrain", "astats", "adoctor",
+    "worker", "run_worker", "workers", "tenant", "drain", "drains", "stats", "tokens",
+    "aworkers", "adrain", "adrains", "astats", "adoctor",
     "recover", "prune", "seal_audit",
     "open", "close", "override", "migrate", "check_schema", "schema_sql", "rls", "doctor",
 }  # fmt: skip

@@ -244,7 +244,7 @@ def test_pages_lead_nowhere_else(acme: Tenant, globex: Tenant, both: dict[str, l
     assert {job.tenant for job in globex.find(limit=50, cursor=foreign).jobs} <= {"globex"}
 
 
-@pytest.mark.parametrize("ask", ["find", "count", "costs", "audit", "verify_audit", "pause", "resume"])
+@pytest.mark.parametrize("ask", ["find", "count", "costs", "budgets", "audit", "verify_audit", "pause", "resume"])
 def test_another_tenant_cannot_be_asked_for(acme: Tenant, ask: str) -> None:
     with pytest.raises(InvalidJob, match=r"tenant: 'globex' is not the tenant of this handle"):
         getattr(acme, ask)(tenant="globex")
@@ -470,7 +470,7 @@ REACHED = {
     "get", "find", "count", "view", "events", "why", "costs", "cancel", "retry", "schedules", "pause", "resume",
     "pauses", "audit", "verify_audit", "using", "enqueue", "stream", "wait_for", "result_of",
     "edit", "run_now", "delete", "retry_many", "cancel_many", "delete_many", "resolve_id", "status", "audit_page",
-    "views", "failures", "follow", "counts",
+    "views", "failures", "follow", "counts", "budgets",
 }  # fmt: skip
 HARMLESS = {
     "name", "engine", "profile", "settings",  # the app's own parts, which no tenant is handed

@@ -37,12 +37,14 @@ class EventFilter(NamedTuple):
     since: datetime | None = None
     until: datetime | None = None
     after: tuple[datetime, str, int] | None = None  # in the order of a list: older than this event
+    by_hand: bool = False  # only what people and programs did, not workers
 
     def fits(self, event: Event) -> bool:
         wanted = ((self.tenant, event.tenant), (self.actor, event.actor), (self.kind, event.kind.value))
         return (
             all(one in (None, there) for one, there in wanted)
             and self.job in (None, event.job_id)
+            and (event.kind.by_hand or not self.by_hand)
             and (self.since is None or event.at >= self.since)
             and (self.until is None or event.at < self.until)
             and (self.after is None or in_order(event) < self.after)
@@ -71,6 +73,7 @@ def event_filter(
     since: Duration | datetime | None = None,
     until: Duration | datetime | None = None,
     cursor: str | None = None,
+    by_hand: bool = False,
 ) -> EventFilter:
     """The filter that these words of a caller mean; `since` and `until` are moments, or how long before `now`."""
     return EventFilter(
@@ -81,6 +84,7 @@ def event_filter(
         past_moment(since, now, "since"),
         past_moment(until, now, "until"),
         place_of(cursor),
+        by_hand,
     )
 
 

@@ -10,7 +10,7 @@ from treadle.app.handle import Handle, note
 from treadle.app.profile import LABELS
 from treadle.edits import Edited, edit_jobs
 from treadle.engines.values import JobFilter
-from treadle.errors import InvalidJob, JobNotFound
+from treadle.errors import InvalidJob, JobNotFound, NotPossible
 from treadle.model import Change, Job, State, check_name, lifecycle
 from treadle.model.clock import Duration, past_moment
 from treadle.tasks.faces import async_face
@@ -230,11 +230,21 @@ class Bulk(Handle):
             jobs = [one for one in page if isinstance(one, Job)]
             missing = [one for one in page if isinstance(one, Edited)]
             report = report.after(jobs)
-            for edited in chain(missing, [] if dry_run else edit_jobs(self.engine, jobs, decide, _meant(wanted))):
+            tried = self._refused(jobs, decide) if dry_run else edit_jobs(self.engine, jobs, decide, _meant(wanted))
+            for edited in chain(missing, tried):
                 report = report.plus(edited)
             if progress is not None:
                 progress(report)
         return report
+
+    def _refused(self, jobs: Sequence[Job], decide: Decide) -> Iterator[Edited]:
+        """Those of these jobs that would be refused."""
+        now = self.engine.now()
+        for job in jobs:
+            try:
+                decide(job, now)
+            except NotPossible as problem:
+                yield Edited(job.id, problem)
 
     def _counted(self, wanted: queries.Selection) -> BulkReport:
         """How many jobs are meant, as far as a bounded look sees."""

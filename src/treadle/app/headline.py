@@ -1,19 +1,21 @@
 """The first thing that an operator reads: what is wrong, since when, and what to do, in one sentence each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from treadle.app.failures import FailureGroup
+from treadle.app.rates import Rate
 from treadle.app.status import Group, Status
 from treadle.model.clock import span
+from treadle.model.records import ANY, Pause
 
 MINUTE = 60  # seconds
 RECENT = timedelta(minutes=15)  # a failure this old is not what happens now
 
 
 class Step(NamedTuple):
-    """Something to do: `act` is worker, failures, pause, retry or queues; `command` does it in a terminal."""
+    """Something to do: `act` is worker, failures, pause, resume or retry; `command` does it in a terminal."""
 
     act: str
     text: str
@@ -33,16 +35,61 @@ class Headline(NamedTuple):
     steps: Sequence[Step] = ()
 
 
-def headline(status: Status, failing: Sequence[FailureGroup], warnings: Sequence[str]) -> Headline:
-    """The worst of what there is: nobody works, jobs fail, jobs are late, or nothing needs anybody."""
+def headline(
+    status: Status, kinds: Sequence[FailureGroup], warnings: Sequence[str], rates: Sequence[Rate] = ()
+) -> Headline:
+    """The worst of what there is: nobody works, a queue fails, jobs are late or held back, or nothing needs anybody."""
     if status.problems:
         return _nobody(status)
-    recent = [group for group in failing if status.at - group.last_seen < RECENT]
-    if recent:
-        return _failing(max(recent, key=lambda group: group.failed + group.retrying), status)
+    speeds = {rate.queue: rate for rate in rates}
+    if failing := _failing_kinds(status, kinds, speeds):
+        return _failing(max(failing, key=_size), status, speeds)
     if warnings:
         return Headline("warn", _sentence(warnings[0]), facts=warnings[1:], since=_oldest(status.queues))
+    held = [(group, pause) for pause in status.pauses for group in status.queues if group.due and _holds(pause, group)]
+    if held:
+        return _held(*max(held, key=lambda one: one[0].due))
     return Headline("calm", "Nothing needs you", facts=[_done(status)])
+
+
+def _failing_kinds(status: Status, kinds: Sequence[FailureGroup], speeds: Mapping[str, Rate]) -> list[FailureGroup]:
+    """What goes wrong now on queues where no less fails than is done; a queue that is paused is seen to already."""
+    recent = [kind for kind in kinds if status.at - kind.last_seen < RECENT]
+    done = {group.queue: group.succeeded for group in status.queues}
+    seen_to = {group.queue for group in status.queues for pause in status.pauses if _holds(pause, group)}
+    bad: dict[str, int] = {}
+    for kind in recent:
+        for queue in kind.queues:
+            bad[queue] = bad.get(queue, 0) + _size(kind)
+    fails = {
+        queue
+        for queue, number in bad.items()
+        if (speeds[queue].failing if queue in speeds else number >= done.get(queue, 0)) and queue not in seen_to
+    }
+    return [kind for kind in recent if fails.intersection(kind.queues)]
+
+
+def _size(kind: FailureGroup) -> int:
+    return kind.failed + kind.retrying
+
+
+def _holds(pause: Pause, group: Group) -> bool:
+    """Whether it stops the whole queue."""
+    return pause.blocks(ANY, group.queue, ANY)
+
+
+def _held(group: Group, pause: Pause) -> Headline:
+    queue = group.queue
+    command = f"treadle resume --queue {queue}" if pause.queue != ANY else "treadle resume --all"
+    facts = [f"{_jobs(group.due)} {'is' if group.due == 1 else 'are'} due and held back."]
+    if pause.reason:
+        facts.append(f"The reason given: {pause.reason}")
+    if pause.until is not None:
+        facts.append(f"It ends by itself at {pause.until:%H:%M} UTC.")
+    step = Step("resume", "Resume it when the cause is gone", command, queue if pause.queue != ANY else "")
+    return Headline(
+        "warn", f"{_sentence(pause.scope)} is paused by {pause.actor}", facts=facts, since=pause.at, steps=[step]
+    )
 
 
 def _nobody(status: Status) -> Headline:
@@ -61,11 +108,12 @@ def _nobody(status: Status) -> Headline:
     )
 
 
-def _failing(group: FailureGroup, status: Status) -> Headline:
+def _failing(group: FailureGroup, status: Status, speeds: Mapping[str, Rate]) -> Headline:
     queue = group.queues[0] if len(group.queues) == 1 else ""
+    since = (speeds[queue].failing_since if queue in speeds else None) or group.first_seen
     what = f"Queue {queue}" if queue else f"{group.tasks[0]}" if len(group.tasks) == 1 else f"{len(group.tasks)} tasks"
     verb = "have" if what.endswith(" tasks") else "has"
-    ago = _rounded(status.at - group.first_seen)
+    ago = _rounded(status.at - since)
     tally = [f"{_jobs(group.failed)} failed for good"] * bool(group.failed)
     tally += [f"{_jobs(group.retrying)} will be tried again"] * bool(group.retrying)
     steps = [Step("failures", "Read what the code said", "treadle failures", fingerprint=group.fingerprint)]
@@ -80,7 +128,7 @@ def _failing(group: FailureGroup, status: Status) -> Headline:
         f"{what} {verb} been failing for {ago}",
         f"{group.type}: {group.message}" if group.message else group.type,
         [f"{', '.join(tally)}, of {', '.join(group.tasks)}."] if tally else [],
-        group.first_seen,
+        since,
         steps,
     )
 

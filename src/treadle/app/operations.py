@@ -24,6 +24,7 @@ from treadle.tasks.task import Task
 
 if TYPE_CHECKING:
     from treadle.app.audit import AuditReport, EventPage
+    from treadle.app.budgets import DayOfBudgets
     from treadle.app.follow import Following
     from treadle.app.masking import Masking
     from treadle.model.edit import NewPayload
@@ -73,8 +74,9 @@ class Operations(Numbers, Results):
         moments, or how long ago: of the end, or of a job that has not ended, when it was stored. `text` is somewhere in
         the JSON of the payload, in capitals or not; DynamoDB refuses it. `lane=""` means jobs of no lane.
 
-        A word, `error`, `fingerprint`, `text`, `since` and `before` are looked for job by job: where few fit, a page
-        may come short, or empty, after 10,000 jobs, with a cursor. Its `looked` and `back_to` say how far it looked.
+        A word, `error`, `fingerprint`, `text`, `since` and `before` are looked for job by job, on DynamoDB also task,
+        queue, tenant, lane and key: where few fit, a page may come short, or empty, after 10,000 jobs, with a cursor.
+        Its `looked` and `back_to` say how far it looked.
         """
         if not isinstance(limit, int) or not 1 <= limit <= queries.LARGEST_PAGE:
             raise InvalidJob("limit", f"{limit!r} must be from 1 to {queries.LARGEST_PAGE}; go on with the cursor")
@@ -170,6 +172,13 @@ class Operations(Numbers, Results):
         start, end = _span_of(day or self.engine.now().date(), days)
         found = self.engine.costs(since=start, until=end, tenant=self._of(tenant))
         return [Cost(owner, task, micros) for (owner, task), micros in sorted(found.items())]
+
+    def budgets(self, *, tenant: str | None = None) -> "DayOfBudgets":
+        """What each tenant that has a budget has spent of it today (in UTC), and whether that has paused it."""
+        from treadle.app.budgets import budgets  # noqa: PLC0415 - only operators ask
+
+        now, tenant = self.engine.now(), self._of(tenant)
+        return budgets(now, self.settings.budgets, self.costs(now.date(), tenant=tenant), self.pauses(), tenant)
 
     # ------------------------------------------------------------------------------------ acts on a job
 
@@ -310,8 +319,9 @@ class Operations(Numbers, Results):
         job_id: str | None = None,
         since: Duration | datetime | None = None,
         until: Duration | datetime | None = None,
+        by_hand: bool = False,
     ) -> "EventPage":
-        """The same as `audit`, with the cursor of the next page."""
+        """The same as `audit`, with the cursor of the next page; `by_hand` leaves out what workers do."""
         from treadle.app.audit import event_filter, latest_events  # noqa: PLC0415 - hashes are loaded where they are used
 
         if not isinstance(limit, int) or limit < 1:
@@ -325,6 +335,7 @@ class Operations(Numbers, Results):
             since=since,
             until=until,
             cursor=cursor,
+            by_hand=by_hand,
         )
         return latest_events(self.engine, wanted, limit=limit)
 
@@ -362,6 +373,7 @@ class Operations(Numbers, Results):
     aevents = async_face(events)
     awhy = async_face(why)
     acosts = async_face(costs)
+    abudgets = async_face(budgets)
     acancel = async_face(cancel)
     aretry = async_face(retry)
     aedit = async_face(edit)

@@ -26,10 +26,17 @@ class Oversight(Operations):
 
     # ---------------------------------------------------------------------------------------- workers and rates
 
-    def workers(self) -> list[WorkerInfo]:
-        """The workers that are alive, as they last reported."""
+    def workers(self, *, silent: bool = False) -> list[WorkerInfo]:
+        """The workers that are alive, as they last reported.
+
+        With `silent` also those that were not heard of lately and did not say good-bye; they are kept for a day.
+        """
         now = self.engine.now()
-        return [member for member in self.engine.records(WorkerInfo) if member.alive(now)]
+        return [member for member in self.engine.records(WorkerInfo) if silent or member.alive(now)]
+
+    def drains(self) -> list[Drain]:
+        """Who has asked which live worker to stop, and why."""
+        return list(self.engine.records(Drain))
 
     def drain(self, worker: str, *, actor: str = "api", reason: str = "") -> WorkerInfo:
         """Ask a live worker to stop as a signal would: it finishes what it runs, and takes no more.
@@ -152,5 +159,6 @@ class Oversight(Operations):
 
     aworkers = async_face(workers)
     adrain = async_face(drain)
+    adrains = async_face(drains)
     astats = async_face(stats)
     adoctor = async_face(doctor)

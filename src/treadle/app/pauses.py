@@ -9,7 +9,7 @@ from treadle.engines.values import JobFilter
 from treadle.errors import InvalidJob, NotPossible
 from treadle.model import EventKind, State, check_name
 from treadle.model.clock import Duration, moment, seconds
-from treadle.model.records import ANY, Gate, Pause, PauseOwner
+from treadle.model.records import ANY, NOT_PAUSED, Gate, Pause, PauseOwner
 from treadle.tasks.faces import async_face
 
 PAUSE_TRIES = 20
@@ -31,19 +31,23 @@ class Pauses(Handle):
         actor: str = "api",
         wait: bool = False,
         timeout: Duration = "1h",
+        revision: int | None = None,
     ) -> Pause:
         """Let no job of this tenant, queue and task be claimed; with `everything`, no job at all.
 
         When it returns, no claim of such a job can commit. What runs, runs on; with `wait` it returns when nothing of
-        it runs any more (NotPossible if that takes longer than `timeout`; the pause stands).
+        it runs any more (NotPossible if that takes longer than `timeout`; the pause stands). To pause again replaces
+        the pause that is there. With a `revision` it must be the one that you have seen, or with -1 none.
         """
         check_name("actor", actor)
         wanted = self._pause_of(tenant, queue, task, everything)
         longest = seconds(timeout, "timeout")
         for _ in range(PAUSE_TRIES):
             now, there = self.engine.now(), self._stored_pause(wanted)
-            if there is not None and not there.over(now):
-                self._check_owner(there)
+            holds = there if there is not None and not there.over(now) else None
+            if holds is not None:
+                self._check_owner(holds)
+            _check_seen(wanted, holds, revision)
             new = wanted.evolve(actor=actor, reason=note(reason), at=now, until=_end_of_pause(until, now))
             pause = put(self.engine, new, there, Act(EventKind.PAUSED, now, actor, reason))
             if pause is not None:
@@ -61,10 +65,12 @@ class Pauses(Handle):
         everything: bool = False,
         reason: str = "",
         actor: str = "api",
+        revision: int | None = None,
     ) -> Pause:
         """Lift the pause of exactly this scope; NotPossible if there is none.
 
-        A tenant lifts only what it has paused itself (`Pause.owner`).
+        A tenant lifts only what it has paused itself (`Pause.owner`). With a `revision` it must still be the pause
+        that you have seen.
         """
         check_name("actor", actor)
         wanted = self._pause_of(tenant, queue, task, everything)
@@ -74,6 +80,7 @@ class Pauses(Handle):
                 there = "; ".join(one.scope for one in self.pauses()) or "nothing"
                 raise NotPossible(f"{wanted.scope} is not paused by itself; paused: {there}")
             self._check_owner(pause)
+            _check_seen(wanted, pause, revision)
             if remove(self.engine, pause, Act(EventKind.RESUMED, self.engine.now(), actor, reason)):
                 return pause
         raise NotPossible(f"the pause of {wanted.scope} keeps changing; try again")
@@ -109,19 +116,28 @@ class Pauses(Handle):
 
     def _wait_until_drained(self, wanted: Pause, timeout: float) -> None:
         """Wait until nothing runs that the pause would stop."""
-        named = [None if name == ANY else name for name in wanted[:3]]
-        where = JobFilter(State.RUNNING, named[2], named[1], named[0])
+        tenant, queue, task = (None if name == ANY else name for name in wanted[:3])
+        where = JobFilter(State.RUNNING, task, queue, tenant)
         deadline = time.monotonic() + timeout
-        while running := self.engine.find(where, limit=1).jobs:
+        while self.engine.count(where):
             if time.monotonic() > deadline:
-                raise NotPossible(
-                    f"{wanted.scope} is paused, but job {running[0].id} and maybe others still run after {timeout:g} s"
-                )
+                named = [f"job {job.id} and maybe others" for job in self.engine.find(where, limit=1).jobs] or ["jobs"]
+                raise NotPossible(f"{wanted.scope} is paused, but {named[0]} still run after {timeout:g} s")
             time.sleep(POLL_INTERVAL)
 
     apause = async_face(pause)
     aresume = async_face(resume)
     apauses = async_face(pauses)
+
+
+def _check_seen(wanted: Pause, there: Pause | None, revision: int | None) -> None:
+    """Refuse what was meant for another pause than the one that is there."""
+    if revision in (None, NOT_PAUSED if there is None else there.revision):
+        return
+    if there is None:
+        raise NotPossible(f"{wanted.scope} is not paused any more; look at it again")
+    why = f": {there.reason}" if there.reason else ""
+    raise NotPossible(f"{there.scope} was paused by {there.actor} since you looked{why}; look at it again")
 
 
 def _end_of_pause(until: Duration | datetime | None, now: datetime) -> datetime | None:

@@ -5,10 +5,11 @@ It reads a bounded part of the store, so it costs the same beside a million fini
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from treadle.app.headline import Headline, headline
-from treadle.app.stats import Throughput
+from treadle.app.profile import Profile
+from treadle.app.rates import RATES_OVER, Rate, Rates, rates
 from treadle.app.status import SPAN, Group, Status
 from treadle.app.tenant import Tenant
 from treadle.app.treadle import Treadle
@@ -17,20 +18,10 @@ from treadle.model import Job, State
 from treadle.model.clock import span
 from treadle.model.records import Schedule
 
-RATES_OVER = 10  # minutes
 MOST_RUNNING = 50
 MOST_UPCOMING = 10
 LONG_DUE = timedelta(minutes=1)  # a job that waits so long while all slots are busy is worth a word
 MOST_ERRORS = 3
-
-
-class Rate(NamedTuple):
-    """How many jobs ended in a minute, on average over the last 10: in all ("*"), or of one queue."""
-
-    queue: str
-    ended: float = 0.0
-    failed: float = 0.0
-    retrying: float = 0.0
 
 
 class Overview(NamedTuple):
@@ -48,31 +39,39 @@ class Overview(NamedTuple):
     schedules: Sequence[Schedule]  # that run next
 
 
+class OverviewViewer(Protocol):
+    """Whoever tells of jobs and schedules: an app, one caller of the server, a server elsewhere."""
+
+    @property
+    def profile(self) -> Profile: ...
+
+    def view(self, job: Job) -> dict[str, Any]: ...
+
+    def masked_schedule(self, schedule: Schedule) -> Schedule: ...
+
+
 def overview(app: Treadle | Tenant) -> Overview:
     """Look at the store once. Rates are of the whole store: a tenant is told none."""
     found = app.status()
-    stats = app.stats(timedelta(minutes=RATES_OVER)) if isinstance(app, Treadle) else None
+    speed = rates(app.engine, found.at) if isinstance(app, Treadle) else Rates(Rate("*"), (), [0] * RATES_OVER)
     running = sorted(app.find(state=State.RUNNING, limit=MOST_RUNNING).jobs, key=_since)
-    queues: dict[str, list[Throughput]] = {}
-    for one in stats.tasks if stats else ():
-        queues.setdefault(one.queue, []).append(one)
     late = [*_busy(found), *_lost(running, found.at)]
     failing = app.failures(since=SPAN).groups if found.errors else ()
     return Overview(
         found.at,
-        headline(found, failing, late),
+        headline(found, failing, late, speed.queues),
         found.problems,
         [*late, *_paused(found), *_failing(found)],
         found,
-        _rate("*", [stats.total] if stats else []),
-        [_rate(queue, parts) for queue, parts in sorted(queues.items())],
-        _minutes(stats.minutes if stats else (), found.at),
+        speed.total,
+        speed.queues,
+        speed.minutes,
         running,
         app.schedules.upcoming(MOST_UPCOMING),
     )
 
 
-def overview_view(found: Overview, app: Treadle | Tenant) -> dict[str, Any]:
+def overview_view(found: Overview, app: OverviewViewer) -> dict[str, Any]:
     """The same as plain data, whose keys are stable."""
     status = found.status
     return {
@@ -96,19 +95,6 @@ def overview_view(found: Overview, app: Treadle | Tenant) -> dict[str, Any]:
 
 def _since(job: Job) -> datetime:
     return job.started_at or job.claimed_at or job.created_at
-
-
-def _rate(queue: str, parts: Sequence[Throughput]) -> Rate:
-    failed, retrying = sum(part.failed for part in parts), sum(part.retrying for part in parts)
-    ended = failed + sum(part.succeeded + part.cancelled for part in parts)
-    return Rate(queue, ended / RATES_OVER, failed / RATES_OVER, retrying / RATES_OVER)
-
-
-def _minutes(found: Sequence[Throughput], now: datetime) -> list[int]:
-    """A number for each minute: of one in which nothing ended there is no record."""
-    ended = {one.at: one.succeeded + one.failed + one.cancelled for one in found}
-    this = now.replace(second=0, microsecond=0)
-    return [ended.get(this - timedelta(minutes=ago), 0) for ago in reversed(range(RATES_OVER))]
 
 
 def _busy(found: Status) -> Iterator[str]:

@@ -10,15 +10,17 @@ from treadle.app.profile import OF_A_SCHEDULE, Profile
 from treadle.app.queries import JobPage
 from treadle.model import Event, Job, State
 from treadle.model.attempts import attempts_of
-from treadle.model.records import ANY, ApiToken, Pause, Schedule, WorkerInfo
+from treadle.model.records import ANY, ApiToken, Drain, Pause, Schedule, WorkerInfo
 
 if TYPE_CHECKING:
+    from treadle.app.budgets import DayOfBudgets
     from treadle.app.failures import Failures
     from treadle.app.follow import FollowedEvent
     from treadle.app.settings import Settings
     from treadle.app.status import Status
     from treadle.app.treadle import Treadle
     from treadle.schedules.cron import Tick
+    from treadle.tasks.task import Task
 
 
 def standing(job: Job, now: datetime, profile: Profile) -> str:
@@ -112,10 +114,45 @@ def pause_view(pause: Pause) -> dict[str, Any]:
     return {**record_view(pause), **scope, "scope": pause.scope}
 
 
+def budgets_view(found: "DayOfBudgets") -> dict[str, Any]:
+    """The budgets of a day, each with the pause of its tenant."""
+    tenants = [{**record_view(one), "pause": one.pause and pause_view(one.pause)} for one in found.tenants]
+    return {"budgets": tenants, "at": found.at.isoformat(), "day": found.day.isoformat(), "others": found.others}
+
+
 def worker_view(worker: WorkerInfo) -> dict[str, Any]:
     """A worker: `running` are its busy slots, `waiting` the jobs it holds beyond them."""
     tasks = {name: worker.tasks[name] for name in worker.task_names}
-    return {**record_view(worker), "tasks": tasks, "running": worker.busy, "waiting": worker.waiting}
+    facts = {"running": worker.busy, "waiting": worker.waiting, "version": worker.version, "memory": worker.memory}
+    return {**record_view(worker), "tasks": tasks, **facts}
+
+
+def crew_view(workers: Iterable[WorkerInfo], drains: Iterable[Drain], now: datetime) -> list[dict[str, Any]]:
+    """Workers as a list of them shows each: whether it is `silent`, and who has asked it to stop (`drain`)."""
+    asked = {(drain.name, drain.since): drain for drain in drains}
+    return [
+        {
+            **worker_view(worker),
+            "silent": not worker.alive(now),
+            "drain": record_view(drain) if (drain := asked.get((worker.name, worker.started_at))) else None,
+        }
+        for worker in workers
+    ]
+
+
+def task_view(task: "Task[..., Any]") -> dict[str, Any]:
+    """A task: what its jobs are given unless somebody says otherwise, and the JSON Schema of its payload."""
+    options = task.options
+    return {
+        "name": task.name,
+        "queue": options.queue,
+        "priority": options.priority,
+        "retry": options.retry._asdict(),
+        "timeout": options.timeout,
+        "version": options.version,
+        "isolated": options.isolated,
+        "payload_schema": task.payload.json_schema(),
+    }
 
 
 def token_view(token: ApiToken) -> dict[str, Any]:

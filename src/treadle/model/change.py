@@ -47,6 +47,11 @@ class EventKind(StrEnum):
         """Failures and acts of operators: written at every audit level."""
         return self not in _ROUTINE
 
+    @property
+    def by_hand(self) -> bool:
+        """What people and programs do to jobs and records, not what workers make of jobs."""
+        return self in _BY_HAND
+
 
 _ROUTINE = frozenset(
     (
@@ -56,6 +61,22 @@ _ROUTINE = frozenset(
         EventKind.SNOOZED,
         EventKind.RELEASED,
         EventKind.REPLACED,
+    )
+)
+_BY_HAND = frozenset(
+    (
+        EventKind.CANCELLED,
+        EventKind.CANCEL_REQUESTED,
+        EventKind.RETRIED,
+        EventKind.CHANGED,
+        EventKind.DELETED,
+        EventKind.CREATED,
+        EventKind.ENABLED,
+        EventKind.DISABLED,
+        EventKind.RUN_REQUESTED,
+        EventKind.PAUSED,
+        EventKind.RESUMED,
+        EventKind.REVOKED,
     )
 )
 

@@ -11,7 +11,7 @@ FINGERPRINT = re.compile(f"[0-9a-f]{{{DIGITS}}}")
 LONGEST_MESSAGE = 1000  # characters that are looked at
 
 _QUOTED = re.compile(r"""(?<!\w)(?:'[^'\n]*'|"[^"\n]*"|`[^`\n]*`)(?!\w)""")
-_ADDRESS = re.compile(r"[\w.+\-]+@[\w.\-]+")
+_ADDRESS = re.compile(r"[\w.+\-]++(@[\w.\-]+)?")  # a word, looked at once, and whether it goes on as a mail address
 _WORD = re.compile(r"[\w.:+\-]+")
 _FRAME = re.compile(r'File "([^"\n]+)", line \d+, in ([^\n]+)')
 _FOLDER = re.compile(r"[/\\]")
@@ -30,7 +30,7 @@ def fingerprint(error: JobError) -> str:
 
 def without_values(message: str) -> str:
     """A message with a sign in place of each quoted value, mail address, number and id."""
-    words = _WORD.sub(_generic, _ADDRESS.sub("?", _QUOTED.sub("?", message[:LONGEST_MESSAGE])))
+    words = _WORD.sub(_generic, _ADDRESS.sub(lambda found: "?" if found[1] else found[0], _QUOTED.sub("?", message[:LONGEST_MESSAGE])))
     return " ".join(words.split())
 
 

@@ -18,6 +18,8 @@ ANY = "*"
 
 DECLARES = "treadle.schedules:"  # and a module: among a worker's tasks, a number for the schedules that it declares
 HIDES = "treadle.secret:"  # and a task and a path: among a worker's tasks, what is secret in the payloads of one
+VERSION = "treadle.version:"  # and a version: among a worker's tasks, that of its treadle
+MEMORY = "treadle.memory"  # among a worker's tasks, how many bytes its process holds in memory
 
 
 class Misfire(StrEnum):
@@ -106,6 +108,10 @@ class Schedule(NamedTuple):
         return Retry._make((self.max_attempts, self.retry_base, self.retry_cap, self.retry_jitter))
 
 
+NOT_PAUSED = -1
+"""Instead of a pause's revision: that there is none."""
+
+
 class PauseOwner(StrEnum):
     """Whose a pause is: who may change and lift it. Operators may lift any."""
 
@@ -180,7 +186,7 @@ class WorkerInfo(NamedTuple):
     pid: int
     queues: Sequence[str]
     lanes: Sequence[str] | None
-    tasks: Mapping[str, int]  # task -> the newest version it runs; and what DECLARES and HIDES tell
+    tasks: Mapping[str, int]  # task -> the newest version it runs; and what DECLARES, HIDES, VERSION and MEMORY tell
     concurrency: int
     running: int
     stopping: bool
@@ -191,7 +197,17 @@ class WorkerInfo(NamedTuple):
     @property
     def task_names(self) -> list[str]:
         """The tasks that it knows."""
-        return [name for name in self.tasks if not name.startswith((DECLARES, HIDES))]
+        return [name for name in self.tasks if not name.startswith((DECLARES, HIDES, VERSION)) and name != MEMORY]
+
+    @property
+    def version(self) -> str | None:
+        """The version of its treadle; None if it does not say: an older one."""
+        return next((name.removeprefix(VERSION) for name in self.tasks if name.startswith(VERSION)), None)
+
+    @property
+    def memory(self) -> int | None:
+        """How many bytes of memory its process held when it was last heard of; None if its platform does not tell."""
+        return self.tasks.get(MEMORY)
 
     @property
     def busy(self) -> int:
@@ -313,8 +329,11 @@ KEYS: Mapping[type[Any], tuple[str, ...]] = {
 
 
 def derived_id(text: str, at: datetime | None = None) -> str:
-    """A UUID made from a text, the same for ever; with `at` it sorts as the ids of that moment do."""
-    digest = sha256(text.encode()).hexdigest()
+    """A UUID made from a text, the same for ever; with `at` it sorts as the ids of that moment do.
+
+    A text that no store takes has one too: what is asked about it is not found.
+    """
+    digest = sha256(text.encode(errors="surrogatepass")).hexdigest()
     high = f"{int(at.timestamp() * 1000):012x}" if at is not None else digest[20:32]
     version = "7" if at is not None else "8"
     variant = f"{int(digest[3], 16) & 3 | 8:x}"

@@ -236,13 +236,16 @@ class Payload:
         if not isinstance(error, ValidationError):
             return
         items = error.errors(include_url=False, include_context=False, include_input=False)
-        problems = [f"{'.'.join(map(str, item['loc'])) or 'payload'}: {self._words(item)}" for item in items]
+        found = [(".".join(map(str, item["loc"])), self._words(item)) for item in items]
+        problems = [f"{place or 'payload'}: {words}" for place, words in found]
         if what != "does not fit":
             known = self._trip.hints
             problems += dict.fromkeys(known[str(part)] for item in items for part in item["loc"] if part in known)
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-        shown = hide(shown, self.secrets.values(given))
-        raise InvalidPayload("payload", f"{what} task {self._name}{self._signature}: {shown}") from None
+        hidden = self.secrets.values(given)
+        shown = hide(shown, hidden)
+        parts = [(hide(f"payload.{place}".rstrip("."), hidden), hide(words, hidden)) for place, words in found[:100]]
+        raise InvalidPayload("payload", f"{what} task {self._name}{self._signature}: {shown}", parts) from None
 
     def _blame(self, error: Exception, given: Any) -> NoReturn:
         """InvalidPayload for what a validator has raised of its own, such as a bug; its cause tells where that was."""

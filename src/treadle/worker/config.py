@@ -35,3 +35,4 @@ class WorkerConfig(NamedTuple):
     log_jobs: bool = True  # a line in the log for every job that ends well
     disable_gone: bool = True  # a schedule that code no longer declares
     budgets: Mapping[str, int] = {}  # of a tenant, in millionths a day
+    version: str = ""  # of treadle, which it reports

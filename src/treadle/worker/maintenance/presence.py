@@ -3,17 +3,21 @@
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from pathlib import Path
 
 from treadle.engines.contract import RecordStore
 from treadle.engines.values import OVERWRITE
-from treadle.model.records import Drain, WorkerInfo, missed_after, twin_name
+from treadle.model.records import MEMORY, VERSION, Drain, WorkerInfo, missed_after, twin_name
 from treadle.model.text import printable
 from treadle.worker.config import WorkerConfig
 
 log = logging.getLogger("treadle.worker")
+
+STATM = Path("/proc/self/statm")
 
 
 class Presence:
@@ -131,7 +135,7 @@ class Presence:
             pid=os.getpid(),
             queues=list(config.queues),
             lanes=None if config.lanes is None else list(config.lanes),
-            tasks=dict(self._tasks()),
+            tasks={**self._tasks(), **_about_itself(config.version)},
             concurrency=config.concurrency,
             running=self._running(),
             stopping=self._stopping,
@@ -139,3 +143,24 @@ class Presence:
             seen_at=now,
             period=config.heartbeat,
         )
+
+
+def _about_itself(version: str) -> dict[str, int]:
+    """The version of this treadle and the memory of this process, as they stand among a worker's tasks."""
+    facts = {f"{VERSION}{version}": 1} if version else {}
+    held = memory()
+    return facts if held is None else {**facts, MEMORY: held}
+
+
+def memory() -> int | None:
+    """How many bytes this process holds in memory, or where only that is told, the most it ever held; None: unknown."""
+    try:
+        return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError, AttributeError):  # it is not Linux
+        pass
+    try:
+        import resource  # noqa: PLC0415 - Windows has none
+    except ImportError:
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
