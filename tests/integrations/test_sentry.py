@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sentry_sdk
 
+from tests.support.marks import any_store
 from tests.support.sentry_ingest import Ingest
 from tests.support.workbench import ended, until, working
 from treadle import ConfigError, GiveUp, Retry, Snooze, Treadle
@@ -50,6 +51,7 @@ def errors(ingest: Ingest) -> list[dict[str, Any]]:
     return ingest.items("event")
 
 
+@any_store  # whose application lives on DynamoDB
 @pytest.mark.covers("003-S19.a", "003-S19.b")
 def test_a_failure_arrives_with_its_job_its_payload_and_its_traceback(app: Treadle, ingest: Ingest) -> None:
     instrument(app)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from tests.server.endpoints import ENDPOINTS, PUBLIC, Endpoint, Place
+from tests.server.endpoints import ADMIN_ENDPOINTS, ENDPOINTS, PUBLIC, Endpoint, Place
 from tests.server.raw import Answer, Raw, check
 
+EVERY = (*ENDPOINTS, *ADMIN_ENDPOINTS)
 JSON = (b"content-type", b"application/json")
 HUGE = "x" * 5000
 WRONG: dict[str, list[Any]] = {
@@ -27,6 +28,7 @@ BROKEN = ["{", "[", "nul", "{'a': 1}", '{"a": 1,}', '{"a": NaN}', "", '"x"', "[]
 FREE = ("reason", "revision", "confirm", "text")  # any text, cleaned or looked for; any number, maybe another revision
 ALSO = {"tz": "timezone", "cron": "schedule", "window": "key", "unique": "key", "on_conflict": "key"}
 """What an answer may name instead: the word of schedules; that there is both cron and every; that there is no key."""
+CHECKS = ("/schedules/check",)  # what is asked for is what is wrong: that is its answer, and no refusal
 IDS = ["x", "..", "0", "zzzz", "0199e0c5-6f3b-7d41-9c1e", "'; --", "%", "*", "x" * 300, "0199e0c5-0000", "é", "\x00"]
 
 
@@ -43,10 +45,11 @@ class Bad(NamedTuple):
         """Whether this is how it should be refused."""
         if self.field is None:
             return answer.status in (404, 405, 415, 422)
-        if self.field == "until" and answer.status == 409:  # of a resume: it is not paused at all
-            return True
-        named = str(answer.json.get("field", "")) if answer.status in (413, 414, 422) else ""
-        every = [named, *(str(one["field"]) for one in answer.json.get("problems", ()))] if named else []
+        if answer.status == 409:  # nothing is paused that could be resumed; another number of jobs fits
+            return self.field == "until" or answer.json.get("field") == self.field == "expect"
+        told = answer.status in (413, 414, 422) or (answer.status == 200 and self.target.endswith(CHECKS))
+        problems = [str(one["field"]) for one in answer.json.get("problems", ())] if told else []
+        every = [str(answer.json.get("field", "")), *problems] if told else []
         fields = {self.field, ALSO.get(self.field, self.field)}
         return any(one in fields or one.startswith((f"{self.field}.", f"{self.field}[")) for one in every)
 
@@ -58,7 +61,7 @@ class BadRequests:
         self._document = document
         self._place = place
         self._random = random.Random(seed)
-        self._operations = [one for one in ENDPOINTS if self._described(one) and one.scope != PUBLIC]
+        self._operations = [one for one in EVERY if self._described(one) and one.scope != PUBLIC]
 
     def __iter__(self) -> Iterator[Bad]:
         ways = [self._parameter, self._unknown_parameter, self._field, self._field, self._field, self._missing,
@@ -139,7 +142,8 @@ class BadRequests:
         if "{" not in endpoint.path:
             return None
         id_ = self._random.choice(IDS)
-        place = Place(quote(id_, safe=""), quote(f"{id_} nowhere", safe=""))
+        nowhere = quote(f"{id_} nowhere", safe="")
+        place = Place(quote(id_, safe=""), nowhere, schedule_id=nowhere)
         made = self._made(endpoint, f"address {id_!r:.40}", None)
         return made._replace(target=endpoint.url(place)) if endpoint.status != 409 else None
 

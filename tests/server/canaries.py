@@ -12,12 +12,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tests.server.endpoints import ENDPOINTS, Place
+from tests.server.endpoints import ADMIN_ENDPOINTS, ENDPOINTS, Place, routes_of
 from tests.server.raw import Raw
+from tests.support.commands import looks
 from treadle import Treadle
 from treadle.app.logs import JobContext, JsonFormatter, LineFormatter
 from treadle.cli.commands import run
 from treadle.server import Principal, asgi, stream
+from treadle.server.api import Server
 
 MODULE = "canary_tasks"
 TASKS = """
@@ -91,6 +93,7 @@ def users():
     yield {"way": 5, "password": os.environ["CANARY_OF_A_ROW"]}
 """
 OF_SCHEDULES = 8  # canaries
+ACTS = ("retry", "edit", "cancel", "delete", "run-now", "run", "switch", "pause", "resume", "drain")  # forms of pages
 WAYS = ("fine", "fail", "retry", "give up", "cancel", "snooze", "wrong")
 
 
@@ -215,7 +218,7 @@ class Canaries:
                 self._command(*words, *form, "--url", self.url)
 
     def _look_at(self, app: Treadle, how: str) -> None:
-        server = asgi(app, auth=everybody, rate=1e9, burst=10**9)
+        server = asgi(app, auth=everybody, admin=True, rate=1e9, burst=10**9)
         jobs = []
         with Raw(server) as raw:
             cursor = ""
@@ -228,30 +231,51 @@ class Canaries:
             for job in jobs if self.number > 100 else jobs[::5]:
                 self._ask(raw, "GET", f"/api/v1/jobs/{job['id']}", how=how)
                 self._ask(raw, "GET", f"/api/v1/jobs/{job['id']}/why", how=how)
-            place = Place(next(one["id"] for one in jobs if one["state"] == "failed"), "first")
-            for endpoint in ENDPOINTS:
+                self._ask(raw, "GET", f"/jobs/{job['id']}", how=how)
+            place = Place(next(one["id"] for one in jobs if one["state"] == "failed"), "first", schedule_id="first")
+            self._turn_pages(raw, server, place, how)
+            for endpoint in (*ENDPOINTS, *ADMIN_ENDPOINTS):
                 if endpoint.method != "DELETE" and not endpoint.path.endswith(("/session", "/login")):
                     self._ask(raw, endpoint.method, endpoint.url(place), endpoint.body, how=how)
             bulk = {"action": "retry", "filter": {"state": "failed"}}
             self._ask(raw, "POST", "/api/v1/jobs/bulk", bulk, how=how)
 
+    def _turn_pages(self, raw: Raw, server: Server, place: Place, how: str) -> None:
+        """Every page of the dashboard, also with its forms open and its rows unfolded."""
+        kinds = self.app.failures().groups
+        queries = (
+            [f"act={act}" for act in ACTS]
+            + [f"open={one.fingerprint}" for one in kinds]
+            + ["state=failed", "limit=500"]
+        )
+        for method, path in routes_of(server.api, pages=True):
+            if method == "GET" and path not in ("/login", "/static/{name}"):
+                address = path.format(**place._asdict())
+                self._ask(raw, "GET", address, how=how, expect=200)
+                for query in queries:  # a page that does not have it refuses it
+                    self._ask(raw, "GET", f"{address}?{query}", how=how)
+
     def _commands(self) -> None:
-        """Every command that only looks, for people and as JSON."""
+        """Every command that only looks, and some that act, for people and as JSON."""
+        failed = self.app.find(state="failed", limit=1).jobs[0].id
+        for schedule in ("first", "rows", "bare"):
+            for given in looks(failed, schedule):
+                if schedule == "first" or schedule in given:
+                    self._command(*given)
         for words in (
-            "jobs list", "jobs list --state failed", "jobs list -n 500", "jobs count", "status", "schedules list",
-            "schedules show first", "schedules show rows", "workers", "audit", "audit -n 500", "audit verify", "pauses",
-            "costs", "doctor", "config show", "tokens list", "jobs retry --state failed --dry-run",
-            "schedules disable bare", "jobs show 0000", "schedules delete second",
+            "jobs list --state failed", "jobs retry --state failed --dry-run", "schedules disable bare",
+            "jobs show 0000", "schedules delete second", f"jobs edit {failed} --priority 1",
         ):  # fmt: skip
             for form in ((), ("--json",)):
                 self._command(*words.split(), *form)
 
     # --------------------------------------------------------------------------------------------- means
 
-    def _ask(self, raw: Raw, method: str, target: str, body: Any = None, how: str = "") -> Any:
+    def _ask(self, raw: Raw, method: str, target: str, body: Any = None, how: str = "", expect: int = 0) -> Any:
         text = b"" if body is None else json.dumps(body).encode()
         answer = raw.ask(method, target, [(b"content-type", b"application/json")] if text else [], text)
         assert answer.status < 500, (method, target, answer)
+        assert expect in (0, answer.status), (method, target, answer)
         what = f"{method} {target.partition('?')[0]} {how}"
         self.shown.append((what, f"{answer.headers} {answer.body.decode()}"))
         return json.loads(answer.body) if answer.headers.get("content-type") == "application/json" else None

@@ -115,6 +115,14 @@ def shared() -> Iterator[TestClient]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def with_admin() -> Iterator[TestClient]:
+    """As `shared`, with `/api/admin` too; for modules that put it in its place."""
+    server = asgi(Treadle("sqlite:///:memory:"), admin=True, **NO_LIMIT)
+    with TestClient(server, "http://localhost", raise_server_exceptions=False, follow_redirects=False) as client:
+        yield client
+
+
 @pytest.fixture
 def http(shared: TestClient, app: Treadle) -> TestClient:
     """The bare client: nobody has signed in, and nothing is checked."""

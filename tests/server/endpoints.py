@@ -37,17 +37,19 @@ class Endpoint(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What is in the store for the examples: a job that waits, one that has failed, a schedule, a worker, a token."""
+    """What is in the store for the examples: a job that waits, one that has failed, a schedule."""
 
     job_id: str
     name: str
     failed: str = ""
+    schedule_id: str = ""
 
 
 V1 = "/api/v1"
 NEW_JOB = {"task": "greet", "payload": {"name": "Ada"}}
 NEW_SCHEDULE = {"name": "another", "task": "greet", "payload": {"name": "Ada"}, "every": "1h"}
 BULK = {"action": "cancel", "filter": {"queue": "nowhere"}}
+ADMIN_SCHEDULE = {"name": "another", "job_type": "greet", "payload": {"name": "Ada"}, "cron_expr": "0 3 * * *"}
 
 ENDPOINTS = [
     Endpoint("GET", f"{V1}/jobs", "read"),
@@ -63,6 +65,7 @@ ENDPOINTS = [
     Endpoint("DELETE", f"{V1}/jobs/{{job_id}}", "operate"),
     Endpoint("GET", f"{V1}/schedules", "read"),
     Endpoint("POST", f"{V1}/schedules", "operate", NEW_SCHEDULE, 201),
+    Endpoint("POST", f"{V1}/schedules/check", "read", NEW_SCHEDULE),
     Endpoint("GET", f"{V1}/schedules/{{name}}", "read"),
     Endpoint("PATCH", f"{V1}/schedules/{{name}}", "operate", {"priority": 1}),
     Endpoint("POST", f"{V1}/schedules/{{name}}/enable", "operate", {}),
@@ -87,6 +90,7 @@ ENDPOINTS = [
     Endpoint("GET", f"{V1}/audit", "read"),
     Endpoint("GET", f"{V1}/audit/verify", "read"),
     Endpoint("GET", f"{V1}/costs", "read"),
+    Endpoint("GET", f"{V1}/budgets", "read"),
     Endpoint("GET", f"{V1}/tokens", "admin"),
     Endpoint("POST", f"{V1}/tokens", "admin", {"label": "ci", "scopes": ["read"]}, 201),
     Endpoint("POST", f"{V1}/tokens/{{name}}/revoke", "admin", {}, 409),
@@ -99,18 +103,33 @@ ENDPOINTS = [
     Endpoint("GET", "/readyz", PUBLIC),
     Endpoint("GET", "/metrics", "read"),
 ]
+ADMIN = "/api/admin"
+ADMIN_ENDPOINTS = [
+    Endpoint("GET", f"{ADMIN}/jobs", "admin"),
+    Endpoint("GET", f"{ADMIN}/jobs/stats", "admin"),
+    Endpoint("GET", f"{ADMIN}/jobs/{{job_id}}", "admin"),
+    Endpoint("POST", f"{ADMIN}/jobs/{{job_id}}/retry", "admin", None, 409),
+    Endpoint("POST", f"{ADMIN}/jobs/{{job_id}}/cancel", "admin"),
+    Endpoint("GET", f"{ADMIN}/schedules", "admin"),
+    Endpoint("POST", f"{ADMIN}/schedules", "admin", ADMIN_SCHEDULE, 201),
+    Endpoint("PUT", f"{ADMIN}/schedules/{{schedule_id}}", "admin", {"enabled": False}),
+    Endpoint("POST", f"{ADMIN}/schedules/{{schedule_id}}/enable", "admin"),
+    Endpoint("POST", f"{ADMIN}/schedules/{{schedule_id}}/disable", "admin"),
+    Endpoint("DELETE", f"{ADMIN}/schedules/{{schedule_id}}", "admin"),
+]
+"""Of a server that has `/api/admin`."""
 STREAM = next(one for one in ENDPOINTS if one.path.endswith("/events"))
 CHANGES = [one for one in ENDPOINTS if one.method not in SAFE]
 
 
 def place_in(app: Treadle) -> Place:
     """Put into the store what the examples are about."""
-    app.schedules.create("nightly", "greet", {"name": "Ada"}, every="1h")
-    return Place(app.enqueue("greet", {"name": "Ada"}).id, "nightly")
+    schedule = app.schedules.create("nightly", "greet", {"name": "Ada"}, every="1h")
+    return Place(app.enqueue("greet", {"name": "Ada"}).id, "nightly", schedule_id=schedule.id)
 
 
 def routes_of(api: FastAPI, *, pages: bool = False) -> dict[tuple[str, str], str]:
-    """The routes that the server has, by method and path, each with the scope that it says it needs: those of the API, or the pages."""
+    """The routes of the API, or of the pages, by method and path, each with the scope that it says it needs."""
     found = {}
     for route in iter_route_contexts(api.routes):
         if is_page(route) != pages:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 
 from treadle.server.api import Server
+from treadle.server.dashboard.page import POLICY
 from treadle.server.guard import HEADERS
 
 PROBLEM = "application/problem+json"
@@ -67,10 +68,12 @@ class Raw:
 
 
 def check(answer: Answer, what: object) -> None:
-    """What holds for every answer to whatever: no 5xx, the headers, and a problem document if it is a refusal."""
+    """What holds for every answer to whatever: no 5xx, the headers, and a refusal is a problem document, or a page."""
     assert answer.status < 500, (what, answer)
-    assert HEADERS.items() <= answer.headers.items(), (what, answer)
-    if answer.status >= 400:
+    page = answer.headers.get("content-type", "").startswith("text/html")
+    wanted = {**HEADERS, **({"content-security-policy": POLICY} if page else {})}
+    assert wanted.items() <= answer.headers.items(), (what, answer)
+    if answer.status >= 400 and not page:
         assert answer.headers["content-type"] == PROBLEM, (what, answer)
         body = answer.json
         assert (body["status"], bool(body["detail"]), bool(body["title"])) == (answer.status, True, True), (

@@ -1,5 +1,8 @@
 """Requests that are wrong in one place: refused, with that place named."""
 
+import pytest
+from starlette.testclient import TestClient
+
 from tests.server.bad_requests import refused
 from tests.server.endpoints import place_in
 from tests.server.raw import Raw
@@ -8,6 +11,11 @@ from treadle import Treadle
 from treadle.server.api import Server
 
 NUMBER = size(300, long=10_000)
+
+
+@pytest.fixture(scope="module")
+def shared(with_admin: TestClient) -> TestClient:
+    return with_admin
 
 
 def test_bad_requests_are_refused_by_the_field_that_is_wrong(app: Treadle, server: Server, secrets: list[str]) -> None:

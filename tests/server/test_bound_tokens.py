@@ -189,7 +189,8 @@ def test_what_is_told_of_the_whole_store_is_not_told_to_them(bound: Client, fore
     bound.post("/workers/w1/drain", {}, 403)
     assert bound.get("/failures")["failures"] == []
     assert bound.get("/jobs/count")["total"] == 0
-    for path in ("/status", "/queues", "/audit", "/costs", "/events"):
+    assert bound.get("/queues")["queues"] == []
+    for path in ("/status", "/audit", "/costs", "/budgets", "/events"):
         if bound.kind == "tenant" and path != "/events":  # type: ignore[attr-defined]
             lists = [one for one in bound.get(path).values() if isinstance(one, list) and one]
             assert [one for one in lists if "token bound" not in str(one)] == [], path  # that it was made is theirs

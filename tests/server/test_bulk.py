@@ -81,7 +81,6 @@ def test_what_has_ended_meanwhile_is_reported(app: Treadle, admin: Client) -> No
         {"filter": {"queue": "default", "state": "pending"}},
         {"filter": {"queue": "slow"}},
         {"keep_attempts": True},
-        {"reason": "another"},
     ],
     ids=str,
 )
@@ -91,6 +90,38 @@ def test_a_confirmation_is_of_one_act_only(app: Treadle, admin: Client, altered:
     answer = admin.post(BULK, {**body, **altered, "confirm": counted(admin, body)}, 409)
     assert "count again" in answer["detail"]
     assert app.count()[State.PENDING] == 3
+
+
+def test_who_has_seen_the_number_may_say_why_then(app: Treadle, admin: Client) -> None:
+    stored(app)
+    body = {"action": "cancel", "filter": {"queue": "default"}}
+    admin.post(BULK, {**body, "confirm": counted(admin, body), "reason": "outage"})
+    assert {event.note for event in app.audit(kind="cancelled")} == {"outage"}
+
+
+@any_store
+def test_nothing_is_done_if_another_number_fits_by_then(app: Treadle, admin: Client) -> None:
+    stored(app)
+    body = {"action": "cancel", "filter": {"queue": "default"}}
+    looked = admin.post(BULK, body)
+    stored(app, 1)
+    sure = {**body, "confirm": looked["confirm"], "expect": looked["found"]}
+    refused = admin.post(BULK, sure, 409)
+    assert (refused["field"], refused["found"]) == ("expect", 4)
+    assert "4 fit now, not 3" in refused["detail"]
+    admin.post(BULK, {**body, "expect": 3}, 409)
+    assert app.count()[State.PENDING] == 4
+    assert admin.post(BULK, {**sure, "expect": 4})["done"] == 4
+
+
+@any_store
+def test_what_would_be_refused_is_told_of_ids(app: Treadle, admin: Client) -> None:
+    ids = stored(app)
+    app.cancel(ids[1])
+    looked = admin.post(BULK, {"action": "cancel", "filter": {"ids": ids}})
+    assert (looked["found"], looked["done"], looked["not_possible"]) == (3, 0, 1)
+    assert [problem["job_id"] for problem in looked["problems"]] == [ids[1]]
+    assert "already ended" in looked["problems"][0]["why"]
 
 
 def test_a_confirmation_of_somebody_else_is_refused(app: Treadle, admin: Client, login: Login) -> None:

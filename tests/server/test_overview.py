@@ -8,7 +8,7 @@ import pytest
 
 from tests.server.conftest import Client, Login
 from tests.support.marks import any_store
-from treadle import Treadle
+from treadle import Treadle, __version__
 from treadle.testing import FakeClock, run_until_idle
 
 
@@ -90,6 +90,8 @@ def test_a_worker_is_seen_and_drained(app: Treadle, admin: Client) -> None:
             [worker] = (await asyncio.to_thread(admin.get, "/workers"))["workers"]
             assert (worker["name"], worker["queues"], worker["running"]) == ("w1", ["default"], 0)
             assert "greet" in worker["tasks"]
+            assert (worker["version"], worker["silent"], worker["drain"]) == (__version__, False, None)
+            assert worker["memory"] > 2**20
             drained = await asyncio.to_thread(admin.post, "/workers/w1/drain", {"reason": "deploy"}, 202)
             assert drained["worker"]["name"] == "w1"
 

@@ -102,7 +102,22 @@ def test_a_strange_form_is_a_page_that_says_so(admin: Client, server: Server, pl
 def test_strange_addresses_are_pages_too(admin: Client, server: Server, place: Place) -> None:
     rand = random.Random(5)  # noqa: S311
     names = ("state", "queue", "task", "tenant", "cursor", "since", "before", "act", "q", "span", "name", "fingerprint")
-    values = ("", "x", "\x00", "é", "'--", "<b>", "9" * 400, "../..", "%", "-1", "null", "\ud7ff", "2026-02-30", "🎈" * 50)
+    values = (
+        "",
+        "x",
+        "\x00",
+        "é",
+        "'--",
+        "<b>",
+        "9" * 400,
+        "../..",
+        "%",
+        "-1",
+        "null",
+        "\ud7ff",
+        "2026-02-30",
+        "🎈" * 50,
+    )
     for path in pages_of(server, "GET"):
         for _ in range(12):
             query = {rand.choice(names): rand.choice(values) for _ in range(3)}

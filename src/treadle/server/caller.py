@@ -12,6 +12,7 @@ from treadle.app.tenant import Tenant
 from treadle.app.treadle import Treadle
 from treadle.errors import InvalidInput, JobNotFound, KeyTaken
 from treadle.model import Job
+from treadle.model.records import Schedule
 from treadle.server.auth import COOKIE, known
 from treadle.server.principal import Principal
 from treadle.server.problems import Refused
@@ -85,6 +86,10 @@ class Caller:
     def views(self, jobs: Iterable[Job]) -> list[dict[str, Any]]:
         """Jobs as they are told of them."""
         return self.app.views(jobs, self._profile)
+
+    def masked_schedule(self, schedule: Schedule) -> Schedule:
+        """The schedule as they may see it."""
+        return self.app.masked_schedule(schedule)
 
     def reaches(self, queue: str) -> bool:
         """Whether what is on this queue is theirs."""

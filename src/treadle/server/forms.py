@@ -155,6 +155,7 @@ class BulkForm(Form):
     keep_attempts: bool = False
     reason: Words = ""
     confirm: Annotated[str, Field(max_length=200)] | None = None
+    expect: Annotated[int, Field(ge=0, description="How many fit, as they were counted.")] | None = None
 
 
 class ScheduleQuery(Query):
@@ -204,8 +205,19 @@ class NewSchedule(ScheduleForm):
     tenant: Name | None = None
 
 
+class ScheduleCheck(ScheduleForm):
+    """A schedule that somebody is writing, maybe to change the one of this id: what is not there yet is not wrong."""
+
+    name: Name | None = None
+    tenant: Name | None = None
+    id: Name | None = None
+
+
 class PauseForm(Form):
-    """What is paused: at least one of them, or everything."""
+    """What is paused: at least one of them, or everything.
+
+    `revision` is that of the pause as it was looked at, which must be there still; -1 says that there was none.
+    """
 
     tenant: Name | None = None
     queue: Name | None = None
@@ -213,15 +225,19 @@ class PauseForm(Form):
     everything: bool = False
     reason: Words = ""
     until: When | None = None
+    revision: int | None = None
 
 
 class AuditQuery(Query):
+    """Which acts are listed; `by_hand` leaves out what workers do."""
+
     tenant: Name | None = None
     actor: Name | None = None
     kind: Name | None = None
     job: Name | None = None
     since: When | None = None
     until: When | None = None
+    by_hand: bool = False
     limit: Limit = 100
     cursor: Cursor | None = None
 

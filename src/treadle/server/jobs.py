@@ -114,12 +114,19 @@ def enqueue(
 
 @router.post("/bulk")
 def act_on_many(caller: Operator, request: Request, form: BulkForm) -> JobDocument:
-    """Retry, cancel or delete all jobs that fit. Without `confirm` they are counted, and the answer has one."""
+    """Retry, cancel or delete all jobs that fit. Without `confirm` they are counted, and the answer has one.
+
+    The `reason` may come with the `confirm`. With `expect` nothing is done if another number of jobs fits by then.
+    """
     confirmations: Confirmations = request.app.state.confirmations
-    meant = f"{caller.identity} {form.model_dump_json(exclude={'confirm'})}"
+    meant = f"{caller.identity} {form.model_dump_json(exclude={'confirm', 'expect', 'reason'})}"
     act, which = _bulk_act(caller, form), _which(caller, form.filter)
-    if form.confirm is None:
+    if form.confirm is None or form.expect is not None:
         found = act(**which, dry_run=True)
+        if form.expect not in (None, found.found):
+            changed = f"{found.found:,} fit now, not {form.expect:,}: look at them, and confirm that number"
+            raise Refused(409, changed, field="expect", found=found.found)
+    if form.confirm is None:
         return {"dry_run": True, **_report(caller, found), "confirm": confirmations.make(meant)}
     if not confirmations.check(meant, form.confirm):
         raise Refused(409, "this `confirm` is not of the same act, or is older than 10 minutes; count again first")

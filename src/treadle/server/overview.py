@@ -10,11 +10,14 @@ from treadle.app.reading import past_from, soon_from
 from treadle.app.top import overview, overview_view
 from treadle.app.views import (
     about_view,
+    budgets_view,
+    crew_view,
     failures_view,
     pause_view,
     record_view,
     report_view,
     status_view,
+    task_view,
     token_view,
     trail_view,
     worker_view,
@@ -24,7 +27,6 @@ from treadle.model.records import ANY, Pause
 from treadle.server.caller import Admin, Anybody, Caller, Operator, Reader
 from treadle.server.forms import AuditQuery, FailureQuery, Name, PauseForm, ReasonForm, Span, TokenForm
 from treadle.server.strict import StrictRoute
-from treadle.tasks.task import Task
 
 router = APIRouter(route_class=StrictRoute)
 
@@ -44,8 +46,7 @@ def status(caller: Reader) -> dict[str, Any]:
 @router.get("/overview", tags=["overview"])
 def look(caller: Reader) -> dict[str, Any]:
     """What `treadle top` shows: the `headline` first, then queues, rates, running jobs, workers, what comes next."""
-    app = caller.every_queue
-    return overview_view(overview(app), app)
+    return overview_view(overview(caller.every_queue), caller)
 
 
 @router.get("/doctor", tags=["overview"])
@@ -69,7 +70,7 @@ def stats(
 @router.get("/queues", tags=["overview"])
 def queues(caller: Reader) -> dict[str, Any]:
     """The queues that hold jobs or had ends in the last hour, with how many are due and since when."""
-    return {"queues": [record_view(group) for group in caller.every_queue.status().queues]}
+    return {"queues": [record_view(group) for group in caller.app.status().queues if caller.reaches(group.queue)]}
 
 
 @router.get("/failures", tags=["overview"])
@@ -90,15 +91,20 @@ def failures(caller: Reader, query: Annotated[FailureQuery, Query()]) -> dict[st
 
 
 @router.get("/tasks", tags=["overview"])
-def tasks(caller: Reader) -> dict[str, Any]:
-    """The tasks that the server's app has, each with the JSON Schema of its payload."""
-    return {"tasks": [_task(caller.tasks.tasks[name]) for name in sorted(caller.tasks.tasks)]}
+def tasks(caller: Reader, name: Annotated[Name | None, Query()] = None) -> dict[str, Any]:
+    """The tasks that the server's app has, or the one of this name, each with the JSON Schema of its payload."""
+    known = caller.tasks.tasks
+    return {"tasks": [task_view(known[one]) for one in sorted(known) if name in (None, one)]}
 
 
 @router.get("/workers", tags=["workers"])
-def workers(caller: Reader) -> dict[str, Any]:
-    """The workers that are alive, as they last reported."""
-    return {"workers": [worker_view(worker) for worker in caller.whole.workers()]}
+def workers(caller: Reader, silent: Annotated[bool, Query()] = False) -> dict[str, Any]:
+    """The workers that are alive, as they last reported; `drain` says who has asked one to stop.
+
+    With `silent` also those that were not heard of lately and did not say good-bye: they are kept for a day.
+    """
+    app = caller.whole
+    return {"workers": crew_view(app.workers(silent=silent), app.drains(), app.engine.now())}
 
 
 @router.post("/workers/{name}/drain", tags=["workers"], status_code=202)
@@ -117,7 +123,11 @@ def pauses(caller: Reader) -> dict[str, Any]:
 def pause(caller: Operator, form: PauseForm) -> dict[str, Any]:
     """Let no such job be claimed; when this is answered, none will be."""
     made = caller.app.pause(
-        **_scope(caller, form), until=soon_from(form.until, "until"), actor=caller.actor, reason=form.reason
+        **_scope(caller, form),
+        until=soon_from(form.until, "until"),
+        actor=caller.actor,
+        reason=form.reason,
+        revision=form.revision,
     )
     return {"pause": pause_view(made)}
 
@@ -128,7 +138,7 @@ def resume(caller: Operator, form: PauseForm) -> dict[str, Any]:
     scope = _scope(caller, form)
     if caller.who.queues is not None:
         _check_paused(caller, scope)
-    lifted = caller.app.resume(**scope, actor=caller.actor, reason=form.reason)
+    lifted = caller.app.resume(**scope, actor=caller.actor, reason=form.reason, revision=form.revision)
     return {"pause": pause_view(lifted)}
 
 
@@ -144,6 +154,7 @@ def audit(caller: Reader, query: Annotated[AuditQuery, Query()]) -> dict[str, An
         job_id=query.job,
         since=past_from(query.since, "since"),
         until=past_from(query.until, "until"),
+        by_hand=query.by_hand,
     )
     return {"events": trail_view(page.events), "cursor": page.cursor}
 
@@ -163,6 +174,16 @@ def costs(
 ) -> dict[str, Any]:
     """What the jobs that ended on these days have cost, by tenant and task."""
     return {"costs": [record_view(cost) for cost in caller.every_queue.costs(day, days=days, tenant=tenant)]}
+
+
+@router.get("/budgets", tags=["overview"])
+def budgets(caller: Reader, tenant: Annotated[Name | None, Query()] = None) -> dict[str, Any]:
+    """What each tenant that has a budget has spent of it today, in millionths, and whether that has paused it.
+
+    `state` is `within`, `near` (80 per cent and more) or `spent`; `others` is the budget of each tenant that has none
+    of its own. The budgets are those of the server's settings: give it the same as the workers.
+    """
+    return budgets_view(caller.every_queue.budgets(tenant=tenant))
 
 
 @router.get("/tokens", tags=["tokens"])
@@ -209,17 +230,3 @@ def _scope(caller: Caller, form: PauseForm) -> dict[str, Any]:
     if (queue := caller.queue(form.queue)) is not None:
         scope["queue"] = queue
     return {**scope, "everything": form.everything}
-
-
-def _task(task: Task[..., Any]) -> dict[str, Any]:
-    options = task.options
-    return {
-        "name": task.name,
-        "queue": options.queue,
-        "priority": options.priority,
-        "retry": options.retry._asdict(),
-        "timeout": options.timeout,
-        "version": options.version,
-        "isolated": options.isolated,
-        "payload_schema": task.payload.json_schema(),
-    }

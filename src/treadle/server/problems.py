@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from treadle.app.answers import answer_to
-from treadle.errors import ConfigError, SchemaError, TreadleError
+from treadle.errors import ConfigError, InvalidPayload, SchemaError, TreadleError
 
 log = logging.getLogger("treadle.server")
 
@@ -77,6 +77,8 @@ def _ours(request: Request, error: TreadleError) -> ProblemResponse:
             return problem(422, str(error), field=field, error=type(error).__name__)
         return _unexpected(request, error)
     body = answer.body
+    if isinstance(error, InvalidPayload) and error.parts:
+        body["problems"] = [{"field": field, "problem": words} for field, words in error.parts]
     return problem(answer.status, body.pop("detail"), answer.headers, **body)
 
 

@@ -1,5 +1,7 @@
 """`/schedules`: list, look at, make, change, switch, run and preview schedules."""
 
+from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -7,19 +9,32 @@ from pydantic import AwareDatetime
 
 from treadle.app.queries import LARGEST_PAGE
 from treadle.app.views import event_view, schedule_view, tick_view
-from treadle.errors import KeyTaken, ScheduleNotFound
-from treadle.model.clock import SystemClock
+from treadle.errors import (
+    ConfigError,
+    InvalidInput,
+    InvalidPayload,
+    InvalidTiming,
+    KeyTaken,
+    NotPossible,
+    ScheduleNotFound,
+    UnknownTask,
+)
+from treadle.model.clock import span
 from treadle.model.records import Schedule
-from treadle.schedules.cron import MOST_TICKS
+from treadle.schedules.cron import MOST_TICKS, Cron, Every, Tick, time_zone
 from treadle.schedules.cron import preview as next_ticks
 from treadle.schedules.pages import cursor_of
+from treadle.schedules.rules import preview as runs_of
 from treadle.schedules.words import explain
 from treadle.server.caller import Caller, Operator, Reader
-from treadle.server.forms import Name, NewSchedule, ReasonForm, ScheduleForm, ScheduleQuery
+from treadle.server.forms import Name, NewSchedule, ReasonForm, ScheduleCheck, ScheduleForm, ScheduleQuery
 from treadle.server.strict import StrictRoute
 
 router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRoute)
 cron_router = APIRouter(tags=["schedules"], route_class=StrictRoute)
+
+RUNS_CHECKED = 5
+SOME_TASK, SOME_NAME = "task", "schedule"  # in place of what is not written yet
 
 OfTenant = Annotated[Name | None, Query(description="Whose schedule it is; default if left out.")]
 
@@ -47,6 +62,20 @@ def create(caller: Operator, form: NewSchedule) -> dict[str, Any]:
         name, task, payload, **options, checked=bool(caller.tasks.tasks), actor=caller.actor, reason=form.reason
     )
     return {"schedule": _view(caller, made)}
+
+
+@router.post("/check")
+def check(caller: Reader, form: ScheduleCheck) -> dict[str, Any]:
+    """What a schedule would do: its time in words, its next runs, and all that is wrong with it. Nothing is made.
+
+    Name, task and time may be left out, so that a form can ask while somebody fills it in.
+    """
+    schedule = None if form.id is None else _found(caller, form.id, form.tenant)
+    problems, words, ticks = _mistimed(form), None, list[Tick]()
+    if not problems:
+        words, ticks = _outlook(schedule, form, caller.tasks.engine.now())
+    problems += _problems(caller, form)
+    return {"words": words, "ticks": [tick_view(tick) for tick in ticks], "problems": problems}
 
 
 @router.get("/{name}")
@@ -125,13 +154,14 @@ def preview(
 
 @cron_router.get("/cron")
 def explain_cron(
-    _: Reader,
+    caller: Reader,
     cron: Annotated[str, Query(max_length=200)],
     tz: Annotated[str, Query(max_length=100)] = "UTC",
     n: Annotated[int, Query(ge=1, le=MOST_TICKS)] = 5,
+    after: Annotated[AwareDatetime | None, Query()] = None,
 ) -> dict[str, Any]:
     """What a cron expression means in words, and its next runs in a time zone; no schedule is made."""
-    ticks = next_ticks(cron, tz, SystemClock().now(), n)
+    ticks = next_ticks(cron, tz, after or caller.tasks.engine.now(), n)
     return {"cron": cron, "tz": tz, "words": explain(cron), "ticks": [tick_view(tick) for tick in ticks]}
 
 
@@ -162,3 +192,75 @@ def _own_page(caller: Caller, given: dict[str, Any], limit: int) -> tuple[list[S
         if page.cursor is None:
             return found, None
         given["cursor"] = page.cursor
+
+
+# ------------------------------------------------------------------------------------------ checking
+
+
+def _mistimed(form: ScheduleCheck) -> list[dict[str, str]]:
+    """What is wrong with its time."""
+    found = []
+    ways: list[tuple[Callable[[str], object], str | None]] = [
+        (time_zone, form.tz), (Cron.parse, form.cron), (Every.parse, form.every),
+    ]  # fmt: skip
+    for read, text in ways:
+        try:
+            if text is not None:
+                read(text)
+        except InvalidTiming as error:
+            found.append(_problem(error))
+    if form.cron is not None and form.every is not None:
+        found.append({"field": "schedule", "problem": "give it either cron='30 2 * * *' or every='15m'"})
+    return found
+
+
+def _outlook(schedule: Schedule | None, form: ScheduleCheck, now: datetime) -> tuple[str | None, list[Tick]]:
+    """Its time in words, and its next runs; neither if it has no time yet."""
+    if form.cron is None and form.every is None:
+        return None, []
+    every = None if form.every is None else Every.parse(form.every).seconds
+    words = explain(form.cron) if form.cron is not None else f"every {span(every or 0)}"
+    timed = schedule or Schedule(SOME_NAME, SOME_TASK, now)
+    return words, runs_of(timed.evolve(cron=form.cron, every=every, timezone=form.tz or "UTC"), now, RUNS_CHECKED)
+
+
+def _problems(caller: Caller, form: ScheduleCheck) -> list[dict[str, str]]:
+    """What is wrong with it beside its time; what was refused is left out, to see the rest."""
+    given, found = form.options(), list[dict[str, str]]()
+    for name in ("cron", "every", "tz"):
+        given.pop(name, None)
+    while True:
+        try:
+            _plan(caller, **given)
+        except (ConfigError, InvalidInput, NotPossible, UnknownTask) as error:
+            parts = error.parts if isinstance(error, InvalidPayload) else ()
+            found += [{"field": field, "problem": problem} for field, problem in parts] or [_problem(error)]
+            if given.pop(found[-1]["field"].partition(".")[0], None) is None:
+                return found
+        else:
+            return found
+
+
+def _plan(caller: Caller, *, id: str | None = None, **given: Any) -> None:
+    """Make it as far as it goes without writing it; at some time, since its own was looked at already."""
+    name, task = given.pop("name", SOME_NAME), given.pop("task", None)
+    queue, payload = given.pop("queue", None), given.pop("payload", None)
+    if task is not None or queue is not None:
+        queue = caller.queue_for(task or SOME_TASK, queue)
+    checked = bool(caller.tasks.tasks) and task is not None
+    plan = caller.app.schedules.plan
+    plan(name, task or SOME_TASK, payload, of=id, queue=queue, every="1d", checked=checked, **given)
+
+
+def _problem(error: Exception) -> dict[str, str]:
+    """One thing that is wrong, and the field it is about."""
+    match error:
+        case InvalidInput():
+            return {"field": error.field, "problem": error.problem}
+        case UnknownTask():
+            return {"field": "task", "problem": str(error)}
+        case NotPossible():
+            return {"field": "name", "problem": str(error)}
+        case _:
+            field, _, problem = str(error).partition(": ")
+            return {"field": field, "problem": problem}

@@ -1,6 +1,7 @@
-"""What a form would drop in silence is refused: unknown and repeated parameters, repeated keys, NaN."""
+"""What a form would drop in silence is refused: unknown and repeated parameters, repeated keys, NaN, 1e999."""
 
 import json
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -31,7 +32,7 @@ class _StrictRequest(Request):
 def read_json(body: bytes) -> Any:
     """The value; json.JSONDecodeError for all that is not JSON in UTF-8, or names a key twice."""
     try:
-        return json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_constant)
+        return json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_constant, parse_float=_number)
     except json.JSONDecodeError:
         raise
     except UnicodeDecodeError:
@@ -51,6 +52,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> Any:
     raise json.JSONDecodeError(f"{name} is not a number of JSON", "", 0)
+
+
+def _number(text: str) -> float:
+    found = float(text)
+    if math.isinf(found):
+        raise json.JSONDecodeError(f"the number {text:.50} is too large", "", 0)
+    return found
 
 
 def check_query(request: Request) -> None:

@@ -33,6 +33,18 @@ class Chart(NamedTuple):
     most_failed: int
     step: float  # seconds
 
+    @property
+    def quarters(self) -> list[tuple[float, datetime]]:
+        """The moments that are written below it, between its ends: where, and which."""
+        return [(25.0 * part, self.since + (self.until - self.since) * part / 4) for part in (1, 2, 3)]
+
+    def place(self, when: datetime | str | None) -> float | None:
+        """Where a moment is, in per cent; None if it is outside."""
+        at = moment(when)
+        if at is None or not self.since < at < self.until:
+            return None
+        return round(100 * (at - self.since) / (self.until - self.since), 2)
+
 
 def throughput(stats: Mapping[str, Any], *, up: int = 120, down: int = 48) -> Chart:
     """What ended by the minute, in at most 120 bars: done goes up, failed goes down."""
@@ -68,7 +80,7 @@ def throughput(stats: Mapping[str, Any], *, up: int = 120, down: int = 48) -> Ch
 
 
 def line(values: Sequence[float | None], height: int = 72) -> str:
-    """The points of a line through these values, one a step; a gap is drawn as nothing."""
+    """The points of a line through these values, one a step; it is drawn straight over a step without a value."""
     most = max([value for value in values if value is not None], default=0) or 1
     return " ".join(
         f"{place},{round(height - (height - 2) * value / most, 1)}"

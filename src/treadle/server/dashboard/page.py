@@ -2,23 +2,24 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.exceptions import HTTPException
 
-from treadle.errors import TreadleError
+from treadle.errors import InvalidInput, TreadleError
+from treadle.server import overview as api
 from treadle.server.auth import StoreAuth
-from treadle.server.caller import Caller
+from treadle.server.caller import Caller, Needs
 from treadle.server.dashboard import charts, words
+from treadle.server.dashboard.posted import pairs_of
 from treadle.server.problems import Refused, problem_of
 
 HERE = Path(__file__).parent
@@ -35,7 +36,7 @@ POLICY = "; ".join(
     )
 )
 ERRORS = (TreadleError, Refused, RequestValidationError)
-"""What a page or an act can be refused with; `told` says it."""
+"""What a page or an act can be refused with; `refusal` says it."""
 
 PAGES = (  # path, name, the key that goes there after g
     ("/", "Overview", "o"),
@@ -50,6 +51,23 @@ PAGES = (  # path, name, the key that goes there after g
 )
 
 
+class _NeedsForPage(Needs):
+    """A dependency: the caller of a page, told of jobs and schedules under treadle's own names, as templates are."""
+
+    async def __call__(self, request: Request) -> Caller:
+        caller = await super().__call__(request)
+        return Caller(caller.tasks, caller.who, own_names=True)
+
+
+PageReader = Annotated[Caller, Depends(_NeedsForPage("read"))]
+PageOperator = Annotated[Caller, Depends(_NeedsForPage("operate"))]
+
+
+def now(caller: Caller) -> str:
+    """The time of the store."""
+    return str(api.about(caller)["now"])
+
+
 class PageRoute(APIRoute):
     """A route of the dashboard: an error is a page, and somebody unknown is asked to sign in."""
 
@@ -62,7 +80,9 @@ class PageRoute(APIRoute):
         async def handle_as_page(request: Request) -> Response:
             try:
                 return await handle(request)
-            except (*ERRORS, HTTPException) as error:
+            except Exception as error:  # noqa: BLE001 - a bug of ours is logged, and a page too
+                if request.method == "POST" and isinstance(error, Refused) and error.status == 401:
+                    return await _signed_out(request, error)
                 return _refused(request, error)
 
         return handle_as_page
@@ -75,13 +95,18 @@ class Url:
         self._root = str(request.scope.get("root_path", ""))
 
     def __call__(self, path: str, /, **query: Any) -> str:
-        """The address of a page; parameters that are None or empty are left out."""
-        given = {name: value for name, value in query.items() if value not in (None, "")}
-        return f"{self._root}{path}" + (f"?{urlencode(given)}" if given else "")
+        """The address of a page, which may have parameters already; those that are None or empty are left out."""
+        return f"{self._root}{with_query(path, **query)}"
 
     def static(self, name: str) -> str:
         """The address of a file, which changes with the file: browsers keep it for ever."""
         return f"{self._root}/static/{name}?v={static_files()[name][1]}"
+
+
+def with_query(path: str, /, **query: Any) -> str:
+    """A path with more parameters; those that are None or empty are left out."""
+    given = urlencode({name: value for name, value in query.items() if value not in (None, "")})
+    return f"{path}{'&' if '?' in path else '?'}{given}" if given else path
 
 
 def render(
@@ -90,13 +115,14 @@ def render(
     """A page. Templates see the values, `url`, and what the frame around them shows."""
     page = environment().get_template(template)
     shown = {"caller": _shown(request, caller), "url": Url(request), "here": _path(request), "pages": PAGES, **values}
-    return HTMLResponse(page.render(shown), status, {"content-security-policy": POLICY})
+    text = page.render(shown).encode("utf-8", "replace")  # it may repeat half a character, which UTF-8 cannot hold
+    return HTMLResponse(text, status, {"content-security-policy": POLICY})
 
 
-def told(request: Request, error: Exception) -> dict[str, Any]:
-    """What an act was refused with: the API's own problem document."""
+def refusal(request: Request, error: Exception) -> dict[str, Any]:
+    """What an act was refused with: the API's own problem document, and its `words` for the field that it is about."""
     found: dict[str, Any] = json.loads(bytes(problem_of(request, error).body))
-    return found
+    return {**found, "words": found["detail"].removeprefix(f"{found.get('field')}: ")}
 
 
 def go(request: Request, path: str, /, **query: Any) -> RedirectResponse:
@@ -127,12 +153,37 @@ def static_files() -> dict[str, tuple[bytes, str]]:
     return {name: (data, hashlib.sha256(data).hexdigest()[:12]) for name, data in found.items()}
 
 
+def ask_to_sign_in(
+    request: Request,
+    problem: dict[str, Any] | None = None,
+    *,
+    following: str = "",
+    again: str = "",
+    kept: Sequence[tuple[str, str]] = (),
+    late: bool = False,
+) -> HTMLResponse:
+    """The page that asks for a token. It keeps a form that was sent too late: where it goes, and what is in it."""
+    shown = {"following": following, "again": again, "kept": kept, "late": late, "problem": problem}
+    ours = isinstance(request.app.state.auth, StoreAuth)
+    return render(request, "sign_in.html", None, status=problem["status"] if problem else 200, ours=ours, **shown)
+
+
+async def _signed_out(request: Request, error: Refused) -> Response:
+    """Somebody sent a form when their session had ended: what they typed is kept, to be sent again."""
+    try:
+        kept = await pairs_of(request)
+    except InvalidInput:
+        return _refused(request, error)
+    late = Refused(401, "your session has ended, and nothing was done; what you sent is kept below")
+    query = f"?{request.url.query}" if request.url.query else ""
+    return ask_to_sign_in(request, refusal(request, late), again=f"{_path(request)}{query}", kept=kept, late=True)
+
+
 def _refused(request: Request, error: Exception) -> Response:
-    problem = told(request, error)
+    problem = refusal(request, error)
     if problem["status"] == 401 and isinstance(request.app.state.auth, StoreAuth):
-        following = request.url.path.removeprefix(str(request.scope.get("root_path", "")))
         query = f"?{request.url.query}" if request.url.query else ""
-        return go(request, "/login", next=f"{following}{query}" if request.method == "GET" else None)
+        return go(request, "/login", next=f"{_path(request)}{query}" if request.method == "GET" else None)
     answer = render(request, "problem.html", None, status=problem["status"], problem=problem)
     if isinstance(error, Refused):
         answer.headers.update(error.headers)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from treadle.errors import InvalidInput
 
 MOST_FIELDS = 1000
+AROUND = 10  # more that a form may have which keeps another one
 FormT = TypeVar("FormT", bound=BaseModel)
 
 
@@ -28,13 +29,23 @@ class PostedFields(dict[str, str]):
         except ValueError:
             raise InvalidInput(name, f"{text!r:.50} is not a whole number") from None
 
+    def demand_reason(self, why: str) -> None:
+        """Refuse a form without a reason; `why` says why one is wanted."""
+        if not self.get("reason", "").strip():
+            raise InvalidInput("reason", why)
 
-async def _posted(request: Request) -> PostedFields:
+
+async def pairs_of(request: Request) -> list[tuple[str, str]]:
+    """The fields of a form, as they came."""
     try:
         text = (await request.body()).decode()
-        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS + AROUND, errors="strict")
     except ValueError:
         raise InvalidInput("body", "is not a form in UTF-8 with up to 1,000 fields; load the page again") from None
+
+
+async def _posted(request: Request) -> PostedFields:
+    pairs = await pairs_of(request)
     found = PostedFields({name: value for name, value in pairs if value})
     found.lists = {}
     for name, value in pairs:

@@ -8,18 +8,50 @@ from typing import Any
 from markupsafe import Markup
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
-ESTIMATED_FROM = 50_000
 
-SHAPES = {  # a state, and the shape that stands for it
-    "pending": "pending",
-    "scheduled": "scheduled",
-    "running": "running",
-    "retrying": "retrying",
-    "succeeded": "succeeded",
-    "failed": "failed",
-    "cancelled": "cancelled",
-    "paused": "paused",
-    "silent": "silent",
+Row = dict[str, Any]
+"""What the API tells of one thing, or a page of it."""
+
+SHAPES = {  # a state of a job, a queue or a worker, or what an event did, and the shape that stands for it
+    **{name: name for name in ("pending", "scheduled", "running", "retrying", "succeeded", "failed", "cancelled")},
+    **{name: name for name in ("paused", "silent")},
+    "claimed": "running",
+    "snoozed": "scheduled",
+    "dead": "failed",
+    "crashed": "failed",
+    "expired": "cancelled",
+    "superseded": "cancelled",
+    "cancel_requested": "cancelled",
+    "on time": "succeeded",
+    "failing": "failed",
+    "late": "scheduled",
+}
+COLOURS = {"late": "retrying"}  # of a word that has not the colour of its shape
+
+DID = {  # what an event did to something
+    "enqueued": "enqueued {}",
+    "claimed": "began to run {}",
+    "succeeded": "finished {}",
+    "snoozed": "put {} off",
+    "released": "gave {} back",
+    "replaced": "replaced {}",
+    "retrying": "failed an attempt of {}",
+    "crashed": "lost {}",
+    "failed": "gave up on {}",
+    "cancelled": "cancelled {}",
+    "expired": "let {} expire",
+    "superseded": "superseded {}",
+    "cancel_requested": "asked {} to stop",
+    "retried": "retried {}",
+    "changed": "changed {}",
+    "deleted": "deleted {}",
+    "created": "created {}",
+    "enabled": "switched {} on",
+    "disabled": "switched {} off",
+    "run_requested": "ran {} at once",
+    "paused": "paused {}",
+    "resumed": "resumed {}",
+    "revoked": "revoked {}",
 }
 
 
@@ -32,17 +64,6 @@ def number(value: float | None) -> str:
     return f"{int(value):,}"
 
 
-def short(value: int | None) -> str:
-    """A number where there is little room: 1.2 M."""
-    if value is None:
-        return "–"
-    for size, unit in ((1_000_000, "M"), (10_000, "k")):
-        if value >= size:
-            scaled = value / (1_000_000 if unit == "M" else 1_000)
-            return f"{scaled:.1f} {unit}" if scaled < 100 else f"{scaled:.0f} {unit}"  # noqa: PLR2004
-    return f"{value:,}"
-
-
 def duration(seconds: float | None) -> str:
     """A span in two units at most: 84 ms, 2.1 s, 31 min, 2 h 12 min, 3 d 4 h."""
     if seconds is None:
@@ -50,7 +71,7 @@ def duration(seconds: float | None) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < MINUTE:
-        return f"{seconds:.1f} s" if seconds < 10 and seconds % 1 else f"{seconds:.0f} s"  # noqa: PLR2004
+        return f"{seconds:.1f} s" if seconds < 10 and seconds % 1 else f"{seconds:.0f} s"
     if seconds < HOUR:
         rest = int(seconds % MINUTE)
         return f"{int(seconds // MINUTE)} min" + (f" {rest} s" if rest and seconds < 10 * MINUTE else "")
@@ -74,12 +95,12 @@ def ago(value: datetime | str | None, now: datetime | str | None = None) -> Mark
         return Markup("–")
     seconds = ((moment(now) or datetime.now(UTC)) - at).total_seconds()
     if abs(seconds) >= DAY:
-        said = f"{at:%-d %b %Y}"
+        text = f"{at:%-d %b %Y}"
     elif seconds < 0:
-        said = f"in {duration(max(1.0, float(round(-seconds))))}"
+        text = f"in {duration(max(1.0, float(round(-seconds))))}"
     else:
-        said = f"{duration(float(round(seconds)))} ago" if seconds >= 1 else "now"
-    return _time(at, said, "ago")
+        text = f"{duration(float(round(seconds)))} ago" if seconds >= 1 else "now"
+    return _time(at, text, "ago")
 
 
 def clock(value: datetime | str | None, now: datetime | str | None = None) -> Markup:
@@ -97,13 +118,13 @@ def since(value: datetime | str | None, now: datetime | str | None = None) -> st
     if at is None:
         return "–"
     seconds = max(0.0, ((moment(now) or datetime.now(UTC)) - at).total_seconds())
-    return duration(float(round(seconds)) if seconds >= 10 else seconds)  # noqa: PLR2004
+    return duration(float(round(seconds)) if seconds >= 10 else seconds)
 
 
-def _time(at: datetime, said: str, kind: str) -> Markup:
+def _time(at: datetime, text: str, kind: str) -> Markup:
     exact = f"{at:%Y-%m-%d %H:%M:%S} UTC"
     return Markup('<time datetime="{}" title="{}" data-t="{}">{}</time>').format(
-        at.isoformat().replace("+00:00", "Z"), exact, kind, said
+        at.isoformat().replace("+00:00", "Z"), exact, kind, text
     )
 
 
@@ -112,10 +133,20 @@ def icon(name: str, css: str = "i") -> Markup:
     return Markup('<svg class="{}" aria-hidden="true"><use href="#{}"/></svg>').format(css, name)
 
 
-def state(word: str, said: str | None = None) -> Markup:
+def state(word: str, text: str | None = None) -> Markup:
     """A state by its shape and its word."""
-    shape = SHAPES.get(word, "pending")
-    return Markup('<span class="st {}">{}{}</span>').format(shape, icon(f"s-{shape}"), said or word)
+    shape = shape_of(word)
+    return Markup('<span class="st {}">{}{}</span>').format(COLOURS.get(word, shape), icon(f"s-{shape}"), text or word)
+
+
+def shape_of(word: str) -> str:
+    """The shape that stands for a state, or for what an event did."""
+    return SHAPES.get(word, "pending")
+
+
+def did(kind: str, what: str = "") -> str:
+    """What an event did: asked it to stop; without `what`, the words to put before its name."""
+    return " ".join(DID.get(kind, f"{kind.replace('_', ' ')} {{}}").format(what).split())
 
 
 def cli(*parts: object) -> Markup:
@@ -131,6 +162,16 @@ def plural(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def capital(text: str) -> str:
+    """A text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def sentence(text: str) -> str:
+    """A text as a sentence: with a capital letter, and a full stop."""
+    return f"{capital(text)}{'' if text.endswith(('.', '?', '!')) else '.'}"
+
+
 def pretty(value: Any) -> str:
     """A value as JSON that people read."""
     return json.dumps(value, indent=2, ensure_ascii=False)
@@ -138,12 +179,14 @@ def pretty(value: Any) -> str:
 
 FILTERS = {
     "number": number,
-    "short": short,
     "duration": duration,
     "ago": ago,
     "clock": clock,
     "since": since,
     "pretty": pretty,
     "plural": plural,
+    "did": did,
+    "capital": capital,
+    "sentence": sentence,
 }
 GLOBALS = {"icon": icon, "state": state, "cli": cli, "moment": moment}

@@ -7,12 +7,14 @@ from starlette.concurrency import run_in_threadpool
 
 from treadle.app.tokens import LONGEST_TOKEN
 from treadle.server.auth import COOKIE
-from treadle.server.dashboard.page import PageRoute, go, render, told
+from treadle.server.dashboard.page import PageRoute, ask_to_sign_in, go, refusal, render
 from treadle.server.dashboard.posted import Posted
 from treadle.server.problems import Refused
 from treadle.server.session import begin_session, store_auth
 
 router = APIRouter(route_class=PageRoute)
+
+KEPT = "kept."  # before the names of fields of another form
 
 
 @router.get("/login")
@@ -24,22 +26,25 @@ async def sign_in_page(
     """Ask for a token; the link of the first start, which has a code, signs in once."""
     auth = store_auth(request)
     if code is None:
-        return render(request, "sign_in.html", None, following=_own(following), problem=None)
+        return ask_to_sign_in(request, following=_own(following))
     who = await run_in_threadpool(auth.take_link, code)
     if who is None:
         gone = Refused(401, "this link was used, or is older than 15 minutes; start the server again for a new one")
-        return render(request, "sign_in.html", None, status=401, following="", problem=told(request, gone))
+        return ask_to_sign_in(request, refusal(request, gone))
     return begin_session(request, auth, who, go(request, "/"))
 
 
 @router.post("/login")
 async def sign_in(request: Request, posted: Posted) -> Response:
     """Begin a session with a token."""
-    auth, following = store_auth(request), _own(posted.get("next", ""))
+    auth, following, again = store_auth(request), _own(posted.get("next", "")), _own(posted.get("again", ""))
+    kept = [(name[len(KEPT) :], one) for name, many in posted.lists.items() for one in many if name.startswith(KEPT)]
     who = await run_in_threadpool(auth.by_token, posted.get("token", "").strip())
     if who is None:
         refused = Refused(401, "there is no such token, or it has expired or was revoked")
-        return render(request, "sign_in.html", None, status=401, following=following, problem=told(request, refused))
+        return ask_to_sign_in(request, refusal(request, refused), following=following, again=again, kept=kept)
+    if again:  # it is they who send it, once more: nothing is done because somebody signed in
+        return begin_session(request, auth, who, render(request, "again.html", None, again=again, kept=kept))
     return begin_session(request, auth, who, go(request, following or "/"))
 
 

@@ -60,7 +60,6 @@ document.addEventListener("change", (event) => {
     }
     tellLive();
   }
-  if (box.matches("[data-submits]")) box.form.requestSubmit();
 });
 
 // A form that asks the server while somebody types: its answer replaces the parts that are marked data-check.
@@ -70,12 +69,16 @@ document.addEventListener("input", (event) => {
   if (!form) return;
   clearTimeout(asked);
   asked = setTimeout(async () => {
-    const answer = await fetch(form.dataset.checks, { method: "POST", body: new URLSearchParams(new FormData(form)) });
-    if (answer.redirected || !answer.headers.get("content-type")?.startsWith("text/html")) return;
+    const mine = asked;
+    const answer = await fetch(form.dataset.checks, { method: "POST", body: new URLSearchParams(new FormData(form)) }).catch(() => null);
+    if (!answer || mine !== asked || answer.redirected || !answer.headers.get("content-type")?.startsWith("text/html")) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of document.querySelectorAll("[data-check]")) {
       const made = fresh.querySelector(`[data-check="${CSS.escape(part.dataset.check)}"]`);
-      if (made) part.replaceWith(document.adoptNode(made));
+      if (!made || part.isEqualNode(made)) continue;
+      part.replaceWith(document.adoptNode(made));
+      const field = made.dataset.of && form.querySelector(`[name="${CSS.escape(made.dataset.of)}"][aria-describedby]`);
+      if (field) field.setAttribute("aria-invalid", made.querySelector(".err") !== null);
     }
     tellTimes(form);
   }, 300);
@@ -89,31 +92,37 @@ addEventListener("pageshow", () => { clearTimeout(late); root.classList.remove("
 // ---------------------------------------------------------------------------------------------- live values
 
 const EVERY = 2000; // milliseconds between two loads at least
-let stream, since, loading = false, wanted = false, last = 0, cost = 0;
+let stream, since, out = false, loading = false, wanted = false, last = 0, cost = 0;
 
-const held = () => document.hidden || document.querySelector(".c-pick input:checked, [data-holds], dialog[open]") !== null;
-const typing = () => document.activeElement?.matches("main input, main select, main textarea") ?? false;
+// Somebody selects, types or is asked something, or nobody looks: nothing changes meanwhile.
+function held() {
+  const open = document.querySelector(".c-pick input:checked, [data-holds], dialog[open]") !== null;
+  const typing = document.activeElement?.matches("main input:not([type=checkbox]), main select, main textarea") ?? false;
+  return document.hidden || open || typing;
+}
 
 function tellLive() {
   const line = document.getElementById("live");
   if (!line) return;
-  line.classList.toggle("away", since !== undefined);
-  const word = since !== undefined ? "Reconnecting" : held() ? "Held" : "Live";
+  line.classList.toggle("away", out || since !== undefined);
+  const word = out ? "Signed out" : since !== undefined ? "Reconnecting" : held() ? "Held" : "Live";
   const shown = line.querySelector("[data-live-word]");
   if (shown.textContent !== word) shown.textContent = word;
-  line.title = since !== undefined ? `the server has not answered since ${since}` : word === "Held" ? "nothing changes while rows are selected or a form is open" : "";
+  line.title = out ? "your session has ended; what you send is kept, and asks you to sign in" : since !== undefined ? `no answer since ${since}` : word === "Held" ? "nothing changes while rows are selected or a form is open" : "";
 }
 
 // Make an element like another one, and touch only what differs: focus, selection and scroll stay.
 function morph(old, made) {
   if (old.isEqualNode(made)) return;
-  if (old.nodeType !== 1 || old.tagName !== made.tagName || old.tagName === "SVG" || old.namespaceURI !== made.namespaceURI) {
+  if (old.nodeType !== 1 || old.tagName !== made.tagName || old.namespaceURI !== made.namespaceURI) {
     old.replaceWith(made.cloneNode(true));
     return;
   }
+  const current = old.classList.contains("cur"); // the row that the keys have come to
   for (const { name } of [...old.attributes]) if (!made.hasAttribute(name) && name !== "open") old.removeAttribute(name);
   for (const { name, value } of made.attributes) if (old.getAttribute(name) !== value && name !== "open") old.setAttribute(name, value);
-  if (old.tagName === "TBODY" && old.hasAttribute("data-rows")) { morphRows(old, made); return; }
+  if (current) old.classList.add("cur");
+  if (old.hasAttribute("data-rows")) { morphRows(old, made); return; }
   const [was, is] = [[...old.childNodes], [...made.childNodes]];
   is.forEach((child, place) => {
     if (!was[place]) old.append(child.cloneNode(true));
@@ -126,14 +135,17 @@ function morph(old, made) {
 
 // Rows never come or go while somebody looks: a new one is counted, one that left is dimmed.
 function morphRows(old, made) {
-  const fresh = new Map([...made.rows].map((row) => [row.id, row]));
-  const there = new Set([...old.rows].map((row) => row.id));
-  for (const row of old.rows) {
+  const fresh = new Map([...made.children].map((row) => [row.id, row]));
+  const there = new Set([...old.children].map((row) => row.id));
+  for (const row of old.children) {
     if (fresh.has(row.id)) morph(row, fresh.get(row.id));
     else row.classList.add("left");
   }
   let newer = 0;
-  for (const id of fresh.keys()) { if (there.has(id)) break; newer += 1; }
+  for (const id of fresh.keys()) { // of a list that is not by time, a new one may stand anywhere
+    if (!there.has(id)) newer += 1;
+    else if (old.dataset.rows !== "any") break;
+  }
   const line = document.querySelector("[data-newer]");
   if (line) {
     line.hidden = newer === 0;
@@ -149,20 +161,20 @@ function tint(element) {
 
 async function load() {
   wanted = true;
-  if (loading || held() || typing()) { tellLive(); return; }
+  if (loading || held()) { tellLive(); return; }
   const wait = last + Math.max(EVERY, 10 * cost) - Date.now();
   loading = true;
   if (wait > 0) await new Promise((done) => setTimeout(done, wait));
   try {
-    if (held() || typing()) return;
+    if (held()) return;
     wanted = false;
     const began = Date.now();
     const answer = await fetch(location.href, { headers: { accept: "text/html" } });
     cost = Date.now() - began;
-    if (answer.redirected && new URL(answer.url).pathname.endsWith("/login")) { location.reload(); return; }
+    if (asksToSignIn(answer)) { signedOut(); return; }
     if (!answer.ok) return;
     const made = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (held() || typing()) return;
+    if (held()) return;
     tellTimes(made);
     for (const part of document.querySelectorAll("[data-live]")) {
       const fresh = made.querySelector(`[data-live="${CSS.escape(part.dataset.live)}"]`);
@@ -178,28 +190,39 @@ async function load() {
   }
 }
 
+const asksToSignIn = (answer) => answer.redirected && new URL(answer.url).pathname.endsWith("/login");
+
+// The session has ended. What somebody types or has selected stays: sent, it is kept beside the form that signs in.
+function signedOut() {
+  if (held()) { out = true; tellLive(); } else location.reload();
+}
+
 function listen() {
   if (!document.querySelector("#live")) return;
-  setInterval(() => { if (wanted || Date.now() - last > 15000) load(); tellLive(); }, 1000);
+  const often = () => 1000 * (document.querySelector("[data-every]")?.dataset.every ?? 15); // seconds: what changes without an event
+  setInterval(() => { if (wanted || Date.now() - last > often()) load(); tellLive(); }, 1000);
   if (document.body.hasAttribute("data-poll")) { tellLive(); return; }
-  stream = new EventSource(document.body.dataset.events);
-  stream.addEventListener("status", () => { since = undefined; load(); });
-  stream.addEventListener("open", () => { since = undefined; tellLive(); });
-  stream.addEventListener("error", () => {
-    since ??= new Date().toTimeString().slice(0, 8);
-    tellLive();
-    if (stream.readyState === 2) setTimeout(() => { stream.close(); listenAgain(); }, 5000);
-  });
+  connect();
   tellLive();
 }
 
-async function listenAgain() {
-  const answer = await fetch(location.href).catch(() => null);
-  if (answer?.redirected && new URL(answer.url).pathname.endsWith("/login")) { location.reload(); return; }
+function connect() {
   stream = new EventSource(document.body.dataset.events);
   stream.addEventListener("status", () => { since = undefined; load(); });
-  stream.addEventListener("open", () => { since = undefined; tellLive(); });
-  stream.addEventListener("error", () => { if (stream.readyState === 2) setTimeout(listenAgain, 5000); });
+  stream.addEventListener("open", () => { since = undefined; out = false; tellLive(); });
+  stream.addEventListener("trouble", () => { since ??= new Date().toTimeString().slice(0, 8); tellLive(); }); // the store is away
+  stream.addEventListener("error", () => {
+    since ??= new Date().toTimeString().slice(0, 8);
+    tellLive();
+    if (stream.readyState === 2) setTimeout(connectAgain, 5000);
+  });
+}
+
+// The browser tries again by itself, unless it was answered with an error.
+async function connectAgain() {
+  const answer = await fetch(location.href).catch(() => null);
+  if (answer && asksToSignIn(answer)) signedOut();
+  connect();
 }
 
 document.addEventListener("visibilitychange", () => { tellLive(); if (!document.hidden && wanted) load(); });
@@ -209,6 +232,7 @@ document.addEventListener("visibilitychange", () => { tellLive(); if (!document.
 // One key, one act; never while somebody types, and never an act without its preview.
 let going = false;
 document.addEventListener("keydown", (event) => {
+  if (document.querySelector("dialog[open]")) return; // its keys are the browser's own
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=checkbox]), select, textarea")) return;
   if (going) {
     going = false;
@@ -232,8 +256,8 @@ document.addEventListener("keydown", (event) => {
     k: () => move(at - 1),
     x: () => rows[at]?.querySelector("input")?.click(),
     o: open,
-    r: () => document.querySelector("[data-key=r]")?.click(),
-    p: () => document.querySelector("[data-key=p]")?.click(),
+    r: () => (rows[at]?.querySelector("[data-key=r]") ?? document.querySelector("[data-key=r]"))?.click(),
+    p: () => (rows[at]?.querySelector("[data-key=p]") ?? document.querySelector("[data-key=p]"))?.click(),
     Escape: () => {
       for (const box of document.querySelectorAll(".c-pick input:checked")) box.click();
       document.querySelector("[data-close]")?.click();
