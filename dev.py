@@ -15,6 +15,7 @@ python3 dev.py walk [args]           long random walks through the engine contra
 python3 dev.py faults [args]         thousands of operations on a DynamoDB that throttles, fails and loses answers
 python3 dev.py ticks [args]          when schedules fire, in every time zone, against a clock walked minute by minute
 python3 dev.py timekeepers [args]    eight processes fire the same schedules while they are killed
+python3 dev.py browser [args]        the dashboard in Chromium: hostile text, axe on every page, pictures; see --help
 python3 dev.py badinputs [args]      thousands of wrong commands, settings and files, each refused in one line
 python3 dev.py bench [args]          how fast it is, beside bare SQL; --quick ends in a minute, --help tells the rest
 python3 dev.py lock [uv args]        write requirements.lock anew; --upgrade takes newer versions
@@ -53,6 +54,7 @@ SCRIPTS = {
     "faults": "tests.engines.dynamodb.faulty",
     "ticks": "tests.schedules.ticks",
     "timekeepers": "tests.race.timekeeping",
+    "browser": "tests.browser.run",
     "badinputs": "tests.cli.bad_inputs",
     "bench": "benchmarks.run",
 }

@@ -6,7 +6,7 @@ Every page is watched: a line in its console, a script that fails and a breach o
 import asyncio
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
+from tests.browser.stories import STORIES, night_app, night_clock
 from tests.server.conftest import NO_LIMIT, with_tasks
 from tests.support.chromium import OPTIONS, chromium
 from tests.support.server import wait_until
@@ -39,8 +40,8 @@ class Loop:
 class Site:
     """A treadle server, an app with tasks behind it, and browsers that look at it."""
 
-    def __init__(self, app: Treadle, clock: FakeClock, url: str, browser: Browser) -> None:
-        self.app, self.clock, self.url = app, clock, url
+    def __init__(self, app: Treadle, clock: FakeClock, url: str, browser: Browser, server: Server) -> None:
+        self.app, self.clock, self.url, self.server = app, clock, url, server
         self._browser = browser
         self._contexts: list[BrowserContext] = []
         self.complaints: list[str] = []
@@ -91,13 +92,33 @@ class Site:
                 await context.close()
 
 
+class Nights:
+    """Stores of stories, one file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stores: dict[str, tuple[Treadle, FakeClock]] = {}
+
+    def told(self, story: str) -> tuple[Treadle, FakeClock]:
+        if story not in self._stores:
+            clock = night_clock()
+            app, relay = night_app(f"sqlite:///{self._folder}/{story}.db", clock)
+            STORIES[story](app, relay, clock)
+            self._stores[story] = app, clock
+        return self._stores[story]
+
+    def close(self) -> None:
+        for app, _ in self._stores.values():
+            app.close()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """A test that is a coroutine runs on the browser's loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     wanted = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    pyfuncitem._request.getfixturevalue("loop").run(pyfuncitem.obj(**wanted))  # noqa: SLF001 - there is no other way
+    pyfuncitem._request.getfixturevalue("loop").run(pyfuncitem.obj(**wanted))
     return True
 
 
@@ -122,7 +143,9 @@ def chrome(loop: Loop) -> Iterator[Browser]:
 def served() -> Iterator[tuple[Server, str]]:
     """A server on a free port; each test gives it its own app."""
     server = asgi(Treadle("sqlite:///:memory:"), **NO_LIMIT)
-    config = uvicorn.Config(server, host="127.0.0.1", port=0, log_level="error", lifespan="on", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        server, host="127.0.0.1", port=0, log_level="error", lifespan="on", timeout_graceful_shutdown=1
+    )
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
@@ -133,13 +156,40 @@ def served() -> Iterator[tuple[Server, str]]:
     thread.join(30)
 
 
+@pytest.fixture(scope="session")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
+    """The stores of tests/browser/stories.py, for tests that only look: each is told once, when it is asked for."""
+    made = Nights(tmp_path_factory.mktemp("nights"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def night(nights: Nights, served: tuple[Server, str], chrome: Browser, loop: Loop) -> Iterator[Callable[[str], Site]]:
+    """The server on a story that others look at too: `night("failing")`."""
+    server, url = served
+    made: list[Site] = []
+
+    def tell(story: str) -> Site:
+        app, clock = nights.told(story)
+        server.serve_app(app)
+        made.append(Site(app, clock, url, chrome, server))
+        return made[-1]
+
+    yield tell
+    for site in made:
+        loop.run(site.close())
+    server.serve_app(Treadle("sqlite:///:memory:"))
+    assert not [line for site in made for line in site.complaints], "a page has complained in its console"
+
+
 @pytest.fixture
 def site(tmp_path: Path, served: tuple[Server, str], chrome: Browser, clock: FakeClock, loop: Loop) -> Iterator[Site]:
-    """The server on a new SQLite file with the tasks of tests/server/conftest.py. No worker runs: `site.app` has one."""
+    """The server on a new SQLite file with the tasks of tests/server/conftest.py, and no worker."""
     server, url = served
     app = with_tasks(Treadle(f"sqlite:///{tmp_path}/jobs.db", clock=clock))
     server.serve_app(app)
-    made = Site(app, clock, url, chrome)
+    made = Site(app, clock, url, chrome, server)
     yield made
     loop.run(made.close())
     server.serve_app(Treadle("sqlite:///:memory:"))

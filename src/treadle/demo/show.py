@@ -19,8 +19,8 @@ from rich.text import Text
 from treadle.cli.options import Json
 from treadle.cli.terminal import console, document, say, table
 from treadle.demo import tasks
-from treadle.demo.story import Ending, Moment, Report, run
-from treadle.errors import NotPossible
+from treadle.demo.story import Ending, Moment, Report, prepared
+from treadle.errors import ConfigError, NotPossible
 from treadle.model import State
 
 COLOURS = {State.SUCCEEDED: "green", State.FAILED: "red", State.CANCELLED: "yellow"}
@@ -49,6 +49,9 @@ class Silence:
     def tell(self, seconds: float, text: str) -> None:
         pass
 
+    def link(self, text: str) -> None:
+        pass
+
     def look(self, moment: Moment) -> None:
         pass
 
@@ -61,7 +64,10 @@ class PlainLines(Silence):
         self._next = 2.0
 
     def tell(self, seconds: float, text: str) -> None:
-        self._console.print(f"{seconds:5.1f} s  {text}")
+        self._console.print(f"{seconds:5.1f} s  {text}", soft_wrap=True)
+
+    def link(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
 
     def look(self, moment: Moment) -> None:
         if moment.seconds >= self._next:
@@ -91,6 +97,10 @@ class Picture:
         style = "bold red" if text.startswith("killed") else ""
         self._story.append(Text.assemble((f"{seconds:5.1f} s  ", "dim"), (text, style)))
         self._draw()
+
+    def link(self, text: str) -> None:
+        """Above the picture, in one piece, so that it can be followed."""
+        self._live.console.print(Text(text), soft_wrap=True)
 
     def look(self, moment: Moment) -> None:
         self._moment = moment
@@ -214,6 +224,7 @@ def _next(report: Report) -> Iterator[Text]:
         }
     else:
         tries = {
+            f"{treadle} demo --serve": "the same in the dashboard, and jobs that go on",
             f"{treadle} demo --keep": "the same, and look at its jobs afterwards",
             f"{treadle} --help": "every command, with an example",
             f"{treadle} worker --app tasks:app": "a worker for tasks of your own, in tasks.py",
@@ -259,21 +270,31 @@ def as_dict(report: Report) -> dict[str, Any]:
 
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the database file, and say where it is.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Open the dashboard, and go on until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
     """Watch 300 jobs and three workers, one of which is killed: about ten seconds, nothing to set up."""
+    if serve and as_json:
+        raise ConfigError("--serve: goes on until Ctrl-C, so it cannot be combined with --json")
     out = console()
     show = Silence() if as_json else Picture(out) if out.is_terminal else PlainLines(out)
     try:
-        with show:
-            report = run(show, keep=keep)
+        with prepared(show, keep=keep, serve=serve) as play:
+            with show:
+                report = play.run(keep)
+            if as_json:
+                document(as_dict(report))
+            else:
+                show_summary(report)
+            if play.dashboard is not None and not report.problems:
+                say()
+                say(f"Jobs go on until Ctrl-C. The dashboard: {play.dashboard.link} (signs in once)")
+                play.go_on()
+        if play.dashboard is not None and not report.problems:
+            say(f"stopped: the workers and the dashboard{'' if keep else '; the files are removed'}", stderr=True)
     except KeyboardInterrupt:
         say("interrupted: the workers are stopped, the files removed", stderr=True)
         raise
-    if as_json:
-        document(as_dict(report))
-    else:
-        show_summary(report)
     if report.problems:
         more = f" (and {len(report.problems) - 1} more)" if len(report.problems) > 1 else ""
         raise NotPossible(f"the demo went wrong: {report.problems[0]}{more}")

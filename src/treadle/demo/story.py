@@ -4,6 +4,7 @@ The story is told here; tasks.py has the tasks and the workers' main, crew.py st
 show.py has what you see.
 """
 
+import itertools
 import shutil
 import signal
 import tempfile
@@ -20,11 +21,13 @@ from treadle.app.settings import Settings
 from treadle.app.treadle import Treadle
 from treadle.demo import tasks
 from treadle.demo.crew import Crew
+from treadle.demo.dashboard import Dashboard
 from treadle.model import EventKind, Job, Reason, State
 from treadle.tasks.task import Task
 
 TICK = 0.1  # seconds between two looks at the store
 PATIENCE = 60.0  # seconds until the demo gives up; on an idle machine it needs about ten
+PACE = 0.5  # seconds between two jobs that are stored for the dashboard
 ROUNDS = 4  # in which the kinds of jobs are stored, so that they mix
 
 
@@ -117,28 +120,35 @@ class Show(Protocol):
 
     def tell(self, seconds: float, text: str) -> None: ...
 
+    def link(self, text: str) -> None: ...
+
     def look(self, moment: Moment) -> None: ...
 
 
-def run(show: Show, *, keep: bool = False) -> Report:
-    """Play the demo in a directory of its own; with `keep` the directory is left there."""
+@contextmanager
+def prepared(show: Show, *, keep: bool = False, serve: bool = False) -> Iterator["Play"]:
+    """The demo in a directory of its own, ready to be played; with `keep` the directory is left there."""
     with _stage(keep) as folder:
         url = f"sqlite:///{folder}/demo.db"
         app = tasks.app
         app.settings = Settings.model_construct(url=url)  # defaults only: no file or variable of yours plays a part
         crew = Crew(folder, url)
+        dashboard = Dashboard(folder, url) if serve else None
         try:
-            return Play(app, crew, show).run(keep)
+            yield Play(app, crew, show, dashboard)
         finally:
-            crew.stop(timeout=0.0)
-            app.close()
+            with _undisturbed():
+                if dashboard is not None:
+                    dashboard.stop()
+                crew.stop(timeout=0.0)
+                app.close()
 
 
 class Play:
     """The script: what is done when, and what is seen of it."""
 
-    def __init__(self, app: Treadle, crew: Crew, show: Show) -> None:
-        self.app, self.crew, self.show = app, crew, show
+    def __init__(self, app: Treadle, crew: Crew, show: Show, dashboard: Dashboard | None = None) -> None:
+        self.app, self.crew, self.show, self.dashboard = app, crew, show, dashboard
         self.expected: dict[str, Ending] = {}
         self.killed: Killed | None = None
         self.recovered = False
@@ -148,6 +158,10 @@ class Play:
     def run(self, keep: bool) -> Report:
         self._look()
         self._store()
+        if self.dashboard is not None:
+            self.dashboard.start()
+            self.show.link(f"the dashboard is at {self.dashboard.link}")
+            self.dashboard.show()
         for _ in range(3):
             self.crew.start()
         pids = ", ".join(str(process.pid) for process in self.crew.processes.values())
@@ -162,8 +176,27 @@ class Play:
             moment = self._look()
         missing = [f"{name} ended by itself: {self.crew.words(name)}" for name in self.crew.missing()]
         self._tell("every job has ended" if moment.done() else next(iter(missing), "that took too long"))
-        self.crew.stop(timeout=5.0)
+        if self.dashboard is None or missing:
+            self.crew.stop(timeout=5.0)
         return self._report(self._look(), missing, keep)
+
+    def go_on(self) -> None:
+        """Store a job now and then, until Ctrl-C: there is something to see in the dashboard."""
+        try:
+            self._store_for_ever()
+        except KeyboardInterrupt:  # that is how it ends
+            return
+
+    def _store_for_ever(self) -> None:
+        self.app.schedules.create("remind-ada", tasks.remind.name, {"who": "Ada"}, every="1m")
+        self.app.schedules.create("morning-export", tasks.await_export.name, {"name": "sales"}, cron="0 7 * * mon-fri")
+        for place in itertools.count():
+            tasks.send_mail.enqueue(f"user{place}@example.org", spread(place, 0.1, 2.0))
+            if place % 5 == 0:
+                tasks.render_video.enqueue(f"clip{place}", spread(place, 5.0, 20.0))
+            if place % 11 == 0:
+                tasks.import_feed.enqueue(f"https://feeds.example/{place}")
+            time.sleep(PACE)
 
     def _tell(self, text: str) -> None:
         self.show.tell(time.monotonic() - self.began, text)
@@ -343,6 +376,16 @@ def _stage(keep: bool) -> Iterator[Path]:
         signal.signal(signal.SIGTERM, before)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No other Ctrl-C keeps us from tidying up."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _leave(number: int, frame: object) -> None:  # noqa: ARG001
