@@ -23,8 +23,8 @@ def app(tmp_path: Path) -> Treadle:
 
 
 FACES = [
-    "aget", "afind", "acount", "aevents", "awhy", "acosts", "abudgets", "acancel", "aretry", "apause", "aresume", "apauses",
-    "aaudit", "aaudit_page", "aedit", "arun_now", "adelete", "aretry_many", "acancel_many", "adelete_many",
+    "aget", "afind", "acount", "aevents", "awhy", "acosts", "abudgets", "acancel", "aretry", "apause", "aresume",
+    "apauses", "aaudit", "aaudit_page", "aedit", "arun_now", "adelete", "aretry_many", "acancel_many", "adelete_many",
     "aresolve_id", "astatus", "aworkers", "adrain", "astats", "adoctor",
 ]  # fmt: skip
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -533,3 +534,26 @@ def test_an_operators_act_is_found_behind_a_flood_of_failures(app: Treadle, send
 def test_a_cursor_that_is_not_ours_is_refused(app: Treadle, cursor: object) -> None:
     with pytest.raises(InvalidJob, match="cursor"):
         app.audit_page(cursor=cursor)  # type: ignore[arg-type]
+
+
+@any_store
+def test_a_page_reads_few_of_the_events_that_wait_for_a_seal(
+    make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(audit="everything")
+    register(app).using(tenant="acme").enqueue_many([()] * 200)
+    whole = app.audit(limit=500)
+    read, unsealed = [], app.engine.unsealed
+
+    def counted(**asked: Any) -> list[Event]:
+        found = unsealed(**asked)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(app.engine, "unsealed", counted)
+    first = app.audit_page(limit=5)
+    assert (first.events, read) == (whole[:5], [20])
+    second = app.audit_page(limit=5, cursor=first.cursor)
+    assert (second.events, read) == (whole[5:10], [20, 20])
+    assert app.audit(limit=5, kind="retried") == []
+    assert read[2:] == [20, 40, 80, 60]

@@ -88,7 +88,7 @@ async def test_retry_and_cancel_ask_first_and_take_a_reason(site: Site) -> None:
     await page.get_by_label("Reason").fill("not needed")
     await page.get_by_role("button", name="Cancel this job").click()
     await expect(page.locator("h1")).to_contain_text("cancelled")
-    await expect(page.locator(".why")).to_contain_text("has cancelled it: not needed")
+    await expect(page.locator(".why")).to_contain_text("cancelled it: not needed")
     notes = [event.note for event in site.app.events(job)]
     assert notes[-2:] == ["the relay is back", "not needed"]
 

@@ -84,13 +84,15 @@ async def test_no_link_leads_to_another_site_after_signing_in(site: Site) -> Non
 # ------------------------------------------------------------------------------------- a session that ends
 
 
-async def test_a_page_whose_session_ends_asks_to_sign_in(site: Site) -> None:
-    page = await site.open("/")
+async def test_a_page_whose_session_ends_stays_and_asks_to_sign_in(site: Site) -> None:
+    page = await site.open("/schedules?show=off")
     await expect(page.locator("#live [data-live-word]")).to_have_text("Live")
     site.clock.advance(hours=12)
-    await expect(page.locator("h1")).to_have_text("Sign in", timeout=20_000)
+    await expect(page.locator("#live [data-live-word]")).to_have_text("Signed out", timeout=20_000)
+    await expect(page.locator("h1")).to_have_text("Schedules")
+    await page.locator("#live").get_by_role("link", name="Sign in").click()
     await sign_in(page, site.token())
-    await expect(page.locator("h1")).to_have_text("Overview")
+    await page.wait_for_url("**/schedules?show=off")
     forgive(site)
 
 
@@ -118,7 +120,7 @@ async def test_what_is_typed_when_the_session_ends_is_kept_until_it_is_sent_agai
     await expect(page.locator(".kept")).to_contain_text("<asked>")
     assert site.app.schedules.list(), "to sign in does nothing else"
     await page.get_by_role("button", name="Send it again").click()
-    await page.wait_for_url("**/schedules?deleted=nightly")
+    await page.wait_for_url("**/schedules?deleted=nightly&sure=*")
     assert not site.app.schedules.list()
     assert [event.note for event in site.app.audit(limit=50) if why in (event.note or "")]
     forgive(site)
@@ -187,6 +189,6 @@ async def test_there_a_form_of_somebody_unknown_is_kept_too(site: Site) -> None:
         assert await page.get_by_label("Token").count() == 0
         await context.add_cookies([{"name": "who", "value": "ada", "url": url}])
         await page.get_by_role("button", name="Send it again").click()
-        await page.wait_for_url("**/ops/jobs/schedules?deleted=nightly")
+        await page.wait_for_url("**/ops/jobs/schedules?deleted=nightly&sure=*")
         await page.close()
     forgive(site)

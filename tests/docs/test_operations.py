@@ -16,6 +16,7 @@ from annotated_types import Ge
 from tests.support.commands import check_command
 from treadle import builtin
 from treadle.builtin import sql_cleanup
+from treadle.server.dashboard.search import FIELDS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BACKEND = Path(__file__).resolve().parents[2] / "examples" / "backend"
@@ -90,3 +91,23 @@ def test_every_built_in_task_is_on_its_page_and_in_the_guide() -> None:
     for name in [module.NAME for module in modules if hasattr(module, "NAME")]:
         assert f"## {name}" in (DOCS / "builtin.md").read_text("utf-8")
         assert f"| `{name}` |" in (DOCS / "operations.md").read_text("utf-8")
+
+
+@pytest.mark.covers("002-O1.c")
+def test_the_dashboard_page_explains_jobs_and_schedules() -> None:
+    page = (DOCS / "dashboard.md").read_text("utf-8")
+    jobs, schedules = (page.split(f"\n## {name}\n")[1].split("\n## ")[0] for name in ("Jobs", "Schedules"))
+    for words in ("tabs", "search field", "*Retry…*", "*Cancel…*", "attempts", "traceback", "Edit and retry"):
+        assert words in jobs, words
+    for word in FIELDS:  # the search takes what is explained, and the other way round
+        assert f"`{word}:" in jobs, word
+    for words in (
+        "in words",
+        "next run",
+        "time zone",
+        "Switch it off",
+        "run it now",
+        "change of clocks",
+        "what is wrong and where",
+    ):
+        assert words in schedules, words

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sentry_sdk
+from starlette.testclient import TestClient
 
 from tests.support.marks import any_store
 from tests.support.sentry_ingest import Ingest
@@ -15,6 +16,7 @@ from tests.support.workbench import ended, until, working
 from treadle import ConfigError, GiveUp, Retry, Snooze, Treadle
 from treadle.integrations.redaction import Redaction
 from treadle.integrations.sentry import instrument
+from treadle.server import Principal, asgi
 from treadle.tasks.secrets import MASK
 from treadle.testing import FakeClock, run_until_idle
 
@@ -112,7 +114,8 @@ def test_redacted_fields_are_nowhere_in_the_raw_bytes(app: Treadle, ingest: Inge
     variables = last["exception"]["values"][-1]["stacktrace"]["frames"][-1]["vars"]
     assert (variables["amount"], variables["number"]) == ("12", f"'{MASK}'")
     assert variables["held"] == f"<Card {MASK}>"
-    assert last["breadcrumbs"]["values"][0]["message"].startswith(f"charging {MASK}")
+    crumbs = [crumb["message"] for crumb in last["breadcrumbs"]["values"] if crumb.get("category") == "shop"]
+    assert crumbs[0].startswith(f"charging {MASK}")
     assert len(events) == 6  # a log line, a message and an error, twice
     assert ingest.packed
     for body in ingest.raw:
@@ -295,3 +298,39 @@ def test_a_long_secret_that_a_message_cuts_is_redacted() -> None:
     key = "sk_live_" + "".join(map(str, range(100, 120)))
     text = Redaction(["key"], {"Key": key}).text(f"input_value='{key[:24]}...{key[-23:]}'")
     assert text == f"input_value='{MASK}...{MASK}'"
+
+
+PAGES = (
+    "/jobs",
+    "/jobs/{id}",
+    "/jobs/{id}?act=edit",
+    "/failures",
+    "/audit",
+    "/api/v1/jobs/{id}",
+    "/api/v1/failures",
+    "/api/v1/audit",
+)
+
+
+@any_store  # whose application lives on DynamoDB
+@pytest.mark.covers("003-S19.c")
+def test_what_a_task_names_as_secret_is_in_no_envelope_no_event_and_no_page(app: Treadle, ingest: Ingest) -> None:
+    instrument(app)
+
+    @app.task(secret=["card"], retry=Retry(1))
+    def charge(card: str, name: str) -> None:
+        raise RuntimeError(f"card {card} of {name} refused")
+
+    job = app.enqueue("charge", {"card": "4929-1180-77", "name": "Ada"})
+    run_until_idle(app)
+    [event] = errors(ingest)
+    assert event["contexts"]["job"]["payload"] == {"card": "***", "name": "Ada"}
+    assert not [body for body in ingest.raw if b"4929-1180" in body]
+    assert "of Ada refused" in app.events(job.id)[-1].note
+    assert not [one for one in app.events(job.id) if "4929-1180" in repr(one)]
+    with TestClient(asgi(app, auth=lambda _: Principal.of("ada", ["operate"])), "http://localhost") as http:
+        for path in PAGES:
+            answer = http.get(path.format(id=job.id))
+            assert answer.status_code == 200, path
+            assert "Ada" in answer.text, path
+            assert "4929-1180" not in answer.text, path

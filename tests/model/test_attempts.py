@@ -125,3 +125,18 @@ def test_a_trail_that_was_pruned_leaves_what_the_job_knows() -> None:
     life.fail("first")
     life.run(FailedForGood(Reason.PERMANENT, an_error(life.now, "no", 2)))
     assert seen(life.job, []) == [(1, None, None, False), (2, "failed", "w1", True)]
+
+
+def test_of_the_last_events_the_last_attempts_are_told_with_their_numbers() -> None:
+    life = Life()
+    for number in range(6):
+        life.run(Snoozed(5.0)) if number % 2 else life.fail(f"no {number}")
+        life.step(lifecycle.cancel(life.job, life.now, actor="ann"))
+        life.step(lifecycle.retry(life.job, life.now, actor="ann"))
+    life.run(Succeeded("1"))
+    for events in (life.all, life.kept):
+        whole = attempts_of(life.job, events)
+        for latest in range(1, len(events) + 2):
+            told = attempts_of(life.job, events[-latest:], latest=latest)
+            assert told[1:] == whole[len(whole) - len(told) + 1 :]  # of the first, what began it may be missing
+            assert [one.number for one in told] == [one.number for one in whole[len(whole) - len(told) :]]

@@ -37,11 +37,11 @@ def form_fields(part: str) -> dict[str, str]:
     for tag in re.findall(r"<input[^>]*>", form):
         name, value = re.search(r'name="([^"]*)"', tag), re.search(r'value="([^"]*)"', tag)
         if name and (not re.search("radio|checkbox", tag) or re.search(r"\bchecked\b", tag)):
-            found[name[1]] = unescape(value[1] if value else "")
+            found[unescape(name[1])] = unescape(value[1] if value else "")
     for name, options in re.findall(r'<select[^>]*name="([^"]*)"[^>]*>(.*?)</select>', form, re.DOTALL):
-        found[name] = unescape(re.findall(r'value="([^"]*)" selected', options)[0])
+        found[unescape(name)] = unescape(re.findall(r'value="([^"]*)" selected', options)[0])
     for name, written in re.findall(r'<textarea[^>]*name="([^"]*)"[^>]*>(.*?)</textarea>', form, re.DOTALL):
-        found[name] = unescape(written).removeprefix("\n").replace("\n", "\r\n")
+        found[unescape(name)] = unescape(written).removeprefix("\n").replace("\n", "\r\n")
     return found
 
 

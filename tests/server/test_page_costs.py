@@ -1,13 +1,14 @@
 """The page of costs: by tenant and day, beside the budgets; and the budgets as the API tells them."""
 
-import html
 import logging
-import re
 from collections.abc import Callable
+from html import unescape
 
 import pytest
 
+from tests.server import reading
 from tests.server.conftest import Client, Login, with_tasks
+from tests.server.reading import text as words
 from treadle import Treadle
 from treadle.model.records import ANY
 from treadle.testing import FakeClock, run_until_idle
@@ -44,13 +45,7 @@ def spent(app: Treadle, clock: FakeClock) -> Treadle:
 
 
 def page(client: Client, expect: int = 200, **query: object) -> str:
-    answer = client.ask("GET", "//costs", params=query)
-    assert answer.status_code == expect, answer.text
-    return html.unescape(answer.text)
-
-
-def words(text: str) -> str:
-    return " ".join(re.sub(r"<[^>]+>", " ", text).split())
+    return unescape(reading.page(client, "/costs", expect, **query))
 
 
 def test_the_budgets_are_told_by_the_api(spent: Treadle, admin: Client, login: Login) -> None:
@@ -128,6 +123,12 @@ def test_a_token_of_a_queue_is_told_why_not(spent: Treadle, login: Login) -> Non
     assert "<h1>Costs</h1>" in text
     assert "your token is bound to some of them" in text
     assert "acme" not in text
+
+
+def test_a_tenant_who_asks_for_another_is_told_what_is_wrong(spent: Treadle, login: Login) -> None:
+    said = words(page(login("read", tenant="acme"), 422, tenant="birch"))
+    assert "acme" in said
+    assert "Not for this token" not in said
 
 
 def test_a_pause_by_somebody_is_told_apart_from_one_by_the_budget(spent: Treadle, admin: Client) -> None:

@@ -1,23 +1,18 @@
 """The page of the doctor: findings by level, what to do, and who it is not for."""
 
-import html
-import re
+from html import unescape
 
 import pytest
 
+from tests.server import reading
 from tests.server.conftest import Client, Login
+from tests.server.reading import text as words
 from treadle import Treadle
 from treadle.engines.values import Finding
 
 
 def page(client: Client, expect: int = 200) -> str:
-    answer = client.ask("GET", "//doctor")
-    assert answer.status_code == expect, answer.text
-    return html.unescape(answer.text)
-
-
-def words(text: str) -> str:
-    return " ".join(re.sub(r"<[^>]+>", " ", text).split())
+    return unescape(reading.page(client, "/doctor", expect))
 
 
 @pytest.fixture

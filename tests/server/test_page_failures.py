@@ -1,11 +1,13 @@
 """The page of failures: kinds with their counts over time, what is new, and the way to retry one."""
 
-import html
 import re
+from html import unescape
 
 import pytest
 
+from tests.server import reading
 from tests.server.conftest import Client, Login
+from tests.server.reading import text as words
 from treadle import Treadle
 from treadle.testing import FakeClock, run_until_idle
 
@@ -26,13 +28,7 @@ def night(app: Treadle, clock: FakeClock) -> Treadle:
 
 
 def page(client: Client, expect: int = 200, **query: object) -> str:
-    answer = client.ask("GET", "//failures", params=query)
-    assert answer.status_code == expect, answer.text
-    return html.unescape(answer.text)
-
-
-def words(text: str) -> str:
-    return " ".join(re.sub(r"<[^>]+>", " ", text).split())
+    return unescape(reading.page(client, "/failures", expect, **query))
 
 
 def kinds(text: str) -> list[str]:

@@ -3,18 +3,20 @@
 import html
 import re
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
+from tests.server import reading
 from tests.server.conftest import Client, Login
+from tests.server.reading import form_fields
+from tests.server.reading import text as words
 from treadle import Treadle
 from treadle.engines.values import Claim
+from treadle.model import Event
 from treadle.server.api import Server
 from treadle.testing import run_until_idle
 
-FORM = {"content-type": "application/x-www-form-urlencoded"}
 XSS = "<script>alert(1)</script>"
 
 
@@ -43,36 +45,16 @@ def bill(app: Treadle) -> str:
 
 
 def page(client: Client, job: str, expect: int = 200, **query: Any) -> str:
-    answer = client.ask("GET", f"//jobs/{job}", params=query)
-    assert answer.status_code == expect, answer.text[:500]
-    return str(answer.text)
+    return reading.page(client, f"/jobs/{job}", expect, **query)
 
 
 def post(client: Client, path: str, expect: int = 303, **fields: Any) -> Any:
-    answer = client.ask("POST", f"//jobs/{path}", content=urlencode(fields, doseq=True), headers=FORM)
-    assert answer.status_code == expect, answer.text[:2000]
-    return answer
+    return reading.post(client, f"/jobs/{path}", fields, expect)
 
 
 def form_in(text: str) -> dict[str, str]:
     """What a browser would send of the form that is open in a page."""
-    form = text[text.index('id="act"') :]
-    form = form[form.index("<form") : form.index("</form>")]
-    found = {}
-    for tag in re.findall(r"<input[^>]*>", form):
-        named = dict(re.findall(r'(\w+)="([^"]*)"', tag))
-        if named.get("type") in ("checkbox", "radio") and " checked" not in tag:
-            continue
-        found[html.unescape(named["name"])] = html.unescape(named["value"])
-    for name, value in re.findall(r'<textarea[^>]* name="([^"]*)"[^>]*>\n(.*?)</textarea>', form, re.DOTALL):
-        found[html.unescape(name)] = html.unescape(value)
-    for name, inner in re.findall(r'<select[^>]* name="([^"]*)"[^>]*>(.*?)</select>', form, re.DOTALL):
-        found[name] = html.unescape(re.findall(r'value="([^"]*)"(?= selected)', inner)[0])
-    return found
-
-
-def words(text: str) -> str:
-    return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", text).split()))
+    return form_fields(text[text.index('id="act"') :])
 
 
 # ------------------------------------------------------------------------------------------- looking
@@ -163,8 +145,39 @@ def test_a_long_story_makes_a_small_page(app: Treadle, admin: Client) -> None:
         app.retry(job, actor="ada", reason="again " * 50)
     text = page(admin, job)
     assert len(text.encode()) < 150_000
-    assert "earlier attempts" in text
-    assert "earlier events" in text
+    assert "65 earlier attempts" in text
+    assert "82 earlier attempts. " in text  # of the timeline, in words
+    assert "These are the newest 60; earlier events are not shown here." in text
+
+
+def test_the_page_reads_no_more_events_than_it_shows(
+    app: Treadle, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = app.enqueue("send", {"to": "ada"}).id
+    for _ in range(40):
+        run_until_idle(app, queues=["mail"])
+        app.retry(job, actor="ada")
+    asked: list[int | None] = []
+    events = app.engine.events
+
+    def counted(job_id: str, *, latest: int | None = None) -> list[Event]:
+        asked.append(latest)
+        return events(job_id, latest=latest)
+
+    monkeypatch.setattr(app.engine, "events", counted)
+    page(admin, job)
+    assert asked == [61]
+    answer = admin.get(f"/jobs/{job}", events=10)
+    whole = admin.get(f"/jobs/{job}")
+    assert answer["events"] == whole["events"][-10:]
+    assert (len(whole["events"]), answer["attempts"]) == (80, whole["attempts"][-len(answer["attempts"]) :])
+    assert [one["number"] for one in answer["attempts"]] == [
+        37,
+        38,
+        39,
+        40,
+    ]  # that 36 failed is the first event: of its beginning nothing is read
+    admin.get(f"/jobs/{job}", 422, events=0)
 
 
 def test_the_links_of_the_page_lead_somewhere(app: Treadle, admin: Client) -> None:

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from starlette.testclient import TestClient
 
+from tests.server import reading
 from tests.server.conftest import Client, Login, with_tasks
 from tests.support.marks import any_store
 from treadle import State, Treadle
@@ -15,19 +15,13 @@ from treadle.app.profile import Profile
 from treadle.server.dashboard import search
 from treadle.testing import FakeClock, run_until_idle
 
-FORM = {"content-type": "application/x-www-form-urlencoded"}
-
 
 def page(client: Client, expect: int = 200, **query: Any) -> str:
-    answer = client.ask("GET", "//jobs", params=query)
-    assert answer.status_code == expect, answer.text
-    return str(answer.text)
+    return reading.page(client, "/jobs", expect, **query)
 
 
 def post(client: Client, fields: Any, expect: int = 200) -> Any:
-    answer = client.ask("POST", "//jobs/bulk", content=urlencode(fields, doseq=True), headers=FORM)
-    assert answer.status_code == expect, answer.text
-    return answer
+    return reading.post(client, "/jobs/bulk", fields, expect)
 
 
 def lead(client: Client, **query: Any) -> str:
@@ -237,7 +231,7 @@ def test_all_that_match_are_looked_at_first_and_then_retried(app: Treadle, admin
     assert "treadle jobs retry --state failed --queue mail --expect 3" in text
     assert app.count()[State.FAILED] == 3
     answer = post(admin, {**fields(text), "reason": "the relay is back"}, 303)
-    assert answer.headers["location"] == "/jobs?state=failed&queue=mail&did=retry&n=3"
+    assert answer.headers["location"].startswith("/jobs?state=failed&queue=mail&did=retry&n=3&sure=")
     assert app.count()[State.PENDING] == 3
     assert {event.note for event in app.audit(kind="retried")} == {"the relay is back"}
     assert "3 jobs wait to be run again" in admin.ask("GET", f"/{answer.headers['location']}").text

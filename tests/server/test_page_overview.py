@@ -60,7 +60,7 @@ def test_what_is_wrong_is_said_first_with_since_when_and_what_to_do(failing: Tre
     said = part(shown, "verdict")
     assert said.startswith("Queue mail has been failing for 5m What is wrong ConnectionError: ")
     assert "1 job failed for good, 1 job will be tried again, of remind." in said
-    assert "Since 12:00:00 , which is 5 min ago ." in said
+    assert "Since 14:00:00 , which is 5 min ago ." in said
     assert 'data-key="p" href="/queues?act=pause&amp;queue=mail"' in shown
     assert "act=retry" in shown
     assert ["treadle", "pause", "--queue", "mail"] in commands(shown)
@@ -163,3 +163,19 @@ def test_what_code_and_people_say_is_text(app: Treadle, admin: Client) -> None:
     assert "&lt;script&gt;alert" in shown
     for tag in ("<script>alert", "<i>q", "<b>ada", "<img"):
         assert tag not in shown
+
+
+def test_what_people_have_done_is_told_in_words_and_leads_to_what_it_was_done_to(app: Treadle, admin: Client) -> None:
+    app.tenant("acme").schedules.create("nightly", "greet", {"name": "Ada"}, every="1h", actor="ada")
+    app.schedules.create("hourly: all", "greet", {"name": "Ada"}, every="1h", actor="grace")
+    app.schedules.run("hourly: all", actor="grace", reason="now: please")
+    job = app.enqueue("greet", {"name": "Ada"})
+    app.cancel(job.id, actor="ada", reason="sent by hand")
+    shown = page(admin, "/")
+    said = text(shown)
+    assert f"ada cancelled job …{job.id[-6:]} sent by hand" in said
+    assert "grace ran at once schedule hourly: all now: please" in said
+    links = set(re.findall(r'href="(/schedules/[^"]+)"', shown))
+    assert links == {"/schedules/nightly?tenant=acme", "/schedules/hourly%3A%20all"}
+    for address in links:
+        assert admin.ask("GET", f"/{address}").status_code == 200, address

@@ -3,10 +3,10 @@
 import re
 from html import unescape
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
+from tests.server import reading
 from tests.server.conftest import Client, Login
 from tests.support.marks import any_store
 from treadle import Treadle
@@ -16,27 +16,22 @@ from treadle.model.records import Minute, WorkerInfo
 from treadle.model.stats import Counts, hour_of
 from treadle.testing import FakeClock
 
-FORM = {"content-type": "application/x-www-form-urlencoded"}
 ALL = ("read", "operate")
 
 
 def page(client: Client, expect: int = 200, **query: Any) -> str:
-    answer = client.ask("GET", "//queues", params=query)
-    assert answer.status_code == expect, answer.text
-    return str(answer.text)
+    return reading.page(client, "/queues", expect, **query)
 
 
 def post(client: Client, act: str, expect: int = 303, **fields: Any) -> str:
-    answer = client.ask("POST", f"//queues/{act}", content=urlencode(fields), headers=FORM)
-    assert answer.status_code == expect, answer.text
-    return str(answer.text)
+    return str(reading.post(client, f"/queues/{act}", fields, expect).text)
 
 
 def words(text: str, part: str = "say") -> str:
     """What people read of a part of the page."""
     found = text.split(f'data-live="{part}"')[1].split(">", 1)[1]
     found = found.split("</p>" if part == "say" else "</section>", maxsplit=1)[0]
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", found)).split()).replace(" .", ".").replace(" ,", ",")
+    return reading.text(found).replace(" .", ".").replace(" ,", ",")
 
 
 def queues(text: str) -> list[str]:
@@ -44,8 +39,7 @@ def queues(text: str) -> list[str]:
 
 
 def row(text: str, queue: str) -> str:
-    found = text.split(f'id="queue-{queue}"')[1].split("</tr>", maxsplit=1)[0]
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", found)).split())
+    return reading.text(text.split(f'id="queue-{queue}"')[1].split("</tr>", maxsplit=1)[0])
 
 
 def form(text: str) -> str:

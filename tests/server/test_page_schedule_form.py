@@ -2,11 +2,12 @@
 
 import html
 import json
-import re
 
 import pytest
 
+from tests.server import reading
 from tests.server.conftest import Client, Login
+from tests.server.reading import form_fields
 from tests.server.test_page_schedules import post, text_of
 from tests.server.test_scopes import everything
 from tests.support.marks import any_store
@@ -23,24 +24,13 @@ NEW = {"name": "nightly", "task": "greet", "payload": '{"name": "Ada"}', "when":
 def under(page: object, field: str) -> str:
     """What stands under a field."""
     part = page.text.partition(f'data-check="err-{field}"')[2].partition("</div>")[0]  # type: ignore[attr-defined]
-    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", part.partition(">")[2]))).strip()
+    return reading.text(part.partition(">")[2])
 
 
 def form_of(client: Client, path: str) -> dict[str, str]:
     """What a browser would send of the form as it was opened."""
-    text = (
-        client.ask("GET", f"/{path}")
-        .text.partition("<main")[2]
-        .partition('<form class="form"')[2]
-        .partition("</form>")[0]
-    )
-    fields = {}
-    for tag in re.findall(r"<input[^>]*>", text):
-        name, value = re.search(r'name="([^"]*)"', tag), re.search(r'value="([^"]*)"', tag)
-        if name and (not re.search("radio|checkbox", tag) or "checked" in tag):
-            fields[name[1]] = html.unescape(value[1] if value else "")
-    found = re.search(r"<textarea[^>]*>([^<]*)</textarea>", text)
-    return {**fields, "payload": html.unescape(found[1] if found else "").replace("\n", "\r\n")}
+    text = reading.page(client, path)
+    return form_fields(text[text.index('<form class="form"') :])
 
 
 # ------------------------------------------------------------------------------------------- checking

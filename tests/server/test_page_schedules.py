@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import Client, Login
+from tests.server.reading import text
 from tests.server.test_scopes import everything
 from treadle import Treadle
 from treadle.model.records import Schedule
@@ -26,7 +27,7 @@ def nightly(app: Treadle) -> Schedule:
 def text_of(page: Any) -> str:
     """What somebody reads on a page, on one line."""
     main = page.text.partition("<main")[2].partition("</main>")[0]
-    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", main)))
+    return text(main.partition(">")[2])
 
 
 def read(client: Client, path: str, expect: int = 200) -> str:
@@ -42,7 +43,7 @@ def post(client: Client, path: str, **fields: str) -> Any:
 def row_of(page: Any, name: str) -> str:
     """The row of a schedule in the list."""
     [row] = [one for one in page.text.split("<tr role") if f">{name}</a>" in one]
-    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", "<tr" + row.partition("</tr>")[0])))
+    return text("<tr" + row.partition("</tr>")[0])
 
 
 # ---------------------------------------------------------------------------------------------- looking
@@ -191,7 +192,7 @@ def test_run_now_is_previewed_and_then_makes_one_job(app: Treadle, admin: Client
     assert app.find().jobs == []
     answer = post(admin, f"/schedules/{nightly.id}/run", reason="tonight's was lost", back="/schedules/nightly")
     [job] = app.find().jobs
-    assert answer.headers["location"] == f"/schedules/nightly?ran={job.id}"
+    assert answer.headers["location"].startswith(f"/schedules/nightly?ran={job.id}&sure=")
     assert f"/jobs/{job.id}" in admin.ask("GET", f"/{answer.headers['location']}").text
 
 
@@ -216,8 +217,8 @@ def test_deleting_asks_first_and_wants_to_know_why(app: Treadle, admin: Client, 
         assert "Say why" in text_of(answer)
     assert app.schedules.get("nightly") == nightly
     answer = post(admin, "/schedules/nightly/delete", reason="not needed")
-    assert answer.headers["location"] == "/schedules?deleted=nightly"
-    assert "nightly is deleted" in read(admin, "/schedules?deleted=nightly")
+    assert answer.headers["location"].startswith("/schedules?deleted=nightly&sure=")
+    assert "nightly is deleted" in read(admin, answer.headers["location"])
     assert [*app.schedules.list()] == []
     assert app.schedules.events("nightly")[-1].note == "schedule nightly: not needed"
     read(admin, "/schedules/nightly", 404)

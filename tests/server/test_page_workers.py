@@ -4,9 +4,10 @@ import re
 from datetime import timedelta
 from html import unescape
 from typing import Any
-from urllib.parse import urlencode
 
+from tests.server import reading
 from tests.server.conftest import Client, Login
+from tests.server.reading import FORM
 from tests.support.marks import any_store
 from treadle import Treadle
 from treadle.engines.values import OVERWRITE, Claim
@@ -14,23 +15,17 @@ from treadle.model import new_id
 from treadle.model.records import MEMORY, VERSION, WorkerInfo
 from treadle.testing import FakeClock
 
-FORM = {"content-type": "application/x-www-form-urlencoded"}
-
 
 def page(client: Client, expect: int = 200, **query: Any) -> str:
-    answer = client.ask("GET", "//workers", params=query)
-    assert answer.status_code == expect, answer.text
-    return str(answer.text)
+    return reading.page(client, "/workers", expect, **query)
 
 
 def drain(client: Client, expect: int = 303, **fields: str) -> str:
-    answer = client.ask("POST", "//workers/drain", content=urlencode(fields), headers=FORM)
-    assert answer.status_code == expect, answer.text
-    return str(answer.text)
+    return str(reading.post(client, "/workers/drain", fields, expect).text)
 
 
 def plain(text: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", text)).split()).replace(" .", ".").replace(" ,", ",")
+    return reading.text(text).replace(" .", ".").replace(" ,", ",")
 
 
 def said(text: str) -> str:
@@ -144,6 +139,7 @@ def test_a_worker_that_is_not_there_cannot_be_drained(app: Treadle, admin: Clien
     worker(app, "w1")
     text = drain(admin, 422, worker="w1", reason="x" * 3000)
     assert "2000 characters" in text
+    assert re.search(r'name="reason"[^>]*aria-describedby="d-help d-err" aria-invalid="true"', text)
     assert app.drains() == []
 
 

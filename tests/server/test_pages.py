@@ -100,7 +100,7 @@ def test_a_strange_form_is_a_page_that_says_so(admin: Client, server: Server, pl
 
 
 def test_strange_addresses_are_pages_too(admin: Client, server: Server, place: Place) -> None:
-    rand = random.Random(5)  # noqa: S311
+    rand = random.Random(5)
     names = ("state", "queue", "task", "tenant", "cursor", "since", "before", "act", "q", "span", "name", "fingerprint")
     values = (
         "",

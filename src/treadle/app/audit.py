@@ -7,12 +7,15 @@ from typing import NamedTuple
 
 from treadle.edits import AuditedRecords
 from treadle.errors import InvalidJob
-from treadle.model import Event
+from treadle.model import UUID, Event
 from treadle.model.clock import Duration, past_moment
 from treadle.model.records import Seal
 from treadle.model.seals import Verified, in_order, verify
 
 MOST_UNSEALED = 100_000  # unsealed events that are read at most, the newest
+FIRST_STEP = 4  # times as many as a page has are read at first
+LOWEST_ID, HIGHEST_ID = ("-".join(digit * length for length in (8, 4, 4, 4, 12)) for digit in "0f")
+MOST_REVISIONS = 2**31 - 1
 VERIFY_TRIES = 2  # more at seals that seem to be wrong
 
 
@@ -49,6 +52,17 @@ class EventFilter(NamedTuple):
             and (self.until is None or event.at < self.until)
             and (self.after is None or in_order(event) < self.after)
         )
+
+    @property
+    def before(self) -> tuple[datetime, str, int] | None:
+        """All events that are meant lie before this place; None where nothing is said of that."""
+        ends = [self.after] if self.after else []
+        ends += [(self.until, LOWEST_ID, 0)] if self.until else []
+        if not ends:
+            return None
+        at, job_id, revision = min(ends)
+        real = UUID.fullmatch(job_id) and 0 <= revision <= MOST_REVISIONS
+        return (at, job_id, revision) if real else (at, HIGHEST_ID, MOST_REVISIONS)
 
     def reaches(self, seal: Seal) -> bool:
         """Whether one of the events in a seal may be meant."""
@@ -91,14 +105,14 @@ def event_filter(
 def latest_events(store: AuditedRecords, wanted: EventFilter, *, limit: int) -> EventPage:
     """The latest events of all jobs, schedules and pauses that are meant, newest first.
 
-    It reads seal after seal, from the newest on, until there are enough: a filter that fits little reads far back. Of
-    events that wait for a seal it reads the newest 100,000.
+    It reads from the newest on until there are enough: first those that wait for a seal, up to 100,000, then seal after
+    seal. A filter that fits little reads far back.
     """
     if wanted.job is not None:
         events = [event for event in store.events(wanted.job) if wanted.fits(event)]
         return _page(events, limit)
-    unsealed = (*store.unsealed(limit=MOST_UNSEALED, newest=True), *store.orphaned_events(limit=MOST_UNSEALED))
-    events = [event for event in unsealed if wanted.fits(event)]
+    events = _unsealed(store, wanted, limit)
+    events += [event for event in store.orphaned_events(limit=MOST_UNSEALED) if wanted.fits(event)]
     seals = [seal for seal in store.records(Seal, tenant=wanted.tenant) if wanted.reaches(seal)]
     for seal in sorted(seals, key=lambda seal: seal.last_at, reverse=True):
         if len(events) > limit:
@@ -107,6 +121,20 @@ def latest_events(store: AuditedRecords, wanted: EventFilter, *, limit: int) -> 
                 break
         events += [event for event in store.sealed(seal) if wanted.fits(event)]
     return _page(events, limit)
+
+
+def _unsealed(store: AuditedRecords, wanted: EventFilter, limit: int) -> list[Event]:
+    """The latest events that are meant and wait for a seal: more than `limit`, or all. Read in growing steps."""
+    before, step, looked_at = wanted.before, FIRST_STEP * limit, 0
+    found: list[Event] = []
+    while len(found) <= limit and looked_at < MOST_UNSEALED:
+        step = min(step, MOST_UNSEALED - looked_at)
+        some = store.unsealed(limit=step, newest=True, before=before)
+        found += [event for event in some if wanted.fits(event)]
+        if len(some) < step or (wanted.since is not None and some[-1].at < wanted.since):
+            break
+        before, looked_at, step = in_order(some[-1]), looked_at + step, step * 2
+    return found
 
 
 def _page(events: Sequence[Event], limit: int) -> EventPage:

@@ -135,9 +135,9 @@ class Operations(Numbers, Results):
         """The schedule as people may see it."""
         return self._masking.schedule(schedule)
 
-    def events(self, job_id: Job | str) -> list[Event]:
-        """The audit trail of a job, oldest first."""
-        events = self.engine.events(id_of(job_id))
+    def events(self, job_id: Job | str, *, latest: int | None = None) -> list[Event]:
+        """The audit trail of a job, oldest first; with `latest`, the last so many events, and no others are read."""
+        events = self.engine.events(id_of(job_id), latest=latest)
         ours = [event for event in events if self._store.tenant in (None, event.tenant)]
         if not ours:  # of a job that was deleted or pruned there are some
             self.get(job_id)

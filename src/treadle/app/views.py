@@ -48,9 +48,12 @@ def event_view(event: Event) -> dict[str, Any]:
     }
 
 
-def attempts_view(job: Job, events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The attempts of a job, as far as it and its events tell; what is not kept is null, and `complete` false."""
-    return [record_view(attempt) for attempt in attempts_of(job, events)]
+def attempts_view(job: Job, events: Sequence[Event], *, latest: int | None = None) -> list[dict[str, Any]]:
+    """The attempts of a job, as far as it and its events tell; what is not kept is null, and `complete` false.
+
+    With `latest`, the events are the last so many, and so are the attempts.
+    """
+    return [record_view(attempt) for attempt in attempts_of(job, events, latest=latest)]
 
 
 def failures_view(found: "Failures") -> dict[str, Any]:

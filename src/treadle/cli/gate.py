@@ -55,8 +55,9 @@ def pause(
     end, longest = soon_from(until, "--until"), seconds(timeout, "--timeout")
     with closing(find_target(app, url)) as store:
         try:
-            how = {"reason": reason, "until": end, "actor": actor(), "wait": wait, "timeout": longest}
-            made = store.pause(**scope, **how, revision=revision)
+            made = store.pause(
+                **scope, reason=reason, until=end, actor=actor(), wait=wait, timeout=longest, revision=revision
+            )
         except KeyboardInterrupt:
             if wait:  # the pause comes first: it is the waiting that was given up
                 print("not waited for what still runs; `treadle pauses` shows what is paused", file=sys.stderr)

@@ -159,13 +159,13 @@ class RemoteTreadle(RemoteBulk, RemoteOversight):
         answer = self._job(prefix)
         return read(lambda: str(answer["job"]["id"]))
 
-    def events(self, job_id: Job | str) -> list[Event]:
-        """The audit trail of a job, oldest first; also of one that was deleted."""
+    def events(self, job_id: Job | str, *, latest: int | None = None) -> list[Event]:
+        """The audit trail of a job, oldest first, also of one that was deleted; with `latest`, the last so many."""
         try:
-            answer = self._job(job_id)
+            answer = self._job(job_id, events=latest)
         except JobNotFound:
             try:
-                gone = self.audit_page(limit=LARGEST_PAGE, job_id=_id(job_id)).events
+                gone = self.audit_page(limit=latest or LARGEST_PAGE, job_id=_id(job_id)).events
             except NotPossible:  # a token that is bound to queues does not see the trail
                 gone = []
             if not gone:
@@ -182,8 +182,8 @@ class RemoteTreadle(RemoteBulk, RemoteOversight):
         answer = self._http.get(f"/jobs/{segment(_id(job_id))}/why")
         return read(lambda: [values.obstacle_from(one) for one in answer["obstacles"]])
 
-    def _job(self, job_id: Job | str) -> Any:
-        return self._http.get(f"/jobs/{segment(_id(job_id))}")
+    def _job(self, job_id: Job | str, **query: Any) -> Any:
+        return self._http.get(f"/jobs/{segment(_id(job_id))}", query)
 
     # --------------------------------------------------------------------------------- acting on a job
 

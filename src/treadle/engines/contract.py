@@ -222,14 +222,20 @@ class RecordStore(StoreClock, Protocol):
 class AuditStore(StoreClock, Protocol):
     """The audit trail: events, and the seals that show whether one was changed."""
 
-    def events(self, job_id: str) -> list[model.Event]:
-        """The audit events of one job, or of a record by its `subject`, oldest first."""
+    def events(self, job_id: str, *, latest: int | None = None) -> list[model.Event]:
+        """The audit events of one job, or of a record by its `subject`, oldest first.
+
+        With `latest`, the last so many: the store reads no others.
+        """
         ...
 
-    def unsealed(self, *, limit: int, newest: bool = False) -> list[model.Event]:
+    def unsealed(
+        self, *, limit: int, newest: bool = False, before: tuple[datetime, str, int] | None = None
+    ) -> list[model.Event]:
         """Events that are in no seal yet, by tenant, time, job and revision.
 
-        With `newest`: the latest of all tenants, newest first. Of these the store goes through all that are unsealed.
+        With `newest`: the latest of all tenants, newest first; with `before`, of those before this time, job and
+        revision. The store reads up to `limit` of each tenant.
         """
         ...
 

@@ -46,31 +46,45 @@ class JobAttempt(NamedTuple):
     complete: bool = False
 
 
-def attempts_of(job: Job, events: Sequence[Event]) -> list[JobAttempt]:
+def attempts_of(job: Job, events: Sequence[Event], *, latest: int | None = None) -> list[JobAttempt]:
     """The attempts of a job, oldest first.
 
     The times and the worker of earlier attempts are known where the audit level keeps all events. Of their errors the
     audit trail keeps the message; type and traceback are those of the last one.
+
+    With `latest`, the events are the last so many, and so are the attempts.
     """
     if job.attempt == 0:
         return []
-    story = _Story()
-    for event in _of_this_life(events):
-        if event.revision <= job.revision:
-            story.add(event)
+    ours = [event for event in _of_this_life(events) if event.revision <= job.revision]
+    cut = latest is not None and len(ours) >= latest
+    story = _Story(ours.pop(0) if cut else None)
+    for event in ours:
+        story.add(event)
     story.skip_to(job.revision)
-    found = story.attempts if story.sound and len(story.attempts) == job.attempt else _unnumbered(job, story)
+    before = job.attempt - len(story.attempts)
+    known = story.sound and (before >= 0 if cut else before == 0)
+    found = story.attempts if known else _unnumbered(job, story)
+    found = found if latest is None else found[-latest:]
+    found = [_renumbered(attempt, before) for attempt in found] if known and before else found
     return [_completed(_with_job(attempt, job)) for attempt in found]
 
 
 class _Story:
-    """What happened to a job, revision by revision; a revision without an event is a claim, or the end of one."""
+    """What happened to a job, revision by revision; a revision without an event is a claim, or the end of one.
 
-    def __init__(self) -> None:
+    It is told from its beginning, or from what came after an event.
+    """
+
+    def __init__(self, after: Event | None = None) -> None:
         self.attempts: list[JobAttempt] = []
         self.sound = True  # every event was possible where it stood
         self._running = False
-        self._revision = 0
+        if after is not None and after.kind in (EventKind.CLAIMED, EventKind.CANCEL_REQUESTED):
+            claimed = after.kind is EventKind.CLAIMED
+            begun = JobAttempt(1, claimed_at=after.at, worker=after.actor) if claimed else JobAttempt(1)
+            self.attempts, self._running = [begun], True
+        self._revision = 0 if after is None else after.revision
 
     def add(self, event: Event) -> None:
         if event.kind is EventKind.ENQUEUED:
@@ -114,6 +128,13 @@ def _of_this_life(events: Sequence[Event]) -> Sequence[Event]:
     """Without those of a job that had the same id and was deleted."""
     deleted = [place for place, event in enumerate(events) if event.kind is EventKind.DELETED]
     return events[deleted[-1] + 1 :] if deleted else events
+
+
+def _renumbered(attempt: JobAttempt, before: int) -> JobAttempt:
+    """An attempt counted from the first one of the job, not from the first one that is told."""
+    number = (attempt.number or 0) + before
+    error = attempt.error and attempt.error._replace(attempt=number)
+    return attempt._replace(number=number, error=error)
 
 
 def _unnumbered(job: Job, story: _Story) -> list[JobAttempt]:

@@ -22,15 +22,16 @@ _LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3\.\d+
 def fingerprint(error: JobError) -> str:
     """12 hex digits made of the error's type, its message without what varies, and where in the user's code it rose.
 
-    Neither numbers, ids, mail addresses and quoted values nor line numbers and folders count: the next job, worker and release that
-    fail in the same way have the same one.
+    Neither numbers, ids, mail addresses and quoted values nor line numbers and folders count: the next job, worker and
+    release that fail in the same way have the same one.
     """
     return _fingerprint(error.type, error.message[:LONGEST_MESSAGE], error.traceback)
 
 
 def without_values(message: str) -> str:
     """A message with a sign in place of each quoted value, mail address, number and id."""
-    words = _WORD.sub(_generic, _ADDRESS.sub(lambda found: "?" if found[1] else found[0], _QUOTED.sub("?", message[:LONGEST_MESSAGE])))
+    unquoted = _QUOTED.sub("?", message[:LONGEST_MESSAGE])
+    words = _WORD.sub(_generic, _ADDRESS.sub(lambda found: "?" if found[1] else found[0], unquoted))
     return " ".join(words.split())
 
 

@@ -166,6 +166,7 @@ class ScheduleQuery(Query):
     enabled: bool | None = None
     declared: bool | None = None
     gone: bool | None = None
+    last: Annotated[bool, Field(description="Also tell how the last job of each did, and who switched it off.")] = False
     limit: Limit = 50
     cursor: Cursor | None = None
 

@@ -20,7 +20,7 @@ from treadle.model import Job, new_id
 from treadle.model.checks import trace_from
 from treadle.server.caller import Caller, Operator, Producer, Reader, key_taken_elsewhere
 from treadle.server.confirm import Confirmations
-from treadle.server.forms import ActForm, BulkFilter, BulkForm, CountQuery, EditForm, JobQuery, NewJob, RetryForm
+from treadle.server.forms import ActForm, BulkFilter, BulkForm, CountQuery, EditForm, JobQuery, Limit, NewJob, RetryForm
 from treadle.server.problems import Refused
 from treadle.server.repeats import MAX_IDEMPOTENCY_KEY, check_repeat, other_request, repeated_id
 from treadle.server.strict import StrictRoute
@@ -134,12 +134,15 @@ def act_on_many(caller: Operator, request: Request, form: BulkForm) -> JobDocume
 
 
 @router.get("/{job_id}")
-def show_job(caller: Reader, job_id: str) -> JobDocument:
-    """Everything about one job, with its history and attempts; the first digits of its id are enough."""
+def show_job(caller: Reader, job_id: str, events: Annotated[Limit | None, Query()] = None) -> JobDocument:
+    """Everything about one job, with its history and attempts; the first digits of its id are enough.
+
+    With `events`, the last so many of both: a job that is put off again and again has thousands.
+    """
     job = caller.job(job_id)
-    events = caller.app.masked_events(job, caller.app.events(job.id))
-    shown = {"job": caller.view(job), "events": [event_view(event) for event in events]}
-    return {**shown, "attempts": attempts_view(caller.app.masked(job), events)}
+    found = caller.app.masked_events(job, caller.app.events(job.id, latest=events))
+    shown = {"job": caller.view(job), "events": [event_view(event) for event in found]}
+    return {**shown, "attempts": attempts_view(caller.app.masked(job), found, latest=events)}
 
 
 @router.get("/{job_id}/why")

@@ -1,12 +1,14 @@
 """`/schedules`: list, look at, make, change, switch, run and preview schedules."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
+from treadle.app.lasts import last_jobs, last_switch
+from treadle.app.profile import Profile
 from treadle.app.queries import LARGEST_PAGE
 from treadle.app.views import event_view, schedule_view, tick_view
 from treadle.errors import (
@@ -19,6 +21,7 @@ from treadle.errors import (
     ScheduleNotFound,
     UnknownTask,
 )
+from treadle.model import Job
 from treadle.model.clock import span
 from treadle.model.records import Schedule
 from treadle.schedules.cron import MOST_TICKS, Cron, Every, Tick, time_zone
@@ -34,6 +37,8 @@ router = APIRouter(prefix="/schedules", tags=["schedules"], route_class=StrictRo
 cron_router = APIRouter(tags=["schedules"], route_class=StrictRoute)
 
 RUNS_CHECKED = 5
+MOST_LAST = 100  # schedules that are told with how their last jobs did
+LAST = ("id", "state", "label", "reason", "created_at", "started_at", "finished_at")  # what is told of such a job
 SOME_TASK, SOME_NAME = "task", "schedule"  # in place of what is not written yet
 
 OfTenant = Annotated[Name | None, Query(description="Whose schedule it is; default if left out.")]
@@ -41,14 +46,22 @@ OfTenant = Annotated[Name | None, Query(description="Whose schedule it is; defau
 
 @router.get("")
 def list_schedules(caller: Reader, query: Annotated[ScheduleQuery, Query()]) -> dict[str, Any]:
-    """Schedules by name."""
-    given = query.model_dump(exclude_none=True)
+    """Schedules by name.
+
+    With `last` each is told with its `last` job, as far as it is known, and one that is off with the event by which it
+    came to be so, as `switched`; both in treadle's own words. A page has up to 100 schedules then.
+    """
+    given = query.model_dump(exclude_none=True, exclude={"last"})
+    if query.last and query.limit > MOST_LAST:
+        raise InvalidInput("limit", f"must be at most {MOST_LAST} with last")
     if caller.who.queues is None:
         page = caller.app.schedules.list(**given)
         shown, cursor = [*page], page.cursor
     else:
         shown, cursor = _own_page(caller, given, query.limit)
-    return {"schedules": [_view(caller, schedule) for schedule in shown], "cursor": cursor}
+    more = _lasts(caller, shown) if query.last else [{}] * len(shown)
+    views = [{**_view(caller, schedule), **one} for schedule, one in zip(shown, more, strict=True)]
+    return {"schedules": views, "cursor": cursor}
 
 
 @router.post("", status_code=201)
@@ -167,6 +180,25 @@ def explain_cron(
 
 def _view(caller: Caller, schedule: Schedule) -> dict[str, Any]:
     return schedule_view(caller.app.masked_schedule(schedule), caller.profile)
+
+
+def _lasts(caller: Caller, schedules: Sequence[Schedule]) -> list[dict[str, Any]]:
+    """Of each its last job, all read at once, and if it is off, the event by which it came to be so."""
+    names, now = Profile(), caller.tasks.engine.now()
+    jobs = {id_: job for id_, job in last_jobs(caller.tasks, schedules).items() if _is_theirs(caller, job)}
+    found = []
+    for schedule in schedules:
+        job, last = jobs.get(schedule.last_job or ""), None
+        if job is not None:  # without what may be large, or have a secret in it
+            view = names.view(job.evolve(payload_json="{}", result_json=None, error=None, progress=None), now, None)
+            last = {name: view[name] for name in LAST}
+        switch = None if schedule.enabled else last_switch(caller.tasks, schedule)
+        found.append({"last": last, "switched": switch and event_view(switch)})
+    return found
+
+
+def _is_theirs(caller: Caller, job: Job) -> bool:
+    return caller.reaches(job.queue) and caller.who.tenant in (None, job.tenant)
 
 
 def _found(caller: Caller, name: str, tenant: str | None) -> Schedule:

@@ -190,3 +190,16 @@ def test_the_trail_of_one_job_holds_no_line_of_another(engine, clock):
 
     assert [event.actor for event in engine.events(one.id)] == ["ann"]
     assert [event.actor for event in engine.events(two.id)] == ["bob"]
+
+
+@pytest.mark.parametrize("latest", [1, 3, 6, 7])
+def test_the_last_lines_of_a_job_are_read_without_the_others(engine, clock, latest):
+    job = enqueued(engine)
+    for _ in range(3):
+        write(engine, lifecycle.cancel(current(engine, job), clock.now(), actor="ann"))
+        write(engine, lifecycle.retry(current(engine, job), clock.now(), actor="ann"))
+
+    lines = engine.events(job.id)
+    assert len(lines) == 6
+    assert engine.events(job.id, latest=latest) == lines[-latest:]
+    assert engine.events("nobody", latest=latest) == engine.events(new_id(), latest=latest) == []

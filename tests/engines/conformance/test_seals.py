@@ -94,6 +94,30 @@ def test_the_newest_unsealed_lines_come_first_whosever_they_are(engine, clock, l
     assert engine.unsealed(limit=limit, newest=True) == lines[8::-1][:limit]
 
 
+@pytest.mark.parametrize("limit", [1, 2, 5, 100])
+def test_the_newest_unsealed_lines_are_read_on_from_any_of_them(engine, clock, limit):
+    lines = []
+    for _ in range(4):
+        lines += [told(engine, tenant=tenant) for tenant in ("b", "a", "b c#~☃", "a" * 900)]
+        clock.advance(microseconds=1)
+    lines = sorted(lines, key=by_place, reverse=True)
+    sealed(engine, [lines[3]])
+    waiting = [*lines[:3], *lines[4:]]
+
+    seen, before = [], None
+    while some := engine.unsealed(limit=limit, newest=True, before=before):
+        assert len(some) == min(limit, len(waiting) - len(seen))
+        seen += some
+        before = by_place(some[-1])
+
+    assert seen == waiting
+    assert engine.unsealed(limit=2, newest=True, before=by_place(lines[3])) == lines[4:6]
+
+
+def by_place(line):
+    return line.at, line.job_id, line.revision
+
+
 def test_a_line_that_comes_late_takes_its_place(engine, clock):
     young = told(engine, at=clock.now() + timedelta(seconds=1))
     old = told(engine, at=clock.now())

@@ -9,7 +9,7 @@ from datetime import datetime
 from heapq import merge, nlargest
 from itertools import chain, islice
 
-from treadle.engines.dynamodb.client import MAX_ITEMS, MAX_SORT_KEY, Client
+from treadle.engines.dynamodb.client import LARGEST_PAGE, MAX_ITEMS, MAX_SORT_KEY, Client
 from treadle.engines.dynamodb.connection import ConditionFailed
 from treadle.engines.dynamodb.items import (
     Item,
@@ -33,6 +33,8 @@ from treadle.model.seals import in_order
 MARKER_PARTITIONS = 16  # at most, of events that no seal holds yet
 MAX_SEALED_EVENTS = MAX_ITEMS - 2  # a transaction has room for so many, the seal and the list of its events
 
+Place = tuple[datetime, str, int]  # time, job and revision
+
 
 class AuditTrail:
     """The audit trail of one table."""
@@ -42,9 +44,14 @@ class AuditTrail:
         self._table = table
         self._each = each
 
-    def events(self, job_id: str) -> list[Event]:
-        pages = self._client.pages(f"events#{job_id}", limit=1000) if UUID.fullmatch(job_id) else ()
-        return [event_from(item) for page in pages for item in page]
+    def events(self, job_id: str, latest: int | None = None) -> list[Event]:
+        if not UUID.fullmatch(job_id):
+            return []
+        if latest is None:
+            items = chain.from_iterable(self._client.pages(f"events#{job_id}", limit=LARGEST_PAGE))
+            return [event_from(item) for item in items]
+        pages = self._client.pages(f"events#{job_id}", limit=min(latest, LARGEST_PAGE), backward=True)
+        return [event_from(item) for item in islice(chain.from_iterable(pages), latest)][::-1]
 
     def unsealed(self, limit: int) -> list[Event]:
         pages = self._marker_pages(min(limit, MAX_ITEMS))
@@ -56,16 +63,38 @@ class AuditTrail:
             found += self._read([marked_key(marker) for marker in some])  # an event that is gone has left its marker
         return _by_tenant(found)
 
-    def newest_unsealed(self, limit: int) -> list[Event]:
-        """The latest of all tenants, newest first. Markers lie by tenant, so all of them are read."""
-        markers = chain.from_iterable(self._each(lambda pages: list(chain.from_iterable(pages)), self._marker_pages()))
-        latest = nlargest(limit, markers, key=lambda marker: str(marker["SK"]["S"]).partition("#")[2])
-        return sorted(self._read([marked_key(marker) for marker in latest]), key=in_order, reverse=True)
+    def newest_unsealed(self, limit: int, before: Place | None) -> list[Event]:
+        """The latest of all tenants before this place, newest first; markers whose event is gone are passed over."""
+        end = MAX_SORT_KEY if before is None else f"{text_of(before[0])}#{before[1]}#{before[2]:010d}"
+        found: list[Event] = []
+        while missing := limit - len(found):
+            some = self._newest_markers(missing, end)
+            found += sorted(self._read([marked_key(marker) for marker in some]), key=in_order, reverse=True)
+            if len(some) < missing:
+                break
+            _, end = _tenant_and_place(some[-1])
+        return found
 
-    def _marker_pages(self, limit: int = MAX_ITEMS) -> list[Iterator[list[Item]]]:
+    def _newest_markers(self, limit: int, end: str) -> list[Item]:
+        """The latest markers of all partitions whose place is before `end`, newest first."""
+        some = self._each(lambda pk: self._newest_of(pk, limit, end), self._marker_partitions())
+        return nlargest(limit, chain.from_iterable(some), key=lambda marker: _tenant_and_place(marker)[1])
+
+    def _newest_of(self, pk: str, limit: int, end: str) -> list[Item]:
+        """The latest markers of each tenant in a partition, up to `limit`. They lie by tenant: others are skipped."""
+        found: dict[str, list[Item]] = {}
+        high, size = MAX_SORT_KEY, min(max(limit, MAX_ITEMS), LARGEST_PAGE)
+        while high:
+            pages = self._client.pages(pk, high=high, limit=size, backward=True)
+            high = next((skipped for page in pages if (skipped := _skip(page, found, limit, end))), "")
+        return list(chain.from_iterable(found.values()))
+
+    def _marker_pages(self, limit: int) -> list[Iterator[list[Item]]]:
         """By partition, the markers of events that no seal holds yet, in their order."""
-        partitions = [f"unsealed#{number:02x}" for number in range(min(self._table.spread, MARKER_PARTITIONS))]
-        return [self._client.pages(pk, high=MAX_SORT_KEY, limit=limit) for pk in partitions]
+        return [self._client.pages(pk, high=MAX_SORT_KEY, limit=limit) for pk in self._marker_partitions()]
+
+    def _marker_partitions(self) -> list[str]:
+        return [f"unsealed#{number:02x}" for number in range(min(self._table.spread, MARKER_PARTITIONS))]
 
     def _read(self, keys: Sequence[ItemKey]) -> list[Event]:
         return [event_from(item) for item in self._client.get(keys).values()]
@@ -160,6 +189,27 @@ def marker_key(event: Event, spread: int) -> ItemKey:
         f"unsealed#{share_of(event.job_id, min(spread, MARKER_PARTITIONS))}",
         f"{part_of(event.tenant)}#{text_of(event.at)}#{event.job_id}#{event.revision:010d}",
     )
+
+
+def _tenant_and_place(marker: Mapping[str, Value]) -> tuple[str, str]:
+    """The tenant in a marker, and its time, job and revision as one text that sorts as they do."""
+    tenant, _, place = str(marker["SK"]["S"]).partition("#")
+    return tenant, place
+
+
+def _skip(page: Sequence[Item], found: dict[str, list[Item]], limit: int, end: str) -> str:
+    """Take from a page, newest first, what is before `end`, up to `limit` of a tenant; the sort key to go on from.
+
+    It is empty where the next page is the one to read.
+    """
+    tenant = place = ""
+    for marker in page:
+        tenant, place = _tenant_and_place(marker)
+        if place < end and len(found.setdefault(tenant, [])) < limit:
+            found[tenant].append(marker)
+    if page and len(found.get(tenant, ())) >= limit:
+        return f"{tenant}#"
+    return f"{tenant}#{end}" if place > end else ""
 
 
 def marked_key(marker: Mapping[str, Value]) -> ItemKey:

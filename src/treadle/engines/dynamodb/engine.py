@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from treadle.engines.batches import check_one_each
 from treadle.engines.dynamodb import schema
-from treadle.engines.dynamodb.audit import AuditTrail
+from treadle.engines.dynamodb.audit import AuditTrail, Place
 from treadle.engines.dynamodb.claim import Claimer
 from treadle.engines.dynamodb.client import Client
 from treadle.engines.dynamodb.cursors import Cursors
@@ -284,13 +284,13 @@ class DynamoEngine:
 
     # ----------------------------------------------------------------------------- the audit trail
 
-    def events(self, job_id: str) -> list[Event]:
+    def events(self, job_id: str, *, latest: int | None = None) -> list[Event]:
         self._opened()
-        return self._audit.events(job_id)
+        return self._audit.events(job_id, latest)
 
-    def unsealed(self, *, limit: int, newest: bool = False) -> list[Event]:
+    def unsealed(self, *, limit: int, newest: bool = False, before: Place | None = None) -> list[Event]:
         self._opened()
-        return self._audit.newest_unsealed(limit) if newest else self._audit.unsealed(limit)
+        return self._audit.newest_unsealed(limit, before) if newest else self._audit.unsealed(limit)
 
     def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
         self._opened()

@@ -14,18 +14,35 @@ from treadle.engines.records import row_from
 from treadle.model import Event
 from treadle.model.records import Seal
 
+Place = tuple[datetime, str, int]  # time, job and revision
+
 _COLUMNS = "job, revision, at, kind, actor, note, tenant"
 _EVENT = _COLUMNS.replace("job", "job::text")
 
-_EVENTS = f"select {_EVENT} from @.events where job = %s order by revision, at"
+_EVENTS = f"select {_EVENT} from @.events where job = %s order by revision desc, at desc limit %s"
 
 # With `seal` first, this is the order of the index events_seal.
 _UNSEALED = f"""
 select {_EVENT} from @.events where seal is null order by seal, tenant collate "C", at, job, revision limit %s
 """
 
+# Of each tenant the newest by the index, which is read backwards; tenants are found by it one after another.
 _NEWEST_UNSEALED = f"""
-select {_EVENT} from @.events where seal is null order by at desc, job desc, revision desc limit %s
+with recursive tenants(name) as (
+    (select tenant from @.events where seal is null order by seal, tenant collate "C" limit 1)
+    union all
+    select (
+        select e.tenant from @.events e where e.seal is null and e.tenant collate "C" > t.name
+        order by e.seal, e.tenant collate "C" limit 1
+    ) from tenants t where t.name is not null
+)
+select {_EVENT} from tenants t cross join lateral (
+    select e.* from @.events e where e.seal is null and e.tenant collate "C" = t.name{{before}}
+    order by e.seal desc, e.tenant collate "C" desc, e.at desc, e.job desc, e.revision desc limit %(limit)s
+) e order by at desc, job desc, revision desc limit %(limit)s
+"""
+_BEFORE = """
+    and e.at <= %(at)s::timestamptz and (e.at, e.job, e.revision) < (%(at)s::timestamptz, %(job)s::uuid, %(revision)s)
 """
 
 # One statement: a seal whose number is free, over events of which none is sealed or just being sealed. Every sealer
@@ -77,9 +94,9 @@ select number from done
 """
 
 
-def events(query: Query, subject: str) -> list[Event]:
-    """The events of a job or a record, oldest first."""
-    return [event_from(row) for row in query(_EVENTS, [subject])] if is_id(subject) else []
+def events(query: Query, subject: str, latest: int | None) -> list[Event]:
+    """The events of a job or a record, oldest first; with `latest`, the last so many."""
+    return [event_from(row) for row in reversed(query(_EVENTS, [subject, latest]))] if is_id(subject) else []
 
 
 def write_event(query: Query, event: Event | None) -> None:
@@ -88,9 +105,16 @@ def write_event(query: Query, event: Event | None) -> None:
         query(f"insert into @.events ({_COLUMNS}) values ({', '.join(['%s'] * len(event))})", event)
 
 
-def unsealed(query: Query, limit: int, newest: bool = False) -> list[Event]:
+def unsealed(query: Query, limit: int) -> list[Event]:
     """Events that are in no seal yet."""
-    return [event_from(row) for row in query(_NEWEST_UNSEALED if newest else _UNSEALED, [limit])]
+    return [event_from(row) for row in query(_UNSEALED, [limit])]
+
+
+def newest_unsealed(query: Query, limit: int, before: Place | None) -> list[Event]:
+    """The latest of them before this place, newest first: up to `limit` of each tenant are read."""
+    sql = _NEWEST_UNSEALED.format(before="" if before is None else _BEFORE)
+    values = dict(zip(("at", "job", "revision"), before or (), strict=False))
+    return [event_from(row) for row in query(sql, {"limit": limit, **values})]
 
 
 def seal(query: Query, made: Seal, events: Sequence[Event]) -> bool:

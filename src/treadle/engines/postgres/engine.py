@@ -219,11 +219,13 @@ class PostgresEngine:
 
     # -------------------------------------------------------------------------------- the audit trail
 
-    def events(self, job_id: str) -> list[Event]:
-        return audit.events(self.session.read, job_id)
+    def events(self, job_id: str, *, latest: int | None = None) -> list[Event]:
+        return audit.events(self.session.read, job_id, latest)
 
-    def unsealed(self, *, limit: int, newest: bool = False) -> list[Event]:
-        return audit.unsealed(self.session.read, limit, newest)
+    def unsealed(self, *, limit: int, newest: bool = False, before: audit.Place | None = None) -> list[Event]:
+        if newest:
+            return audit.newest_unsealed(self.session.read, limit, before)
+        return audit.unsealed(self.session.read, limit)
 
     def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
         return audit.seal(self.session.read, seal, events)

@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
+from heapq import nlargest
 
 from treadle.engines.sqlite import records
 from treadle.engines.sqlite.connection import DatabaseFile
@@ -11,11 +12,21 @@ from treadle.engines.sqlite.rows import EVENT, EVENT_COLUMNS, event_from, event_
 from treadle.model import Event
 from treadle.model.clock import micros
 from treadle.model.records import Seal
+from treadle.model.seals import in_order
 
 ADD_EVENTS = f"""
 {unpack(EVENT_COLUMNS)}
 insert into treadle_events ({EVENT})
 select {EVENT} from c
+"""  # noqa: S608
+
+Place = tuple[datetime, str, int]  # time, job and revision
+ALL_TIME = 2**63 - 1  # microseconds
+NEXT_TENANT = "select min(tenant) from treadle_events where seal is null and tenant > ?"
+NEWEST_OF_TENANT = f"""
+select {EVENT} from treadle_events
+where seal is null and tenant = ? and at >= ? and (at, job, revision) < (?, ?, ?)
+order by at desc, job desc, revision desc limit ?
 """  # noqa: S608
 
 
@@ -26,17 +37,30 @@ def add(connection: sqlite3.Connection, events: Sequence[Event]) -> None:
     connection.executemany(sql, [event_row(event) for event in events])
 
 
-def events(file: DatabaseFile, job_id: str) -> list[Event]:
-    """The events of one job or record, oldest first."""
-    sql = f"select {EVENT} from treadle_events where job = ? order by revision, at"  # noqa: S608
-    return [event_from(row) for row in file.rows(sql, job_id)]
+def events(file: DatabaseFile, job_id: str, latest: int | None) -> list[Event]:
+    """The events of one job or record, oldest first; with `latest`, the last so many."""
+    sql = f"select {EVENT} from treadle_events where job = ? order by revision desc, at desc limit ?"  # noqa: S608
+    return [event_from(row) for row in reversed(file.rows(sql, job_id, -1 if latest is None else latest))]
 
 
-def unsealed(connection: sqlite3.Connection, limit: int, newest: bool) -> list[Event]:
+def unsealed(connection: sqlite3.Connection, limit: int) -> list[Event]:
     """Events that are in no seal yet."""
-    order = "at desc, job desc, revision desc" if newest else "tenant, at, job, revision"
-    sql = f"select {EVENT} from treadle_events where seal is null order by {order} limit ?"  # noqa: S608
+    sql = f"""
+        select {EVENT} from treadle_events where seal is null order by tenant, at, job, revision limit ?
+        """  # noqa: S608
     return [event_from(row) for row in connection.execute(sql, (limit,))]
+
+
+def newest_unsealed(connection: sqlite3.Connection, limit: int, before: Place | None) -> list[Event]:
+    """The latest of them before this place, newest first: up to `limit` of each tenant are read, by the index."""
+    end = (ALL_TIME, "", 0) if before is None else (micros(before[0]), *before[1:])
+    found: list[Event] = []
+    tenant = ""
+    while tenant := connection.execute(NEXT_TENANT, (tenant,)).fetchone()[0]:
+        lowest = micros(found[-1].at) if len(found) == limit else 0
+        rows = connection.execute(NEWEST_OF_TENANT, (tenant, lowest, *end, limit))
+        found = nlargest(limit, [*found, *map(event_from, rows)], key=in_order)
+    return found
 
 
 def seal(connection: sqlite3.Connection, made: Seal, over: Sequence[Event]) -> bool:

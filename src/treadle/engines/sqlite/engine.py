@@ -219,11 +219,13 @@ class SqliteEngine:
 
     # -------------------------------------------------------------------------------- the audit trail
 
-    def events(self, job_id: str) -> list[Event]:
-        return audit.events(self.file, job_id)
+    def events(self, job_id: str, *, latest: int | None = None) -> list[Event]:
+        return audit.events(self.file, job_id, latest)
 
-    def unsealed(self, *, limit: int, newest: bool = False) -> list[Event]:
-        return self.file.read(lambda reader: audit.unsealed(reader, limit, newest))
+    def unsealed(self, *, limit: int, newest: bool = False, before: audit.Place | None = None) -> list[Event]:
+        if newest:
+            return self.file.read(lambda reader: audit.newest_unsealed(reader, limit, before))
+        return self.file.read(lambda reader: audit.unsealed(reader, limit))
 
     def seal(self, seal: Seal, events: Sequence[Event]) -> bool:
         with self.file.write() as connection:

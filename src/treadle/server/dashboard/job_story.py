@@ -38,6 +38,13 @@ class Why(NamedTuple):
     ways: Sequence[Way]
 
 
+def before(attempts: Sequence[Row], shown: int) -> int:
+    """How many attempts came before the last so many: their numbers tell, though the earliest were not read."""
+    rest = len(attempts) - shown
+    first = attempts[max(0, rest)]["number"] if attempts else None
+    return max(0, rest) if first is None else int(first) - 1
+
+
 def acts(job: Row, at: str, no_payload: str) -> list[JobAct]:
     """All acts on a job, in the order of their buttons."""
     id_, state = job["id"], job["state"]

@@ -80,7 +80,7 @@ class PageRoute(APIRoute):
         async def handle_as_page(request: Request) -> Response:
             try:
                 return await handle(request)
-            except Exception as error:  # noqa: BLE001 - a bug of ours is logged, and a page too
+            except Exception as error:
                 if request.method == "POST" and isinstance(error, Refused) and error.status == 401:
                     return await _signed_out(request, error)
                 return _refused(request, error)
@@ -130,6 +130,21 @@ def go(request: Request, path: str, /, **query: Any) -> RedirectResponse:
     return RedirectResponse(Url(request)(path, **query), 303)
 
 
+def signed(request: Request, caller: Caller, *what: object) -> str:
+    """What shows for ten minutes that this server has led this caller to a page that says so: a link shows nothing."""
+    made: str = request.app.state.confirmations.make(_meant(caller, what))
+    return made
+
+
+def is_signed(request: Request, caller: Caller, given: str | None, *what: object) -> bool:
+    """Whether it was this server that sent this caller here, to be told this."""
+    return bool(given) and request.app.state.confirmations.check(_meant(caller, what), given)
+
+
+def _meant(caller: Caller, what: Sequence[object]) -> str:
+    return f"shown to {caller.identity} {json.dumps(what)}"
+
+
 @cache
 def environment() -> Environment:
     """The templates; what they print is escaped."""
@@ -137,6 +152,7 @@ def environment() -> Environment:
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
-from treadle.errors import InvalidInput, JobNotFound, ScheduleNotFound
+from treadle.app.lasts import SWITCHES
+from treadle.errors import InvalidInput, JobNotFound
 from treadle.model.clock import span
 from treadle.schedules.cron import FIRST, MOVED, ONCE, SECOND
 from treadle.server import jobs as jobs_api
@@ -27,7 +28,6 @@ NOTES = {
     FIRST: "Clocks are set back: this time comes twice, and both run. This is the first.",
     SECOND: "Clocks are set back: this time comes twice, and both run. This is the second.",
 }
-SWITCHES = ("disabled", "created", "changed")  # events by which a schedule may have come to be off
 
 
 def schedule_path(caller: Caller, name: str, tenant: str, id: str = "", *, page: str = "") -> str:
@@ -42,10 +42,10 @@ def schedule_path(caller: Caller, name: str, tenant: str, id: str = "", *, page:
 
 
 def row(caller: Caller, schedule: Row, at: str, pauses: Sequence[Row]) -> Row:
-    """A schedule as a row of the list."""
+    """A schedule as a row of the list: it is told with its `last` job, and with how it was `switched` off."""
     words, ticks = _timing(caller, schedule, at)
     zone, here, next_at = ZoneInfo(schedule["timezone"]), moment(at), moment(schedule["next_at"])
-    last = _last(caller, schedule["last_job"])
+    last, switched = _last(schedule["last_job"], schedule["last"]), schedule["switched"]
     named = {field: schedule[field] for field in ("name", "tenant", "id")}
     elsewhere = caller.who.tenant is None and schedule["tenant"] != "default"
     called = [schedule["id"]] if schedule["name"].startswith("-") else [schedule["name"]]
@@ -67,7 +67,7 @@ def row(caller: Caller, schedule: Row, at: str, pauses: Sequence[Row]) -> Row:
         "last": last,
         "failing": last is not None and last["state"] == "failed",
         "waits": scope_held(pauses, schedule),
-        "switched": None if schedule["enabled"] else _switched_off(caller, schedule),
+        "switched": switched and {**switched, "why": reason_of(switched, schedule)},
     }
 
 
@@ -115,13 +115,11 @@ def _more(schedule: Row) -> str:
     )
 
 
-def _last(caller: Caller, job_id: str | None) -> Row | None:
+def _last(job_id: str | None, job: Row | None) -> Row | None:
     """How the last job that it made by itself did; of one that is no longer kept, nothing but its id."""
     if job_id is None:
         return None
-    try:
-        job = jobs_api.show_job(caller, job_id)["job"]
-    except JobNotFound:
+    if job is None:
         return {"id": job_id, "state": None}
     begun, ended = moment(job["started_at"]), moment(job["finished_at"])
     took = (ended - begun).total_seconds() if begun and ended else None
@@ -129,14 +127,14 @@ def _last(caller: Caller, job_id: str | None) -> Row | None:
             "ended": job["finished_at"], "since": job["started_at"] or job["created_at"], "took": took}  # fmt: skip
 
 
-def _switched_off(caller: Caller, schedule: Row) -> Row | None:
-    """Who switched it off, when and why."""
+def with_last(caller: Caller, schedule: Row, events: Sequence[Row]) -> Row:
+    """A schedule as the list tells it: with its last job, and how it was switched off."""
+    off = [event for event in events if event["kind"] in SWITCHES] if not schedule["enabled"] else []
     try:
-        events = api.show(caller, schedule["id"])["events"]
-    except ScheduleNotFound:  # it was deleted a moment ago
-        return None
-    found = next((event for event in reversed(events) if event["kind"] in SWITCHES), None)
-    return found and {**found, "why": reason_of(found, schedule)}
+        job = jobs_api.show_job(caller, schedule["last_job"], 1)["job"] if schedule["last_job"] else None
+    except JobNotFound:
+        job = None
+    return {**schedule, "last": job, "switched": off[-1] if off else None}
 
 
 def reason_of(event: Row, schedule: Row) -> str:

@@ -69,7 +69,8 @@ def timeline(job: Mapping[str, Any], attempts: Sequence[Attempt], at: str) -> Ti
         waits.append(_wait(spans[-1][2], last, scale))
     ran = sum((end - begin).total_seconds() for _, begin, end in spans if begin is not None)
     over = job["finished_at"] is not None
-    known = all(begin is not None for _, begin, _ in spans) and len(spans) == len(attempts)
+    whole_story = len(spans) == len(attempts) and attempts[0]["number"] in (None, 1)
+    known = all(begin is not None for _, begin, _ in spans) and whole_story
     whole = duration(((ends[-1] if over else now) - first).total_seconds())
     since, ran_for = f"created {whole} ago", f"{'ran' if known else 'ran at least'} {duration(ran)} of it"
     summary = f"{f'created to end {whole}' if over else since}; {ran_for}"
@@ -165,6 +166,8 @@ def account(one: Attempt) -> str:
 
 def _sentence(attempts: Sequence[Attempt], first: datetime, now: datetime) -> str:
     shown = [account(one) for one in attempts[-8:]]
-    more = "" if len(attempts) == len(shown) else f"{len(attempts) - len(shown)} earlier attempts. "
+    number = attempts[-len(shown)]["number"]
+    earlier = len(attempts) - len(shown) if number is None else number - 1
+    more = f"{earlier} earlier attempts. " if earlier else ""
     day = "" if first.date() == now.date() else f" on {first:%-d %B %Y}"
     return f"Created at {first:%H:%M:%S} UTC{day}. {more}{'. '.join(shown)}."

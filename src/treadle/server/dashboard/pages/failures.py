@@ -160,7 +160,7 @@ def _sample(caller: Caller, group: Row | None) -> Row | None:
     if group is None:
         return None
     try:
-        job = jobs_api.show_job(caller, group["job_id"])["job"]
+        job = jobs_api.show_job(caller, group["job_id"], 1)["job"]
     except JobNotFound:  # it was deleted a moment ago
         return None
     error = job["error"] or {"type": "", "message": "", "traceback": "", "attempt": None, "at": None}

@@ -87,7 +87,7 @@ def edit(caller: PageOperator, request: Request, job_id: str, posted: Posted) ->
     def act(caller: Caller) -> Row:
         if posted.get("revision") is None:
             raise InvalidInput("revision", "is not there; load the page again")
-        job = api.show_job(caller, job_id)["job"]
+        job = api.show_job(caller, job_id, 1)["job"]
         payload = _typed_payload(_edited(caller, job).form, posted)
         given = _given(posted) if payload is ABSENT else {**_given(posted), "payload": payload}
         if job["state"] == "pending":
@@ -179,8 +179,8 @@ def _page(
     problem: Row | None = None,
     posted: PostedFields | None = None,
 ) -> Response:
-    found = api.show_job(caller, job_id)
-    job, events = found["job"], found["events"]
+    found = api.show_job(caller, job_id, story.MOST_EVENTS + 1)
+    job, events, attempts = found["job"], found["events"], found["attempts"]
     at = now(caller)
     edited = _edited(caller, job)
     pauses = overview_api.pauses(caller)["pauses"]
@@ -194,12 +194,12 @@ def _page(
         at=at,
         job=job,
         schedule=_schedule(caller, job),
-        attempts=found["attempts"][-story.MOST_ATTEMPTS :],
-        attempts_before=max(0, len(found["attempts"]) - story.MOST_ATTEMPTS),
+        attempts=attempts[-story.MOST_ATTEMPTS :],
+        attempts_before=story.before(attempts, story.MOST_ATTEMPTS),
         events=events[-story.MOST_EVENTS :],
-        events_before=max(0, len(events) - story.MOST_EVENTS),
+        events_before=len(events) > story.MOST_EVENTS,
         why=story.why(job, obstacles, pauses, events),
-        line=timeline(job, found["attempts"], at),
+        line=timeline(job, attempts, at),
         payload=tree_of(job["payload"], edited.schema),
         result=None if job["result"] is None else tree_of(job["result"]),
         acts=acts,

@@ -19,8 +19,10 @@ from treadle.server.dashboard.page import (
     PageRoute,
     Url,
     go,
+    is_signed,
     refusal,
     render,
+    signed,
     with_query,
 )
 from treadle.server.dashboard.plan import Meant, form, offered, outcome, plan
@@ -63,6 +65,7 @@ class ListAddress(Form):
     did: Literal["retry", "cancel", "delete"] | None = None
     n: Annotated[int, Query(ge=0)] = 0
     asked: Annotated[int, Query(ge=0)] = 0
+    sure: Word = None  # of what was done: that it was
 
 
 @router.get("/jobs")
@@ -73,7 +76,7 @@ def show(caller: PageReader, request: Request, asked: Annotated[ListAddress, Que
         return _search(page, asked.q)
     if asked.act in ("retry", "cancel", "delete") and "operate" in caller.who.scopes:
         return _preview(page, asked.act, Meant(page.filters))
-    if asked.did is not None:
+    if asked.did is not None and is_signed(request, caller, asked.sure, asked.did, asked.n, asked.asked):
         page.values["did"] = outcome(asked.did, asked.n, min(asked.asked, asked.n))
     return page.answer()
 
@@ -96,7 +99,8 @@ def act_on_many(caller: PageOperator, request: Request, posted: Posted) -> Respo
         return _preview(page, action, which, refusal(request, error), posted.get("reason", ""))
     if not done["not_possible"]:
         result = {"did": action, "n": done["done"], "asked": done["asked"] or None}
-        return go(request, _address(page.filters, **result))
+        sure = signed(request, caller, action, done["done"], done["asked"])
+        return go(request, _address(page.filters, **result, sure=sure))
     page.values |= {"report": done, "did": outcome(str(action), done["done"], done["asked"])}
     return page.answer()
 

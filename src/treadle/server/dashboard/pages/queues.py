@@ -40,6 +40,7 @@ class PageQuery(Parameters):
     everything: Literal["", "1"] = ""
     until: Annotated[str, Field(max_length=64)] = ""
     reason: Annotated[str, Field(max_length=2000)] = ""
+    revision: Text = ""  # of the pause that a form saw, whose preview this is; it is looked at anew
 
 
 @router.get("/queues")

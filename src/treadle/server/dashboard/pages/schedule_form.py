@@ -10,16 +10,17 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from fastapi import APIRouter, Query, Request, Response
 
-from treadle.errors import InvalidInput
+from treadle.errors import InvalidInput, ScheduleNotFound
 from treadle.model.clock import span
 from treadle.server import overview as overview_api
 from treadle.server import schedules as api
 from treadle.server.caller import Caller
 from treadle.server.dashboard.page import ERRORS, PageOperator, PageReader, PageRoute, go, now, refusal, render
 from treadle.server.dashboard.posted import Posted, PostedFields, read_into
-from treadle.server.dashboard.schedule_rows import offset, runs, schedule_path
+from treadle.server.dashboard.schedule_rows import offset, reason_of, runs, schedule_path
 from treadle.server.dashboard.words import Row
 from treadle.server.forms import Name, NewSchedule, ScheduleCheck, ScheduleForm
+from treadle.server.problems import Refused
 from treadle.server.strict import read_json
 
 router = APIRouter(route_class=PageRoute)
@@ -32,6 +33,9 @@ FIELDS = ("name", "tenant", "task", "payload", "when", "cron", "every", "tz", "q
 SENT = ("task", "queue", "overlap", "misfire", "jitter", "timeout")  # as they are written
 EMPTIED = {"jitter": "0s"}  # what a field says that was emptied; another one cannot be
 BLANK = {"when": "cron", "tz": "UTC", "overlap": "allow", "misfire": "once", "enabled": "1"}
+PARTS = {"schedule": ("when", "cron", "every", "tz")}  # fields that are one thing
+CHANGES = ("changed", "created", "enabled", "disabled")  # events by which a schedule may have become what it is
+LONGEST_SHOWN = 500  # characters of what somebody else has written
 PLACES = {"timezone": "tz"}  # where a field of the API stands in the form, if it is called otherwise
 CONTINENTS = (
     "Africa",
@@ -77,14 +81,21 @@ def edit(caller: PageReader, request: Request, name: str, tenant: Annotated[Name
 
 @router.post("/schedules/{name}/edit")
 def change(caller: PageOperator, request: Request, name: str, posted: Posted) -> Response:
-    """Send what was changed in the form, and nothing else."""
-    schedule = api.show(caller, name)["schedule"]
-    typed = _typed(posted)
+    """Send what was changed in the form, and nothing else; but not over what somebody else has changed since."""
+    found = api.show(caller, name)
+    schedule, typed = found["schedule"], _typed(posted)
+    if posted.get("id", schedule["id"]) != schedule["id"]:  # it is gone, and another has its name
+        raise ScheduleNotFound(posted["id"], [])
+    was, there = _was(posted, schedule), written(schedule)
     try:
-        form = read_into(ScheduleForm, **_changes(typed, _was(posted, schedule)), reason=typed["reason"] or None)
+        changes = _changes(typed, was)
+        if overtaken := _overtaken(typed, was, there):
+            was |= {name: there[name] for part in overtaken for name in PARTS.get(part, (part,))}
+            raise _stale(overtaken, there, found["events"])
+        form = read_into(ScheduleForm, **changes, reason=typed["reason"] or None)
         changed = api.update(caller, schedule["id"], form)["schedule"]
     except ERRORS as error:
-        return _form(caller, request, typed, schedule, was=_was(posted, schedule), refused=refusal(request, error))
+        return _form(caller, request, typed, schedule, was=was, refused=refusal(request, error))
     return go(request, _path(caller, changed))
 
 
@@ -131,6 +142,11 @@ def _form(
         path=_path(caller, schedule) if schedule else "/schedules",
         was=json.dumps(was) if was else None,
         errors=errors,
+        stale=refused is not None and "stale" in refused,
+        changed=refused.get("stale") if refused else None,
+        anew=schedule_path(caller, schedule["name"], schedule["tenant"], schedule["id"], page="/edit")
+        if schedule
+        else "",
         words=found["words"],
         runs=runs(found["ticks"], zone, at),
         tasks=tasks,
@@ -138,6 +154,7 @@ def _form(
         zones=zones(),
         clock="" if "tz" in errors else _clock(datetime.fromisoformat(at), ZoneInfo(zone)),
         command=_command(typed, schedule, was),
+        reason_of=reason_of,
     )
 
 
@@ -285,6 +302,27 @@ def _changes(typed: Typed, was: Typed) -> dict[str, Any]:
     if typed["enabled"] != was["enabled"]:
         found["enabled"] = bool(typed["enabled"])
     return found
+
+
+def _overtaken(typed: Typed, was: Typed, there: Typed) -> list[str]:
+    """What was changed in the form, and meanwhile by somebody else too, to something else."""
+    mine, seen, now = _parts(typed), _parts(was), _parts(there)
+    return [part for part in mine if mine[part] != seen[part] and now[part] not in (seen[part], mine[part])]
+
+
+def _parts(typed: Typed) -> dict[str, Any]:
+    """What a schedule is, part by part; its time is one of them."""
+    payload = _payload(typed) or {"payload": {}}
+    return {"schedule": _time(typed), **payload, **{name: typed[name] for name in (*SENT, "enabled")}}
+
+
+def _stale(overtaken: Sequence[str], there: Typed, events: Sequence[Row]) -> Refused:
+    """The answer to a form that is older than what somebody else has done."""
+    last = next((event for event in reversed(events) if event["kind"] in CHANGES), None)
+    shown = {**there, "schedule": ", ".join(_time(there).values())}
+    problems = [{"field": part, "problem": f"it is {shown[part][:LONGEST_SHOWN] or 'empty'} now"} for part in overtaken]
+    detail = "somebody has changed this schedule since you opened it; nothing was done"
+    return Refused(409, detail, problems=problems, stale=last)
 
 
 def _command(typed: Typed, schedule: Row | None, was: Typed | None) -> list[str]:

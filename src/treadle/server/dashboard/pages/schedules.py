@@ -14,13 +14,15 @@ from treadle.server.dashboard.page import (
     PageReader,
     PageRoute,
     go,
+    is_signed,
     now,
     refusal,
     render,
+    signed,
     with_query,
 )
 from treadle.server.dashboard.posted import Posted, PostedFields, read_into
-from treadle.server.dashboard.schedule_rows import RUNS, reason_of, row, runs
+from treadle.server.dashboard.schedule_rows import RUNS, reason_of, row, runs, with_last
 from treadle.server.dashboard.words import Row, moment
 from treadle.server.forms import Name, ReasonForm, ScheduleQuery
 
@@ -28,6 +30,7 @@ router = APIRouter(route_class=PageRoute)
 
 Act = Annotated[Literal["run", "switch", "delete"] | None, Query()]
 OfTenant = Annotated[Name | None, Query()]
+Sure = Annotated[str | None, Query(max_length=200)]  # of what was done: that it was
 Ran = Annotated[str | None, Query(max_length=64, pattern=r"^[0-9a-fA-F-]*$")]
 
 PAGE = 50  # schedules of one page; each is shown with how its last job did
@@ -46,9 +49,10 @@ def show_all(
     show: Annotated[Literal["all", "failing", "off"], Query()] = "all",
     deleted: Annotated[str | None, Query(max_length=200)] = None,
     cursor: Annotated[str | None, Query(max_length=1000)] = None,
+    sure: Sure = None,
 ) -> Response:
     """All schedules. More than fit on a page are told by name; only then is it not known which runs next."""
-    query = read_into(ScheduleQuery, limit=PAGE, cursor=cursor, enabled=False if show == "off" else None)
+    query = read_into(ScheduleQuery, last=True, limit=PAGE, cursor=cursor, enabled=False if show == "off" else None)
     found = api.list_schedules(caller, query)
     at, pauses = now(caller), overview_api.pauses(caller)["pauses"]
     rows = [row(caller, schedule, at, pauses) for schedule in found["schedules"]]
@@ -64,7 +68,7 @@ def show_all(
         found=rows,
         by=by,
         show=show,
-        deleted=deleted,
+        deleted=deleted if is_signed(request, caller, sure, "deleted", deleted) else None,
         whole=whole,
         next_cursor=found["cursor"],
         back=with_query(
@@ -75,10 +79,18 @@ def show_all(
 
 @router.get("/schedules/{name}")
 def show_one(
-    caller: PageReader, request: Request, name: str, tenant: OfTenant = None, act: Act = None, ran: Ran = None
+    caller: PageReader,
+    request: Request,
+    name: str,
+    tenant: OfTenant = None,
+    act: Act = None,
+    ran: Ran = None,
+    sure: Sure = None,
 ) -> Response:
     """Everything about one schedule."""
-    return _page(caller, request, name, tenant, act=act, ran=ran)
+    return _page(
+        caller, request, name, tenant, act=act, ran=ran if is_signed(request, caller, sure, "ran", ran) else None
+    )
 
 
 def _page(
@@ -94,7 +106,7 @@ def _page(
 ) -> Response:
     found = api.show(caller, name, tenant)
     at, pauses = now(caller), overview_api.pauses(caller)["pauses"]
-    one = row(caller, found["schedule"], at, pauses)
+    one = row(caller, with_last(caller, found["schedule"], found["events"]), at, pauses)
     ticks = api.preview(caller, one["id"], None, RUNS, moment(at))["ticks"]
     return render(
         request,
@@ -134,7 +146,7 @@ def run(caller: PageOperator, request: Request, name: str, posted: Posted) -> Re
         job = api.run(caller, name, _reason(posted))["job"]
     except ERRORS as error:
         return _again(caller, request, name, "run", posted, error)
-    return _back(request, posted, ran=job["id"])
+    return _back(request, posted, ran=job["id"], sure=signed(request, caller, "ran", job["id"]))
 
 
 @router.post("/schedules/{name}/delete")
@@ -145,7 +157,7 @@ def delete(caller: PageOperator, request: Request, name: str, posted: Posted) ->
         gone = api.delete(caller, name, None, _reason(posted).reason)["schedule"]
     except ERRORS as error:
         return _again(caller, request, name, "delete", posted, error)
-    return go(request, "/schedules", deleted=gone["name"])
+    return go(request, "/schedules", deleted=gone["name"], sure=signed(request, caller, "deleted", gone["name"]))
 
 
 def _reason(posted: PostedFields) -> ReasonForm:
@@ -160,4 +172,9 @@ def _again(caller: Caller, request: Request, name: str, act: str, posted: Posted
 def _back(request: Request, posted: PostedFields, **query: str) -> Response:
     """To the page of schedules on which the button stood."""
     path = posted.get("back", "")
-    return go(request, path if BACK.fullmatch(path) else "/schedules", **query)
+    known = BACK.fullmatch(path)
+    return (
+        go(request, path, **query)
+        if known and path.startswith("/schedules/")
+        else go(request, path if known else "/schedules")
+    )

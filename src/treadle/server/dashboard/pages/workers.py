@@ -21,7 +21,7 @@ router = APIRouter(route_class=PageRoute)
 MOST_RUNNING = 200  # running jobs that are read
 MOST_ROWS = 80  # workers of one page
 MOST_SHOWN = 5  # jobs of one worker that are named
-MOST_LOST = 100  # events of lost jobs that are read
+MOST_LOST, LOST_SINCE = 100, "1d"  # events of lost jobs that are read
 AWAY = ("silent", "draining")  # workers that take no jobs come first; the others stay where their name puts them
 MIB, GIB = 1024**2, 1024**3
 NUMBERS = re.compile(r"\d+")
@@ -134,8 +134,8 @@ def _job(job: Row, at: str) -> Row:
 
 
 def _lost(caller: Caller) -> Counter[str]:
-    """By worker, how many jobs were found and set free after it had been lost, of the latest hundred."""
-    events = api.audit(caller, AuditQuery(kind="crashed", limit=MOST_LOST))["events"]
+    """By worker, how many jobs were found and set free after it had been lost, of a day's latest hundred."""
+    events = api.audit(caller, AuditQuery(kind="crashed", since=LOST_SINCE, limit=MOST_LOST))["events"]
     notes = (re.match(r"the lease of worker (.+) ran out on attempt \d+", event["note"] or "") for event in events)
     return Counter(note.group(1) for note in notes if note)
 

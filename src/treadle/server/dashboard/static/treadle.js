@@ -2,8 +2,9 @@
 "use strict";
 
 const root = document.documentElement;
-const kept = (name) => { try { return localStorage.getItem(name); } catch { return null; } };
-const keep = (name, value) => { try { localStorage.setItem(name, value); } catch { /* it lasts as long as the page */ } };
+root.classList.add("js"); // what needs a script is drawn
+const kept = (name, where = "localStorage") => { try { return self[where].getItem(name); } catch { return null; } };
+const keep = (name, value, where = "localStorage") => { try { self[where].setItem(name, value); } catch { /* it lasts as long as the page */ } };
 
 // ---------------------------------------------------------------------------------------------- theme and zone
 
@@ -12,14 +13,18 @@ if (kept("treadle-theme")) root.dataset.theme = kept("treadle-theme");
 const pad = (number) => String(number).padStart(2, "0");
 const local = () => kept("treadle-zone") === "local";
 
+function told(at) {
+  const zone = local() ? Intl.DateTimeFormat().resolvedOptions().timeZone : "UTC";
+  const here = local() ? at : new Date(at.getTime() + at.getTimezoneOffset() * 60000);
+  const day = `${here.getFullYear()}-${pad(here.getMonth() + 1)}-${pad(here.getDate())}`;
+  return { zone, day, clock: `${pad(here.getHours())}:${pad(here.getMinutes())}:${pad(here.getSeconds())}` };
+}
+
 function tellTimes(within) {
   for (const time of within.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
     if (Number.isNaN(at.getTime())) continue;
-    const zone = local() ? Intl.DateTimeFormat().resolvedOptions().timeZone : "UTC";
-    const here = local() ? at : new Date(at.getTime() + at.getTimezoneOffset() * 60000);
-    const day = `${here.getFullYear()}-${pad(here.getMonth() + 1)}-${pad(here.getDate())}`;
-    const clock = `${pad(here.getHours())}:${pad(here.getMinutes())}:${pad(here.getSeconds())}`;
+    const { zone, day, clock } = told(at);
     time.title = `${day} ${clock} ${zone}`;
     if (time.dataset.t === "clock") time.textContent = time.textContent.includes("-") ? `${day} ${clock.slice(0, 5)}` : clock;
   }
@@ -51,6 +56,7 @@ document.addEventListener("change", (event) => {
   const box = event.target;
   if (box.matches(".c-pick input")) {
     box.closest("tr").classList.toggle("sel", box.checked);
+    if (!box.checked) unpickPage();
     tellLive();
   }
   if (box.matches("[data-pick-all]")) {
@@ -61,6 +67,9 @@ document.addEventListener("change", (event) => {
     tellLive();
   }
 });
+
+// The box that stands for the whole page is not ticked when a row is not.
+const unpickPage = () => { for (const box of document.querySelectorAll("[data-pick-all]")) box.checked = false; };
 
 // A form that asks the server while somebody types: its answer replaces the parts that are marked data-check.
 let asked;
@@ -92,7 +101,7 @@ addEventListener("pageshow", () => { clearTimeout(late); root.classList.remove("
 // ---------------------------------------------------------------------------------------------- live values
 
 const EVERY = 2000; // milliseconds between two loads at least
-let stream, since, out = false, loading = false, wanted = false, last = 0, cost = 0;
+let since, out = false, loading = false, wanted = false, last = 0, cost = 0;
 
 // Somebody selects, types or is asked something, or nobody looks: nothing changes meanwhile.
 function held() {
@@ -106,10 +115,28 @@ function tellLive() {
   if (!line) return;
   line.classList.toggle("away", out || since !== undefined);
   const word = out ? "Signed out" : since !== undefined ? "Reconnecting" : held() ? "Held" : "Live";
-  const shown = line.querySelector("[data-live-word]");
-  if (shown.textContent !== word) shown.textContent = word;
-  line.title = out ? "your session has ended; what you send is kept, and asks you to sign in" : since !== undefined ? `no answer since ${since}` : word === "Held" ? "nothing changes while rows are selected or a form is open" : "";
+  const from = word === "Reconnecting" ? ` since ${told(new Date(since)).clock}` : "";
+  write(line.querySelector("[data-live-word]"), word);
+  write(line.querySelector("[data-live-more]"), word === "Live" ? "" : `${from}, values as of`);
+  line.title = out ? "your session has ended; what you send is kept, and asks you to sign in" : word === "Held" ? "nothing changes while rows are selected or a form is open" : "";
+  const link = line.querySelector("[data-sign-in]");
+  if (link) link.hidden = !out;
+  if (link && out) link.search = new URLSearchParams({ next: location.pathname.slice(link.pathname.length - "/login".length) + location.search });
+  if (since === undefined) for (const one of document.querySelectorAll("[data-unsent]")) write(one, "The server is back; nothing was sent yet.");
 }
+
+function write(element, text) { if (element.textContent !== text) element.textContent = text; }
+
+// A form that nobody would take stays, with what is typed in it.
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (since === undefined || out || !form.matches("main form[method=post]")) return;
+  event.preventDefault();
+  const alert = form.querySelector("[data-unsent]") ?? form.appendChild(document.createElement("p"));
+  for (const [name, value] of [["class", "bad"], ["role", "alert"], ["data-unsent", ""]]) alert.setAttribute(name, value);
+  alert.textContent = `The server does not answer since ${told(new Date(since)).clock}; nothing was sent. Try again when it is back.`;
+  retry();
+});
 
 // Make an element like another one, and touch only what differs: focus, selection and scroll stay.
 function morph(old, made) {
@@ -171,8 +198,9 @@ async function load() {
     const began = Date.now();
     const answer = await fetch(location.href, { headers: { accept: "text/html" } });
     cost = Date.now() - began;
-    if (asksToSignIn(answer)) { signedOut(); return; }
+    if (away(answer) || answer.redirected && new URL(answer.url).pathname.endsWith("/login")) { lost(); return; }
     if (!answer.ok) return;
+    [since, out] = [undefined, false];
     const made = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (held()) return;
     tellTimes(made);
@@ -180,52 +208,108 @@ async function load() {
       const fresh = made.querySelector(`[data-live="${CSS.escape(part.dataset.live)}"]`);
       if (fresh) morph(part, fresh);
     }
-    const clock = document.querySelector("#live time");
-    const now = made.querySelector("#live time");
+    const [clock, now] = [document, made].map((one) => one.querySelector("#live time"));
     if (clock && now) clock.replaceWith(document.adoptNode(now));
-  } catch { /* the stream says that the server is away */ } finally {
+  } catch { lost(); } finally {
     last = Date.now();
     loading = false;
     tellLive();
   }
 }
 
-const asksToSignIn = (answer) => answer.redirected && new URL(answer.url).pathname.endsWith("/login");
+// ---------------------------------------------------------------------------------------------- the stream
 
-// The session has ended. What somebody types or has selected stays: sent, it is kept beside the form that signs in.
-function signedOut() {
-  if (held()) { out = true; tellLive(); } else location.reload();
+// A browser has six connections to a server. So all its windows share one stream: the one that holds the lock opens it,
+// and tells the others. A window that nobody sees has none, and asks for nothing.
+const EVENTS = document.body.dataset.events, POLLS = document.body.hasAttribute("data-poll");
+const SOON = 5000, LATEST = 60000; // milliseconds until the server is asked again
+const windows = !POLLS && navigator.locks && self.BroadcastChannel ? new BroadcastChannel(`treadle-events ${EVENTS}`) : null;
+let stream, turn, mine = false, again, pause = SOON;
+
+const away = (answer) => !answer || answer.status >= 502;
+
+function share(news = false) {
+  tellLive();
+  if (mine) windows?.postMessage({ since, out, news });
+}
+
+if (windows) windows.onmessage = ({ data }) => {
+  if (data === "hello") { if (mine) share(); return; }
+  [since, out] = [data.since, data.out];
+  if (data.news) load();
+  tellLive();
+};
+
+function connect() {
+  stream?.close();
+  stream = new EventSource(EVENTS);
+  stream.addEventListener("status", () => {
+    [since, out, pause] = [undefined, false, SOON];
+    share(true);
+    load();
+  });
+  stream.addEventListener("trouble", () => { since ??= Date.now(); share(); }); // the store is away
+  stream.addEventListener("error", () => { stream.close(); lost(); });
+}
+
+// Ask whether the server answers, and whether it still knows us.
+async function ask() {
+  const answer = await fetch(EVENTS.replace(/events$/, "about")).catch(() => null);
+  if (document.hidden) return;
+  out = answer?.status === 401;
+  since = away(answer) ? since ?? Date.now() : undefined;
+  share();
+}
+
+// The stream has ended, or a page did not come: say what is known, and ask again later, less and less often.
+async function lost() { if (!document.hidden) { await ask(); later(); } }
+
+function later() {
+  clearTimeout(again);
+  if (!document.hidden) again = setTimeout(retry, pause);
+  pause = Math.min(2 * pause, LATEST);
+}
+
+async function retry() {
+  clearTimeout(again);
+  await ask();
+  if (out || since !== undefined) later();
+  else if (mine) connect();
+  else { pause = SOON; load(); }
+}
+
+// Wait for the turn of this window, which lasts until it is hidden.
+function begin() {
+  if (turn || POLLS) return;
+  turn = new AbortController();
+  const { signal } = turn;
+  const lead = () => new Promise((done) => {
+    if (signal.aborted) { done(); return; }
+    mine = true;
+    signal.addEventListener("abort", () => { mine = false; stream?.close(); done(); });
+    connect();
+  });
+  if (!windows) return lead();
+  navigator.locks.request(`treadle-events ${EVENTS}`, { signal }, lead).catch(() => { /* hidden before its turn came */ });
+  windows.postMessage("hello");
+}
+
+function seen() {
+  tellLive();
+  if (document.hidden) { clearTimeout(again); turn?.abort(); turn = undefined; return; }
+  pause = SOON;
+  begin();
+  if (out || since !== undefined) retry(); else load();
 }
 
 function listen() {
   if (!document.querySelector("#live")) return;
   const often = () => 1000 * (document.querySelector("[data-every]")?.dataset.every ?? 15); // seconds: what changes without an event
-  setInterval(() => { if (wanted || Date.now() - last > often()) load(); tellLive(); }, 1000);
-  if (document.body.hasAttribute("data-poll")) { tellLive(); return; }
-  connect();
+  setInterval(() => { if (!out && since === undefined && (wanted || Date.now() - last > often())) load(); tellLive(); }, 1000);
+  document.addEventListener("visibilitychange", seen);
+  if (!document.hidden) begin();
   tellLive();
 }
-
-function connect() {
-  stream = new EventSource(document.body.dataset.events);
-  stream.addEventListener("status", () => { since = undefined; load(); });
-  stream.addEventListener("open", () => { since = undefined; out = false; tellLive(); });
-  stream.addEventListener("trouble", () => { since ??= new Date().toTimeString().slice(0, 8); tellLive(); }); // the store is away
-  stream.addEventListener("error", () => {
-    since ??= new Date().toTimeString().slice(0, 8);
-    tellLive();
-    if (stream.readyState === 2) setTimeout(connectAgain, 5000);
-  });
-}
-
-// The browser tries again by itself, unless it was answered with an error.
-async function connectAgain() {
-  const answer = await fetch(location.href).catch(() => null);
-  if (answer && asksToSignIn(answer)) signedOut();
-  connect();
-}
-
-document.addEventListener("visibilitychange", () => { tellLive(); if (!document.hidden && wanted) load(); });
 
 // ---------------------------------------------------------------------------------------------- keys
 
@@ -233,7 +317,8 @@ document.addEventListener("visibilitychange", () => { tellLive(); if (!document.
 let going = false;
 document.addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]")) return; // its keys are the browser's own
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=checkbox]), select, textarea")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input:not([type=checkbox]), select, textarea")) return event.key === "Escape" && leave(event.target);
   if (going) {
     going = false;
     document.querySelector(`[data-go="${CSS.escape(event.key)}"]`)?.click();
@@ -248,6 +333,10 @@ document.addEventListener("keydown", (event) => {
     rows[to].scrollIntoView({ block: "nearest" });
   };
   const open = () => rows[at]?.querySelector("a")?.click();
+  const act = (key) => {
+    keepRow(rows[at]);
+    (rows[at]?.querySelector(`[data-key=${key}]`) ?? document.querySelector(`[data-key=${key}]`))?.click();
+  };
   const keys = {
     "/": () => document.querySelector("#q")?.focus(),
     "?": () => document.getElementById("help")?.showModal(),
@@ -256,10 +345,11 @@ document.addEventListener("keydown", (event) => {
     k: () => move(at - 1),
     x: () => rows[at]?.querySelector("input")?.click(),
     o: open,
-    r: () => (rows[at]?.querySelector("[data-key=r]") ?? document.querySelector("[data-key=r]"))?.click(),
-    p: () => (rows[at]?.querySelector("[data-key=p]") ?? document.querySelector("[data-key=p]"))?.click(),
+    r: () => act("r"),
+    p: () => act("p"),
     Escape: () => {
       for (const box of document.querySelectorAll(".c-pick input:checked")) box.click();
+      unpickPage();
       document.querySelector("[data-close]")?.click();
     },
   };
@@ -267,6 +357,43 @@ document.addEventListener("keydown", (event) => {
   if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
 });
 
+// A field that somebody has changed is left first; then, the form is closed.
+function leave(field) {
+  const panel = field.closest("[data-holds]");
+  if (panel && "defaultValue" in field && field.value !== field.defaultValue) field.blur();
+  else if (panel) document.querySelector("[data-close]")?.click();
+}
+
+// What is opened from a row leads back to it when it is closed.
+const keepRow = (row) => keep("treadle-row", row?.id ?? "", "sessionStorage");
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a");
+  if (!link) return;
+  const row = kept("treadle-row", "sessionStorage");
+  if (link.matches("[data-close]")) { if (row) keep("treadle-row", `back ${row}`, "sessionStorage"); }
+  else if (link.closest("[data-row]")) keepRow(link.closest("[data-row]"));
+});
+
+// The keys begin in the form that is open, unless the address names another place; or in the row that it was opened from.
+function settle() {
+  const panel = document.querySelector("[data-holds]");
+  const place = document.getElementById(location.hash.slice(1)), preventScroll = place !== null;
+  if (panel) {
+    if (place && !place.contains(panel) && !panel.contains(place)) return;
+    const fields = [...panel.querySelectorAll("input, select, textarea")].filter((one) => one.type !== "hidden" && !one.disabled && one.checkVisibility());
+    const first = fields.find((one) => one.getAttribute("aria-invalid") === "true") ?? fields[0] ?? panel.querySelector("h2, h3") ?? panel;
+    if (!fields.includes(first)) first.tabIndex = -1;
+    return first.focus({ preventScroll });
+  }
+  const row = document.getElementById((kept("treadle-row", "sessionStorage") ?? "").split("back ")[1] ?? "");
+  keepRow();
+  row?.classList.add("cur");
+  row?.querySelector("a")?.focus({ preventScroll: true });
+  row?.scrollIntoView({ block: "nearest" });
+}
+
 tellTimes(document);
+settle();
 document.querySelector(".tabs [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
 listen();
