@@ -123,7 +123,8 @@ async def test_keys_walk_select_open_and_preview(site: Site) -> None:
     await expect(page.locator("#plan h2")).to_have_text("Retry 1 job?")
     await page.keyboard.press("Escape")
     await page.wait_for_url(f"{site.url}/jobs?state=failed")
-    await page.keyboard.press("j")
+    await expect(page.locator("tr.cur")).to_have_id(shown[1])  # the row that it was opened from
+    await page.keyboard.press("k")
     await expect(page.locator("tr.cur")).to_have_id(shown[0])
     await page.keyboard.press("o")
     await page.wait_for_url(f"{site.url}/jobs/{shown[0].removeprefix('job-')}")

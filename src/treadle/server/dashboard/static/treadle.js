@@ -107,7 +107,7 @@ let since, out = false, loading = false, wanted = false, last = 0, cost = 0;
 function held() {
   const open = document.querySelector(".c-pick input:checked, [data-holds], dialog[open]") !== null;
   const typing = document.activeElement?.matches("main input:not([type=checkbox]), main select, main textarea") ?? false;
-  return document.hidden || open || typing;
+  return document.hidden || open || typing || performance.getEntriesByType("navigation")[0]?.responseStatus >= 400; // refused: it would be again
 }
 
 function tellLive() {
