@@ -105,7 +105,7 @@ async def test_the_word_says_live_then_reconnecting_then_live(site: Site) -> Non
     word = page.locator("#live [data-live-word]")
     await expect(word).to_have_text("Live")
     await page.route("**/*", lambda route: route.abort())
-    site.complaints.clear()
+    site.forgive("ERR_FAILED")
     site.server.stop()  # ends the streams
     await expect(word).to_have_text("Reconnecting")
     await expect(page.locator("#live")).to_have_text(
@@ -115,7 +115,7 @@ async def test_the_word_says_live_then_reconnecting_then_live(site: Site) -> Non
     await page.unroute_all(behavior="ignoreErrors")
     await expect(word).to_have_text("Live", timeout=20_000)
     await expect(page.locator("#live")).to_have_text(re.compile(r"^\s*Live\s*[\d:]{8}"))
-    site.complaints.clear()  # the browser's own lines about requests that failed
+    site.forgive("Failed to load resource")  # the browser's own lines about requests that failed
 
 
 async def test_a_store_that_does_not_answer_is_not_live(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ async def test_two_tenants_do_not_see_each_other_on_any_page(night: Night) -> No
     for own, other in (("acme", "globex"), ("globex", "acme")):
         page = await site.open("/", "operate", tenant=own)
         await no_word_of(other, page, site)
-    site.complaints.clear()  # what is not theirs is not there, and the browser says so
+    site.forgive("Failed to load resource")  # what is not theirs is not there, and the browser says so
 
 
 async def no_word_of(other: str, page: Page, site: Site) -> None:

@@ -41,7 +41,7 @@ async def test_another_number_is_looked_at_again(site: Site) -> None:
     await expect(page.get_by_label("Reason")).to_have_value("the relay is back")
     await page.get_by_role("button", name="Retry 3 jobs").click()
     await expect(page.locator("[role=status]")).to_contain_text("3 jobs wait")
-    site.complaints = [line for line in site.complaints if not line.startswith(REFUSED)]
+    site.forgive(REFUSED)
 
 
 async def test_selected_rows_are_retried_and_the_others_stay(site: Site) -> None:
@@ -128,7 +128,7 @@ async def test_keys_walk_select_open_and_preview(site: Site) -> None:
     await expect(page.locator("tr.cur")).to_have_id(shown[0])
     await page.keyboard.press("o")
     await page.wait_for_url(f"{site.url}/jobs/{shown[0].removeprefix('job-')}")
-    site.complaints = [line for line in site.complaints if not line.startswith(REFUSED)]
+    site.forgive(REFUSED)
 
 
 async def test_what_is_typed_becomes_chips_and_a_chip_goes_with_a_click(site: Site) -> None:
@@ -145,7 +145,7 @@ async def test_what_is_typed_becomes_chips_and_a_chip_goes_with_a_click(site: Si
     await page.get_by_label("Add a filter").fill("quue:mail")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("alert")).to_contain_text("did you mean queue:?")
-    site.complaints = [line for line in site.complaints if not line.startswith(REFUSED)]
+    site.forgive(REFUSED)
 
 
 async def test_without_a_script_all_of_it_works(site: Site) -> None:

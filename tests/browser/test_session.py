@@ -20,7 +20,7 @@ UNAUTHORISED = "error: Failed to load resource: the server responded with a stat
 
 def forgive(site: Site) -> None:
     """The browser says of each 401 that it was one."""
-    site.complaints[:] = [line for line in site.complaints if line != UNAUTHORISED]
+    site.forgive(UNAUTHORISED)
 
 
 async def sign_in(page: Page, token: str) -> None:

@@ -180,8 +180,8 @@ def costs(
 def budgets(caller: Reader, tenant: Annotated[Name | None, Query()] = None) -> dict[str, Any]:
     """What each tenant that has a budget has spent of it today, in millionths, and whether that has paused it.
 
-    `state` is `within`, `near` (80 per cent and more) or `spent`; `others` is the budget of each tenant that has none
-    of its own. The budgets are those of the server's settings: give it the same as the workers.
+    `state` is `within`, `near` (80 per cent and more) or `spent`; `others` is the budget of each tenant that is
+    not named. The budgets are those of the server's settings: give it the same as the workers.
     """
     return budgets_view(caller.every_queue.budgets(tenant=tenant))
 

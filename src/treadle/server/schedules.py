@@ -48,8 +48,8 @@ OfTenant = Annotated[Name | None, Query(description="Whose schedule it is; defau
 def list_schedules(caller: Reader, query: Annotated[ScheduleQuery, Query()]) -> dict[str, Any]:
     """Schedules by name.
 
-    With `last` each is told with its `last` job, as far as it is known, and one that is off with the event by which it
-    came to be so, as `switched`; both in treadle's own words. A page has up to 100 schedules then.
+    With `last` each has its `last` job, as far as it is known. One that is off has the event by which it came to be so,
+    as `switched`. Both are in treadle's own words, and a page has up to 100 schedules.
     """
     given = query.model_dump(exclude_none=True, exclude={"last"})
     if query.last and query.limit > MOST_LAST:
