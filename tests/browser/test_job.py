@@ -81,6 +81,7 @@ async def test_retry_and_cancel_ask_first_and_take_a_reason(site: Site) -> None:
     await expect(page.locator("h1")).to_contain_text("pending")
     await expect(page.locator("#act")).to_have_count(0)
     await page.get_by_role("link", name="Cancel…").click()
+    await expect(page.locator("#act")).to_be_visible()
     await page.keyboard.press("Escape")
     await expect(page.locator("#act")).to_have_count(0)
     await page.get_by_role("link", name="Cancel…").click()
