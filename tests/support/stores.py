@@ -24,6 +24,7 @@ DYNAMO = {"dynamodb" if kind == dynamo_servers.DEFAULT else kind: kind for kind 
 
 TABLES = (
     "jobs", "finished", "keys", "events", "schedules", "pauses", "workers", "seals", "tokens", "minutes", "drains",
+    "memos",
 )  # fmt: skip
 """Of a PostgreSQL schema."""
 

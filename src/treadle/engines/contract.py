@@ -49,6 +49,7 @@ from treadle.engines.values import (
 )
 from treadle.model import Change, Job, State
 from treadle.model.lifecycle import Success
+from treadle.model.memo import Memo
 from treadle.model.records import Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
@@ -66,7 +67,14 @@ class LeaseStore(StoreClock, Protocol):
     """What the lease renewal of a worker needs."""
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
-        """Renew these leases for `lease` seconds and write what the attempts report; an answer each, in order."""
+        """Renew these leases for `lease` seconds and write what the attempts report; an answer each, in order.
+
+        The memos of a lease are written in the atom of its renewal, or not at all. One that is done stays as it is.
+        """
+        ...
+
+    def memos(self, job_id: str) -> list[Memo]:
+        """What this job remembers, by name; it is deleted with the job."""
         ...
 
     def cancel_requests(self, job_ids: Sequence[str]) -> set[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from treadle.engines.values import Lease
 from treadle.model import Change, Fence, FollowUp, Job, JobError, OnEnd, Progress, Reason, Scope, State, holds_nul
+from treadle.model.memo import Memo, MemoState
 from treadle.model.retry import Retry
 
 COLUMNS = (
@@ -144,6 +145,20 @@ def renewal_of(held: Lease, stored: Callable[[datetime | None], Any]) -> Row:
         progress if fits else None,
         cost if cost is not None and -(2**63) <= cost < 2**63 else None,
     )
+
+
+MEMO_COLUMNS = ("name", "kind", "state", "attempt", "began_at", "at", "value")
+
+
+def memo_row(memo: Memo, stored: Callable[[datetime], Any]) -> Row:
+    """A memo as a row of MEMO_COLUMNS."""
+    return (memo.name, memo.kind, memo.state, memo.attempt, stored(memo.began_at), stored(memo.at), memo.value_json)
+
+
+def memo_from(row: Row, moment: Callable[[Any], datetime]) -> Memo:
+    """The memo in a row of MEMO_COLUMNS."""
+    name, kind, state, attempt, began_at, at, value = row
+    return Memo(name, kind, MemoState(state), attempt, moment(began_at), moment(at), value)
 
 
 def small(value: JobError | Progress | None) -> str | None:

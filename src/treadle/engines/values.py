@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 from treadle.model import Job, Progress, State
+from treadle.model.memo import Memo
 from treadle.model.records import Schedule
 
 Half = Literal["pre", "post"]
@@ -121,13 +122,14 @@ class Receipt(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """A lease to renew, with what the attempt has to tell so far."""
+    """A lease to renew, with what the attempt has to tell so far, and what it wants remembered."""
 
     job_id: str
     token: str
     started_at: datetime | None = None
     progress: Progress | None = None
     cost_micros: int | None = None
+    memos: Sequence[Memo] = ()  # of different names
 
 
 class Renewal(Enum):

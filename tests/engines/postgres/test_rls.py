@@ -8,13 +8,17 @@ import psycopg
 import pytest
 
 from tests.support import provision
+from tests.support.making import claim, settle
 from tests.support.provision import Cluster, PgBouncer
 from tests.support.workbench import ended, working
 from treadle import InvalidJob, JobNotFound, Treadle
-from treadle.engines.postgres import schema
+from treadle.engines.postgres import rls, schema
 from treadle.engines.postgres.rls import TABLES
+from treadle.engines.values import Lease, Renewal
 from treadle.errors import EngineError
-from treadle.model import new_id
+from treadle.model import Job, new_id
+from treadle.model.lifecycle import Succeeded
+from treadle.model.memo import Memo, MemoState
 
 WORKER, APP = "rls_worker", "rls_app"
 
@@ -157,6 +161,7 @@ def test_plain_sql_of_the_application_meets_the_same_policies(shop: Treadle, sto
     assert set(seen_by(url, "globex").values()) == {0}
     assert seen_by(url, "acme") | {"seals": 0} == {
         "jobs": 1, "finished": 0, "keys": 1, "events": 1, "schedules": 1, "pauses": 0, "seals": 0,
+        "memos": 0,
     }  # fmt: skip
     with psycopg.connect(url) as connection:
         connection.execute("select set_config('treadle.tenant', 'globex', true)")
@@ -354,3 +359,44 @@ def test_a_store_of_an_older_treadle_is_migrated_without_a_hole(owner: Treadle, 
             assert app.check_schema() == []
         named = "select tgname from pg_trigger where tgrelid = 'old.jobs'::regclass and tgname like 'rls%'"
         assert connection.execute(named).fetchall() == [("rls_guard",)]
+
+
+def remembering(crew: Treadle, job: Job) -> Memo:
+    """Let the workers' role claim this job and keep a memo with it."""
+    [held] = claim(crew.engine, 1)
+    assert held.id == job.id
+    memo = Memo("mail", "once", MemoState.DONE, 1, held.claimed_at, held.claimed_at, "7")
+    [answer] = crew.engine.extend([Lease(held.id, held.lease_token, memos=[memo])], lease=60)
+    assert answer.renewal is Renewal.RENEWED
+    settle(crew.engine, held, Succeeded())
+    return memo
+
+
+def test_what_a_job_remembers_is_seen_and_deleted_by_its_tenant_alone(
+    shop: Treadle, crew: Treadle, store_url: str
+) -> None:
+    ours = shop.tenant("acme").enqueue("greet", {"name": "Ada"})
+    memo = remembering(crew, ours)
+    url = as_role(store_url, APP)
+    assert (seen_by(url, "acme")["memos"], seen_by(url, "globex")["memos"]) == (1, 0)
+    with psycopg.connect(url) as connection:
+        connection.execute("select set_config('treadle.tenant', 'globex', true)")
+        assert connection.execute("delete from treadle.memos").rowcount == 0
+    assert crew.engine.memos(ours.id) == [memo]
+    shop.tenant("acme").delete(ours.id)
+    assert crew.engine.memos(ours.id) == []
+
+
+def test_a_table_that_a_migration_adds_is_kept_apart_as_the_others_are(
+    owner: Treadle, crew: Treadle, store_url: str
+) -> None:
+    """Roles and policies of a store that had row-level security before there were memos."""
+    with psycopg.connect(store_url, autocommit=True) as connection:
+        connection.execute("drop table treadle.memos")
+        connection.execute("delete from treadle.migrations where name = '0015_memos.pre'")
+    assert owner.migrate() == ["0015_memos.pre"]
+    with psycopg.connect(as_role(store_url, WORKER)) as connection:
+        assert all(finding.level == "ok" for finding in rls.examine(connection, "treadle"))
+    remembering(crew, _with_tasks(Treadle(as_role(store_url, APP))).tenant("acme").enqueue("greet", {"name": "Ada"}))
+    url = as_role(store_url, APP)
+    assert (seen_by(url, "acme")["memos"], seen_by(url, "globex")["memos"]) == (1, 0)

@@ -39,8 +39,8 @@ FIRST = OURS[0]
 APPLIED = [step.name for step in OURS]
 RECORDED = [(step.name, step.checksum) for step in OURS]
 TABLES = {
-    "drains", "events", "finished", "jobs", "keys", "migrations", "minutes", "pauses", "schedules", "seals", "tokens",
-    "workers",
+    "drains", "events", "finished", "jobs", "keys", "memos", "migrations", "minutes", "pauses", "schedules", "seals",
+    "tokens", "workers",
 }  # fmt: skip
 
 
@@ -146,6 +146,7 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
         "events": lambda: engine.events(job.id),
         "prune": lambda: engine.prune(Retention({State.FAILED: timedelta(0)}), limit=1),
         "cancel_requests": lambda: engine.cancel_requests([job.id]),
+        "memos": lambda: engine.memos(job.id),
         "tally": lambda: engine.tally(since=job.due_at, limit=1),
         "costs": lambda: engine.costs(since=job.due_at, until=job.due_at),
         "records": lambda: engine.records(Pause),
@@ -165,7 +166,7 @@ def the_calls(engine: PostgresEngine) -> dict[str, Callable[[], object]]:
 CALLS = [
     "enqueue", "turn", "extend", "expired", "get", "find", "count", "events", "prune", "costs", "records", "due",
     "save", "drop", "unsealed", "seal", "sealed", "orphaned_events", "prune_events", "rls", "cancel_requests",
-    "tally", "find_schedules",
+    "memos", "tally", "find_schedules",
 ]  # fmt: skip
 
 

@@ -27,8 +27,9 @@ ORIGINALS = schema.migrations()
 ALL = [step.name for step in ORIGINALS]
 
 TABLES = [
-    "treadle_drains", "treadle_events", "treadle_finished", "treadle_jobs", "treadle_keys", "treadle_migrations",
-    "treadle_minutes", "treadle_pauses", "treadle_schedules", "treadle_seals", "treadle_tokens", "treadle_workers",
+    "treadle_drains", "treadle_events", "treadle_finished", "treadle_jobs", "treadle_keys", "treadle_memos",
+    "treadle_migrations", "treadle_minutes", "treadle_pauses", "treadle_schedules", "treadle_seals", "treadle_tokens",
+    "treadle_workers",
 ]  # fmt: skip
 
 

@@ -52,6 +52,7 @@ from treadle.errors import SchemaError
 from treadle.model import Change, Event, Job, State
 from treadle.model.clock import SystemClock
 from treadle.model.lifecycle import Success, whole
+from treadle.model.memo import Memo
 from treadle.model.records import Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
@@ -179,6 +180,10 @@ class DynamoEngine:
             return (now or self._clock()) + timedelta(seconds=lease)
 
         return self._leases.extend(leases, until, forward=now is None)
+
+    def memos(self, job_id: str) -> list[Memo]:
+        self._opened()
+        return self._leases.memos(job_id)
 
     def cancel_requests(self, job_ids: Sequence[str]) -> set[str]:
         self._opened()

@@ -42,6 +42,18 @@ def id_of(item: Mapping[str, Value]) -> str:
     return str(item["SK"]["S"]).rpartition("#")[2]
 
 
+MEMO, AFTER_MEMOS = "memo#", "memo$"
+"""How the sort key of a memo begins, and a place behind all of them."""
+
+
+def beside(owner: str) -> str:
+    """The partition of what belongs to a job, or to a schedule, beside its item: pieces of large texts, and memos.
+
+    It is one partition, so that one read finds all that is to be deleted with the job.
+    """
+    return f"large#{owner}"
+
+
 # -------------------------------------------------------------------------------------------- values
 
 

@@ -9,12 +9,16 @@ from treadle.engines.dynamodb.client import SHORT_RETRY, Client, retry_delays
 from treadle.engines.dynamodb.connection import ConditionFailed, Throttled
 from treadle.engines.dynamodb.cursors import FIRST_DUE
 from treadle.engines.dynamodb.items import (
+    AFTER_MEMOS,
+    MEMO,
     Item,
     ItemKey,
     Value,
+    beside,
     id_of,
     key_of,
     list_partitions,
+    moment_of,
     plain,
     text_of,
     time_of,
@@ -24,11 +28,12 @@ from treadle.engines.dynamodb.pools import Each, Memory, Pools
 from treadle.engines.dynamodb.queries import Reader
 from treadle.engines.dynamodb.ranges import Ranges
 from treadle.engines.dynamodb.rows import is_ours
-from treadle.engines.dynamodb.writes import Part, TableInfo, Test, state_is, update
+from treadle.engines.dynamodb.writes import ABSENT, Part, TableInfo, Test, put, state_is, update
 from treadle.engines.rows import renewal_of
 from treadle.engines.values import Lease, Renewal, RenewalResult
 from treadle.errors import EngineUnavailable
 from treadle.model import Job, State
+from treadle.model.memo import Memo, MemoState
 
 LEASE_PAGE = 200
 DEEP_PAGES = 5  # that one scan walks beyond the head of a range
@@ -113,19 +118,29 @@ class Leases:
 
     def _try(self, lease: Lease, until: datetime, *, forward: bool) -> RenewalResult:
         _, token, started_at, progress, cost = renewal_of(lease, lambda moment: moment)
+        memos = [memo_part(self._table, lease.job_id, memo) for memo in lease.memos]
         fields = {"started_at": started_at, "progress": progress, "cost_micros": cost, "lock_expires_at": until}
         sets: dict[str, Value] = {name: value_of(value) for name, value in fields.items() if value is not None}
         key = self._last_keys.get(lease.job_id)
         for last in (False, True):
             key = self._reader.due_key(lease.job_id) if last or key is None else key
-            item = self._renewed(key, token, sets, forward=forward) if key is not None else None
+            item = self._renewed(key, token, sets, memos, forward=forward) if key is not None else None
             if item is not None:
                 return RenewalResult(lease.job_id, Renewal.RENEWED, bool(item.get("cancel_requested")))
         self._last_keys.drop(lease.job_id)
         return RenewalResult(lease.job_id, Renewal.LOST)
 
-    def _renewed(self, key: ItemKey, token: str, sets: Mapping[str, Value], *, forward: bool) -> Item | None:
+    def memos(self, job_id: str) -> list[Memo]:
+        """What this job remembers, by name."""
+        pages = self._client.pages(beside(job_id), low=MEMO, high=AFTER_MEMOS)
+        return [memo_of(item) for page in pages for item in page]
+
+    def _renewed(
+        self, key: ItemKey, token: str, sets: Mapping[str, Value], memos: Sequence[Part] = (), *, forward: bool
+    ) -> Item | None:
         """The item as the renewal leaves it; None if it is gone, or another's."""
+        if memos:
+            return self._remembered(key, token, sets, memos)
         body = renewal_part(self._table, key, token, sets, forward=forward)["Update"]
         body |= {"ReturnValues": "ALL_NEW", "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         try:
@@ -137,6 +152,42 @@ class Leases:
         # A later renewal was first, and its end stands; what else the attempt reports is still written.
         rest = {name: value for name, value in sets.items() if name != "lock_expires_at"}
         return self._renewed(key, token, rest, forward=forward) if rest and rest != sets else item
+
+    def _remembered(self, key: ItemKey, token: str, sets: Mapping[str, Value], memos: Sequence[Part]) -> Item | None:
+        """The item after a renewal that comes with memos, in one transaction; None if it is gone, or another's.
+
+        A memo that is done stays as it is, and the others are written.
+        """
+        left = list(memos)
+        while True:
+            renewal = renewal_part(self._table, key, token, sets, forward=False)
+            try:
+                self._client.write([renewal, *left], retry_for=0, once=True)
+                return self._client.get([key]).get(key, {})
+            except ConditionFailed as failed:
+                if 0 in failed.which:
+                    return None
+                left = [memo for number, memo in enumerate(left, 1) if number not in failed.which]
+
+
+def memo_part(table: TableInfo, job_id: str, memo: Memo) -> Part:
+    """A memo, written unless the one that is there is done."""
+    fields = {"kind": memo.kind, "state": memo.state.value, "attempt": memo.attempt}
+    times = {"began_at": memo.began_at, "at": memo.at}
+    value = {} if memo.value_json is None else {"value": memo.value_json}
+    item = {name: value_of(what) for name, what in {**fields, **times, **value}.items()}
+    unfinished: list[list[Test]] = [
+        [("state", "=", {"S": state})] for state in MemoState if state is not MemoState.DONE
+    ]
+    return put(table, ItemKey(beside(job_id), f"{MEMO}{memo.name}"), item, [ABSENT], *unfinished)
+
+
+def memo_of(item: Item) -> Memo:
+    at = plain(item)
+    name, state = at["SK"].removeprefix(MEMO), MemoState(at["state"])
+    return Memo(
+        name, at["kind"], state, int(at["attempt"]), moment_of(at["began_at"]), moment_of(at["at"]), at.get("value")
+    )
 
 
 def renewal_part(table: TableInfo, key: ItemKey, token: str, sets: Mapping[str, Value], *, forward: bool) -> Part:

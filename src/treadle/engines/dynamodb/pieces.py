@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 
-from treadle.engines.dynamodb.items import Item, ItemKey, Value, key_of, plain
+from treadle.engines.dynamodb.items import Item, ItemKey, Value, beside, key_of, plain
 from treadle.engines.rows import small
 from treadle.model import Job, holds_nul
 
@@ -70,7 +70,7 @@ def _keys(owner: str, name: str, size: int, digest: str) -> list[ItemKey]:
     """One piece is overwritten by the next text; several lie beside those of the next, or a reader might mix them."""
     number = (size + PIECE_SIZE - 1) // PIECE_SIZE
     stem = name if number == 1 else f"{name}#{digest}"
-    return [ItemKey(f"large#{owner}", f"{stem}#{index}") for index in range(number)]
+    return [ItemKey(beside(owner), f"{stem}#{index}") for index in range(number)]
 
 
 def _hash(text: bytes) -> str:

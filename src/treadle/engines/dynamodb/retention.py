@@ -12,6 +12,7 @@ from treadle.engines.dynamodb.connection import ConditionFailed, Throttled
 from treadle.engines.dynamodb.items import (
     Item,
     ItemKey,
+    beside,
     holder_of,
     id_key,
     id_of,
@@ -178,7 +179,7 @@ class Pruner:
     def _delete(self, item: Item, now: datetime) -> int:
         """Delete a finished job with everything that belongs to it; how many jobs that was."""
         job = job_from(item)
-        pieces = [key_of(piece) for page in self._client.pages(f"large#{job.id}", limit=1000) for piece in page]
+        pieces = [key_of(piece) for page in self._client.pages(beside(job.id), limit=1000) for piece in page]
         parts = [*pruned_parts(self._table, job), *(delete(self._table, piece) for piece in pieces[:MAX_PIECES])]
         try:
             self._client.write(parts)

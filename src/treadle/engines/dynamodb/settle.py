@@ -11,12 +11,16 @@ from treadle.engines.dynamodb.connection import ConditionFailed, Throttled
 from treadle.engines.dynamodb.cursors import Cursors
 from treadle.engines.dynamodb.enqueue import EnqueueWriter
 from treadle.engines.dynamodb.items import (
+    AFTER_MEMOS,
+    MEMO,
     Item,
     ItemKey,
+    beside,
     cost_key,
     day_of,
     holder_of,
     id_key,
+    key_of,
     pointer,
     text_of,
     value_of,
@@ -174,6 +178,9 @@ class Settler:
                 return failed_again.which
         if change.after.state is not State.RUNNING:
             self._last_keys.drop(change.before.id)
+        if change.write is Write.DELETE:
+            pages = self._client.pages(beside(change.before.id), low=MEMO, high=AFTER_MEMOS)
+            self._client.delete([key_of(memo) for page in pages for memo in page])
         return None
 
     def _parts(self, change: Change, key: ItemKey, now: datetime, other: str | None = None) -> list[Part]:

@@ -11,7 +11,7 @@ from treadle.engines.postgres.clock import ServerClock
 from treadle.engines.postgres.connection import Connections, conninfo
 from treadle.engines.postgres.doctor import doctor
 from treadle.engines.postgres.enqueue import enqueue, enqueue_script
-from treadle.engines.postgres.leases import cancel_requests, expired, extend
+from treadle.engines.postgres.leases import cancel_requests, expired, extend, memos
 from treadle.engines.postgres.notify import Notifications
 from treadle.engines.postgres.schema import PostgresSchema
 from treadle.engines.postgres.session import PostgresStore, Session
@@ -39,6 +39,7 @@ from treadle.engines.values import (
 )
 from treadle.model import Change, Event, Job, State
 from treadle.model.lifecycle import Success
+from treadle.model.memo import Memo
 from treadle.model.records import Record, Schedule, Seal
 
 R = TypeVar("R", bound=Record)
@@ -138,6 +139,9 @@ class PostgresEngine:
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         return extend(self._store, leases, lease, now)
+
+    def memos(self, job_id: str) -> list[Memo]:
+        return memos(self._store, job_id)
 
     def cancel_requests(self, job_ids: Sequence[str]) -> set[str]:
         return cancel_requests(self._store, job_ids)

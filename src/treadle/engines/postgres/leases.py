@@ -2,27 +2,30 @@
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from treadle.engines.postgres.rows import JOB, job_from, packed, record, stored, unpack
 from treadle.engines.postgres.session import PostgresStore
-from treadle.engines.rows import Row, renewal_of
+from treadle.engines.rows import MEMO_COLUMNS, Row, memo_from, memo_row, renewal_of
 from treadle.engines.values import Lease, Renewal, RenewalResult
 from treadle.model import Job
+from treadle.model.memo import Memo
 
 RENEWAL_BATCH = 500  # leases renewed by one statement
 _RENEWAL = ("id", "token", "started_at", "progress", "cost_micros")
 
-EXTEND = f"""
-{unpack(_RENEWAL)},
+_MINE = f"""
+{unpack((*_RENEWAL, "memos"))},
 mine as materialized (
-    select c.* from c cross join lateral (
-        select 1 from @.jobs j
+    select c.*, j.tenant from c cross join lateral (
+        select j.tenant from @.jobs j
         where j.id = c.id and j.state || '' = 'running' and j.lease_token = c.token
         limit 1 for update skip locked
     ) j
-)
+)"""
+
+_RENEW = """
 update @.jobs j
 set lease_until = t.now + make_interval(secs => t.lease),
     started_at = coalesce(m.started_at, j.started_at), progress = coalesce(m.progress::json, j.progress),
@@ -30,7 +33,25 @@ set lease_until = t.now + make_interval(secs => t.lease),
 from mine m, t
 where j.id = m.id and j.state || '' = 'running' and j.lease_token || '' = m.token
 returning j.id::text, j.lease_token, j.cancel_requested, t.now
-"""  # state || '' is state: on a table that was never analysed the index of all leases would offer itself
+"""
+EXTEND = (
+    _MINE + _RENEW
+)  # state || '' is state: on a table that was never analysed the index of all leases would offer itself
+
+# The lock of `mine` is the fence. Without it a holder that was replaced meanwhile could still commit a memo.
+REMEMBER = f"""{_MINE},
+noted as (
+    insert into @.memos as k (job, tenant, {", ".join(MEMO_COLUMNS)})
+    select m.id, m.tenant, {", ".join("n.value::json" if name == "value" else f"n.{name}" for name in MEMO_COLUMNS)}
+    from mine m cross join lateral json_to_recordset(m.memos::json) as n(
+        name text, kind text, state text, attempt int, began_at timestamptz, at timestamptz, value text)
+    on conflict (job, name) do update
+    set {", ".join(f"{name} = excluded.{name}" for name in MEMO_COLUMNS[1:])}
+    where k.state <> 'done'
+){_RENEW}"""
+
+_AS_READ = ", ".join("value::text" if name == "value" else name for name in MEMO_COLUMNS)
+MEMOS = f'select {_AS_READ} from @.memos where job = $1::text::uuid order by name collate "C"'
 
 STILL_HELD = """
 with wanted as materialized (select value::uuid as id from json_array_elements_text($1::text::json))
@@ -72,7 +93,8 @@ def _extend(
     store: PostgresStore, leases: Sequence[Lease], lease: float, now: datetime | None, timeout: float
 ) -> list[RenewalResult]:
     text = packed([renewal_record(held) for held in leases], now, lease=lease)
-    rows = store.session.send(EXTEND, text, answer_timeout=timeout)
+    statement = REMEMBER if any(held.memos for held in leases) else EXTEND
+    rows = store.session.send(statement, text, answer_timeout=timeout)
     if rows:
         store.clock.sync(rows[0][3])
     renewed = {(id_, token): cancel_requested for id_, token, cancel_requested, _ in rows}
@@ -95,7 +117,19 @@ def cancel_requests(store: PostgresStore, job_ids: Sequence[str]) -> set[str]:
 
 def renewal_record(held: Lease) -> dict[str, Any]:
     """A renewal as EXTEND takes it."""
-    return record(_RENEWAL, renewal_of(held, stored))
+    renewal = record(_RENEWAL, renewal_of(held, stored))
+    if held.memos:
+        renewal["memos"] = [record(MEMO_COLUMNS, memo_row(memo, stored)) for memo in held.memos]
+    return renewal
+
+
+def memos(store: PostgresStore, job_id: str) -> list[Memo]:
+    """What this job remembers, by name."""
+    return [memo_from(row, _in_utc) for row in store.session.send(MEMOS, job_id)]
+
+
+def _in_utc(read: datetime) -> datetime:
+    return read.astimezone(UTC)
 
 
 def expired(store: PostgresStore, limit: int, now: datetime | None) -> list[Job]:

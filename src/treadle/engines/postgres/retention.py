@@ -25,7 +25,8 @@ old as materialized (
     and not exists (select 1 from @.keys k where k.job = f.id)
     order by f.finished_at limit $limit for update of f skip locked
 ),
-gone as (delete from @.finished where id = any (array(select id from old)) returning id)
+gone as (delete from @.finished where id = any (array(select id from old)) returning id),
+forgotten as (delete from @.memos where job = any (array(select id from old)))
 select count(*)::int, null::timestamptz, null::text from gone
 """
 
@@ -47,6 +48,7 @@ old as materialized (
     select f.id from @.finished f where f.id = any (array(select id from chosen)) for update of f skip locked
 ),
 gone as (delete from @.finished where id = any (array(select id from old)) returning id),
+forgotten as (delete from @.memos where job = any (array(select id from old))),
 reached as (
     (select id, finished_at from chosen where (select count(*) from chosen) = $limit
     order by finished_at desc, id desc limit 1)

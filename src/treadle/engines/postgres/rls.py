@@ -13,7 +13,7 @@ from treadle.engines.postgres.wire import Connection
 from treadle.engines.values import Finding, RowSecurity
 from treadle.errors import ConfigError
 
-TABLES = ("jobs", "finished", "keys", "events", "schedules", "pauses", "seals")
+TABLES = ("jobs", "finished", "keys", "events", "schedules", "pauses", "seals", "memos")
 SETTING = "treadle.tenant"
 READ_TENANT = f"select coalesce(current_setting('{SETTING}', true), '') where $1::text is not null"
 SET_TENANT = f"select set_config('{SETTING}', $1::text, true)"
@@ -87,6 +87,7 @@ def rls_sql(schema: str, roles: RowSecurity) -> str:
         f"grant {every} on all tables in schema @ to {roles.worker};",
         f"grant {every} on @.jobs, @.finished, @.keys, @.schedules, @.pauses to {roles.app};",
         f"grant select, insert on @.events to {roles.app};",
+        f"grant select, delete on @.memos to {roles.app};",
         f"grant select on @.seals, @.migrations to {roles.app};",
         f"grant execute on all functions in schema @ to {roles.worker}, {roles.app};",
     ]

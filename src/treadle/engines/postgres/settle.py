@@ -97,7 +97,8 @@ written as (
     returning id
 ),{_NOTED}"""
 
-# A job is in one of the two tables. Its key goes with it, whatever its scope, because nobody would ever free it.
+# A job is in one of the two tables. What it remembers goes with it, and so does its key, whatever its scope, because
+# nobody would ever free it.
 DELETE = f"""
 {unpack(EDIT)},
 live as materialized (select j.id from c join @.jobs j on {FENCE} for update of j skip locked),
@@ -105,7 +106,8 @@ ended as materialized (select j.id from c join @.finished j on {FENCE} for updat
 gone as (delete from @.jobs where id = any (array(select id from live)) returning id),
 gone_ended as (delete from @.finished where id = any (array(select id from ended)) returning id),
 written as (select id from gone union all select id from gone_ended),
-freed as (delete from @.keys k using written w where k.job = w.id),{_NOTED}"""
+freed as (delete from @.keys k using written w where k.job = w.id),
+forgotten as (delete from @.memos m using written w where m.job = w.id),{_NOTED}"""
 
 # ----------------------------------------------------------------------------------- on our own connections
 

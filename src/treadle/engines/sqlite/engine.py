@@ -12,7 +12,7 @@ from treadle.engines.sqlite import audit, queries, records, schedules, schema
 from treadle.engines.sqlite.claim import LaneTurns, claim_jobs, promising
 from treadle.engines.sqlite.connection import MEMORY, SHORT_LOCK_TIMEOUT, DatabaseFile
 from treadle.engines.sqlite.enqueue import enqueue, enqueue_script, store_jobs
-from treadle.engines.sqlite.leases import cancel_requests, read_expired, renew
+from treadle.engines.sqlite.leases import cancel_requests, read_expired, read_memos, renew
 from treadle.engines.sqlite.retention import Pruner
 from treadle.engines.sqlite.settle import settle_all, settle_script
 from treadle.engines.sqlite.watching import FileWatch
@@ -39,6 +39,7 @@ from treadle.engines.waiting import Waiters
 from treadle.model import Change, Event, Job, State
 from treadle.model.clock import SystemClock
 from treadle.model.lifecycle import Success
+from treadle.model.memo import Memo
 from treadle.model.records import Record, Schedule, Seal, WorkerInfo
 
 R = TypeVar("R", bound=Record)
@@ -130,6 +131,9 @@ class SqliteEngine:
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         return renew(self.file, leases, lease, lambda: now or self._clock()) if leases else []
+
+    def memos(self, job_id: str) -> list[Memo]:
+        return read_memos(self.file, job_id)
 
     def cancel_requests(self, job_ids: Sequence[str]) -> set[str]:
         return cancel_requests(self.file, job_ids)

@@ -5,12 +5,13 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-from treadle.engines.rows import renewal_of
+from treadle.engines.rows import MEMO_COLUMNS, memo_from, memo_row, renewal_of
 from treadle.engines.sqlite.connection import SHORT_LOCK_TIMEOUT, DatabaseFile, FileLocked
-from treadle.engines.sqlite.rows import JOB, job_from, unpack
+from treadle.engines.sqlite.rows import JOB, job_from, packed, unpack
 from treadle.engines.values import Lease, Renewal, RenewalResult
 from treadle.model import Job
-from treadle.model.clock import micros
+from treadle.model.clock import from_micros, micros
+from treadle.model.memo import Memo
 
 RENEW = f"""
 {unpack(("id", "token", "started_at", "progress", "cost_micros"))}
@@ -20,6 +21,18 @@ set lease_until = ?, started_at = coalesce(c.started_at, j.started_at), progress
 from c where j.id = c.id and j.state = 'running' and j.lease_token = c.token
 returning id, lease_token, cancel_requested
 """  # noqa: S608
+
+# A memo that is done stays as it is.
+REMEMBER = f"""
+{unpack(("job", *MEMO_COLUMNS))}
+insert into treadle_memos as m (job, {", ".join(MEMO_COLUMNS)})
+select * from c where true
+on conflict (job, name) do update
+set {", ".join(f"{name} = excluded.{name}" for name in MEMO_COLUMNS[1:])}
+where m.state <> 'done'
+"""  # noqa: S608
+
+MEMOS = f"select {', '.join(MEMO_COLUMNS)} from treadle_memos where job = ? order by name"  # noqa: S608
 
 CANCEL_REQUESTS = """
 select id from treadle_jobs
@@ -56,6 +69,11 @@ def read_expired(file: DatabaseFile, limit: int, now: datetime) -> list[Job]:
         return _past(connection, limit, now)
 
 
+def read_memos(file: DatabaseFile, job_id: str) -> list[Memo]:
+    """What this job remembers, by name."""
+    return [memo_from(row, from_micros) for row in file.rows(MEMOS, job_id)]
+
+
 def cancel_requests(file: DatabaseFile, job_ids: Sequence[str]) -> set[str]:
     """Which of these running jobs somebody has asked to stop."""
     return {id_ for (id_,) in file.rows(CANCEL_REQUESTS, json.dumps(list(job_ids)))}
@@ -67,7 +85,11 @@ def _write_renewals(
     """By id and token, the leases that were renewed, and whether somebody asked the job to stop."""
     rows = json.dumps([renewal_of(held, micros) for held in leases])
     found = connection.execute(RENEW, (rows, micros(until))).fetchall()
-    return {(job_id, token): cancel_requested == 1 for job_id, token, cancel_requested in found}
+    renewed = {(job_id, token): cancel_requested == 1 for job_id, token, cancel_requested in found}
+    holders = [held for held in leases if held.memos and (held.job_id, held.token) in renewed]
+    if memos := [(held.job_id, *memo_row(memo, micros)) for held in holders for memo in held.memos]:
+        connection.execute(REMEMBER, (packed(memos),))
+    return renewed
 
 
 def _busy_or_lost(file: DatabaseFile, leases: Sequence[Lease]) -> list[RenewalResult]:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from treadle.engines.retention import Place, Rule, Sweeper, Window
 from treadle.engines.sqlite.connection import DatabaseFile
-from treadle.engines.sqlite.rows import IDS
+from treadle.engines.sqlite.rows import DELETE_MEMOS, IDS
 from treadle.engines.values import Retention
 from treadle.model.clock import micros
 
@@ -39,7 +39,9 @@ class Pruner:
             ).fetchall()
             gone = [row for row in rows if rule.wants(row[1])][:limit]
             if gone:
-                connection.execute(DELETE_FINISHED, (json.dumps([row[0] for row in gone]),))
+                ids = json.dumps([row[0] for row in gone])
+                connection.execute(DELETE_FINISHED, (ids,))
+                connection.execute(DELETE_MEMOS, (ids,))
         if len(rows) < WINDOW_SIZE and len(gone) < limit:
             return Window(len(gone), None)
         last = (gone if len(gone) == limit else rows)[-1]

@@ -20,6 +20,7 @@ IDS = "(select value from json_each(?))"
 """The parameter, an array of ids, as a relation."""
 
 DELETE_JOBS = f"delete from treadle_jobs where id in {IDS}"  # noqa: S608
+DELETE_MEMOS = f"delete from treadle_memos where job in {IDS}"  # noqa: S608
 
 
 def job_from(row: Row) -> Job:

@@ -18,7 +18,17 @@ from treadle.engines.sqlite.enqueue import enqueue_script
 from treadle.engines.sqlite.keys import DELETE_KEYS, FREE_DEAD_KEYS, HOLDERS, RELEASE_KEYS, TAKE_KEYS, key_row
 from treadle.engines.sqlite.queries import BY_IDS
 from treadle.engines.sqlite.retention import DELETE_FINISHED
-from treadle.engines.sqlite.rows import DELETE_JOBS, IDS, JOB, event_row, job_from, packed, row_from, unpack
+from treadle.engines.sqlite.rows import (
+    DELETE_JOBS,
+    DELETE_MEMOS,
+    IDS,
+    JOB,
+    event_row,
+    job_from,
+    packed,
+    row_from,
+    unpack,
+)
 from treadle.engines.sqlite.successes import write_successes
 from treadle.engines.values import APPLIED, Ruling, Verdict
 from treadle.model import Change, Job
@@ -183,8 +193,8 @@ def _write_rows(changes: Sequence[Change], now: datetime) -> Script[dict[str, in
         if statement.also and len(done) < len(group):
             done.update((yield statement.also, values))
         written.update(done)
-        if done and statement.then:
-            yield statement.then, packed(list(done))
+        for then in statement.then if done else ():
+            yield then, packed(list(done))
     return written
 
 
@@ -255,15 +265,15 @@ class WriteStatement(NamedTuple):
 
     sql: str
     parameter: Callable[[Change, datetime], object]
-    then: str = ""
+    then: tuple[str, ...] = ()
     also: str = ""
 
 
 STATEMENTS = {
-    Write.FINISH: WriteStatement(FINISH, _change_row, then=DELETE_JOBS),
+    Write.FINISH: WriteStatement(FINISH, _change_row, then=(DELETE_JOBS,)),
     Write.REQUEUE: WriteStatement(REQUEUE, _change_row),
-    Write.REVIVE: WriteStatement(REVIVE, _revive_row, then=DELETE_FINISHED),
+    Write.REVIVE: WriteStatement(REVIVE, _revive_row, then=(DELETE_FINISHED,)),
     Write.REPLACE: WriteStatement(REPLACE, _edit_row),
     Write.REQUEST_CANCEL: WriteStatement(REQUEST_CANCEL, lambda change, _: change.before.id),
-    Write.DELETE: WriteStatement(DELETE, _fence_row, then=DELETE_KEYS, also=DELETE_ENDED),
+    Write.DELETE: WriteStatement(DELETE, _fence_row, then=(DELETE_KEYS, DELETE_MEMOS), also=DELETE_ENDED),
 }
