@@ -11,13 +11,13 @@ import pytest
 
 from tests.support.making import an_error, claim, race, settle, start
 from tests.support.marks import any_store, sql_stores
-from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import Context, GiveUp, InvalidJob, Job, JobNotFound, Reason, Retry, State, Task, Treadle
 from treadle.errors import TreadleError
 from treadle.model import Event, EventKind
 from treadle.model.lifecycle import Failed, FailedForGood, Outcome, TimedOut
 from treadle.model.records import Seal
 from treadle.model.seals import AT_ONCE
+from treadle.profiles import tenant_ops
 from treadle.testing import FakeClock, run_until_idle
 from treadle.worker.config import WorkerConfig
 from treadle.worker.maintenance.pruning import Pruning
@@ -62,7 +62,7 @@ def acted(app: Treadle, times: int = 1, tenant: str = "acme", actor: str = "ada"
 def test_every_success_and_final_failure_of_the_tenant_system_is_in_the_trail(
     make_app: Callable[..., Treadle],
 ) -> None:
-    app = make_app(profile=TENANT_SYSTEM)
+    app = make_app(profile=tenant_ops.PROFILE)
     task = register(app).using(tenant="acme", retry=ONCE)
     jobs = [task.enqueue(), task.enqueue("nobody"), task.enqueue("never")]
     run_until_idle(app)
@@ -72,7 +72,7 @@ def test_every_success_and_final_failure_of_the_tenant_system_is_in_the_trail(
         [EventKind.ENQUEUED, EventKind.CLAIMED, EventKind.FAILED],
     ]
     assert {line.note for line in app.audit() if line.kind is EventKind.FAILED} == {
-        "no such mailbox",
+        "JOB_EXHAUSTED_RETRIES: no such mailbox",
         "refused for good",
     }
 
@@ -93,9 +93,8 @@ def test_otherwise_failures_and_acts_of_operators_are(app: Treadle, send: Task) 
 def test_the_tenant_systems_own_events_are_in_the_trail_at_every_level(
     make_app: Callable[..., Treadle], level: str
 ) -> None:
-    app = make_app(profile=TENANT_SYSTEM, audit=level)
-    names = {"succeeded": "EMAIL_SENT", "exhausted": "JOB_EXHAUSTED_RETRIES"}
-    task = register(app, audit=names).using(tenant="acme")
+    app = make_app(profile=tenant_ops.PROFILE, audit=level)
+    task = register(app, audit=tenant_ops.EMAIL_AUDIT).using(tenant="acme")
     sent, failed, refused = task.enqueue(), task.enqueue("nobody"), task.enqueue("never")
     run_until_idle(app)
     assert [line.note for line in app.events(refused.id)][-1] == "refused for good"  # it had a retry left
@@ -128,7 +127,7 @@ def test_only_a_job_that_has_spent_its_retries_says_so_whatever_way_it_spent_the
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
     """By failures, by timeouts or by crashes; not one that gave up, has a bad payload, or will be retried."""
-    app = make_app(profile=TENANT_SYSTEM)
+    app = make_app(profile=tenant_ops.PROFILE)
     names = {"exhausted": "JOB_EXHAUSTED_RETRIES", "failed": "JOB_REFUSED"}
     task = register(app, audit=names).using(tenant="acme", retry=ONCE)
 
@@ -460,7 +459,7 @@ def test_any_worker_forgets_old_lines_and_never_one_that_is_not_sealed(
 
 
 def test_a_trail_that_is_kept_for_ever_is(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
-    app = make_app(profile=TENANT_SYSTEM)
+    app = make_app(profile=tenant_ops.PROFILE)
     acted(app, 2)
     app.seal_audit()
     clock.advance(days=10_000)

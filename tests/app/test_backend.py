@@ -17,8 +17,8 @@ import pytest
 from tests.support import forks, processes
 from tests.support.making import claim, start
 from tests.support.marks import any_store, postgres_only
-from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import ConfigError, Job, Reason, Retry, State, Treadle
+from treadle.profiles import backend, chat_server, tenant_ops
 from treadle.testing import FakeClock, run_until_idle
 from treadle.worker.worker import Worker
 
@@ -52,7 +52,7 @@ def working(app: Treadle, **options: object) -> Iterator[Worker]:
 @pytest.fixture
 def server(make_app: Callable[..., Treadle]) -> Treadle:
     """An app of the backend by the store's own clock."""
-    return make_app(clock=None, profile=BACKEND, schedule_interval=1)
+    return make_app(clock=None, profile=backend.PROFILE, schedule_interval=1)
 
 
 # ------------------------------------------------------------------------------------------------ decided
@@ -101,15 +101,15 @@ def test_no_schedule_is_finer_than_a_second_and_one_database_is_enough(app: Trea
 
 def test_the_backend_closes_enqueueing_to_the_users_of_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "backend.py").write_text(
-        "from tests.support.seed_profiles import BACKEND\nfrom treadle import Treadle\n"
-        "app = Treadle('sqlite:///backend.db', profile=BACKEND)\n"
+        "from treadle.profiles import backend\nfrom treadle import Treadle\n"
+        "app = Treadle('sqlite:///backend.db', profile=backend.PROFILE)\n"
         "@app.task\ndef stale_session_cleanup() -> None: ...\n"
     )
     command = processes.module("treadle", "enqueue", "stale_session_cleanup", "{}", "--app", "backend:app")
     done = forks.run(command, cwd=tmp_path, env=processes.environment())
     assert done.returncode == 1
     assert "enqueue_allow" in done.stderr
-    app = Treadle(f"sqlite:///{tmp_path}/backend.db", profile=BACKEND)
+    app = Treadle(f"sqlite:///{tmp_path}/backend.db", profile=backend.PROFILE)
     app.register("stale_session_cleanup", lambda: None).enqueue()  # the built-ins themselves go on
     assert app.count()[State.PENDING] == 1
     app.close()
@@ -173,7 +173,7 @@ def test_on_shutdown_schedules_stop_then_claiming_then_jobs_are_drained_and_then
 def test_a_worker_that_is_offline_goes_on_asking_and_processes_nothing(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = make_app(clock=None, profile=TENANT_SYSTEM)
+    app = make_app(clock=None, profile=tenant_ops.PROFILE)
     ran, claims = [], []
     app.register("EMAIL_SEND", lambda: ran.append(True))
     app.pause(everything=True, actor="ops", reason="atlas_online is off")
@@ -208,7 +208,7 @@ HALF_AN_HOUR = 1800.0
 def test_what_was_claimed_for_over_half_an_hour_is_swept_and_counted_and_nothing_else(
     make_app: Callable[..., Treadle], clock: FakeClock, begun: bool
 ) -> None:
-    app = make_app(profile=CHAT_SERVER)
+    app = make_app(profile=chat_server.PROFILE)
     task = app.register("work", lambda: None).using(tenant="ada")
 
     def held(**using: object) -> Job:

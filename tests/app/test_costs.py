@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.making import claim, race
 from tests.support.marks import any_store
-from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import ConfigError, Context, InvalidJob, Retry, State, Task, Treadle
 from treadle.engines.values import Lease
 from treadle.model import EventKind
 from treadle.model.records import ANY
+from treadle.profiles import tenant_ops
 from treadle.testing import FakeClock, run_until_idle
 from treadle.worker.maintenance.budgets import Budgets
 
@@ -56,7 +56,7 @@ def heed(app: Treadle, **budgets: int) -> None:
 @any_store
 @pytest.mark.covers("004-T16.a")
 def test_the_cost_of_a_job_is_kept_in_millionths_and_printed_in_whole_cents(make_app: Callable[..., Treadle]) -> None:
-    app = make_app(profile=TENANT_SYSTEM)
+    app = make_app(profile=tenant_ops.PROFILE)
     register(app)
     for micros, cents in ((0, 0), (1, 1), (CENT, 1), (CENT + 1, 2), (123 * CENT, 123)):
         job = app.tasks["think"].using(tenant="acme").enqueue(micros)

@@ -7,11 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tests.support.making import claim, start, unstored
 from tests.support.marks import any_store
-from tests.support.seed_profiles import CHAT_SERVER
 from treadle import Cancelled, Context, GiveUp, InvalidJob, Job, Reason, Retry, Snooze, State, Task, Treadle
 from treadle.engines.values import Ruling
 from treadle.errors import ConfigError
 from treadle.model import PAYLOAD_CAP, EventKind, lifecycle
+from treadle.profiles import chat_server
 from treadle.testing import FakeClock, run_until_idle
 
 ONCE = Retry(max_attempts=1)
@@ -462,7 +462,7 @@ def test_the_chat_server_does_without_all_of_it_and_a_handler_enqueues_what_foll
     make_app: Callable[..., Treadle], told: list
 ) -> None:
     """No alerts, no dashboard, no cancel, no schedules, one worker: a handler enqueues its own follow-up."""
-    app = make_app(profile=CHAT_SERVER)
+    app = make_app(profile=chat_server.PROFILE)
     after: Task = app.register("after", lambda of: told.append(f"{of}"))
 
     def first(ctx: Context) -> None:

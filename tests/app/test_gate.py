@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.making import claim, race, settle
 from tests.support.marks import any_store
-from tests.support.seed_profiles import TENANT_SYSTEM
 from treadle import Context, InvalidJob, NotPossible, State, Task, Treadle
 from treadle.errors import TreadleError
 from treadle.model import EventKind
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import ANY, Pause
+from treadle.profiles import tenant_ops
 from treadle.testing import FakeClock, run_until_idle
 
 JOBS = [(tenant, task) for tenant in ("acme", "globex") for task in ("send", "print")]
@@ -104,10 +104,10 @@ def test_what_runs_when_a_pause_comes_runs_on_and_ends(house: Treadle) -> None:
 @pytest.mark.covers("004-T11.a", "004-T11.b")
 def test_the_tenant_system_is_offline_while_everything_is_paused(make_app: Callable[..., Treadle]) -> None:
     """`atlas_online` is one pause: workers find nothing to take, and go on when it is lifted."""
-    app = make_app(profile=TENANT_SYSTEM)
+    app = make_app(profile=tenant_ops.PROFILE)
     app.register("EMAIL_SEND", lambda: None)
-    workers = [make_app(profile=TENANT_SYSTEM) for _ in range(3)]
-    app.pause(everything=True, actor="ops", reason="atlas is offline")
+    workers = [make_app(profile=tenant_ops.PROFILE) for _ in range(3)]
+    app.pause(everything=True, actor="ops", reason=tenant_ops.GATE)
     for tenant in ("acme", "globex"):
         app.tasks["EMAIL_SEND"].using(tenant=tenant).enqueue()
     assert [claim(worker.engine, 10) for worker in workers] == [[], [], []]

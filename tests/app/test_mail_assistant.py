@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.support.making import claim
-from tests.support.seed_profiles import MAIL_ASSISTANT
 from tests.support.workbench import Crowd, ended, idle_waits, until, working
 from treadle import Retry, State, Treadle
+from treadle.profiles import mail_assistant
 from treadle.testing import FakeClock, run_until_idle
 
 AS_SET = {"lease": None, "poll": None, "concurrency": None}  # by the profile, not by the workbench
@@ -25,7 +25,7 @@ def engine_kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def assistant(make_app: Callable[..., Treadle]) -> Treadle:
     """Its app, with one task that does as it is told."""
-    app = make_app(profile=MAIL_ASSISTANT)
+    app = make_app(profile=mail_assistant.PROFILE)
 
     @app.task
     def classify(thread_id: str, fails: bool = False) -> str:
@@ -87,6 +87,17 @@ def test_a_job_may_have_a_number_of_attempts_of_its_own(assistant: Treadle) -> N
     assert (printed["status"], printed["attempts"], printed["max_attempts"]) == ("failed", 1, 1)
 
 
+@pytest.mark.covers("001-R23.b")
+def test_a_thread_has_one_pending_job_and_a_change_while_that_runs_makes_the_next(assistant: Treadle) -> None:
+    classify = assistant.tasks["classify"].using(tenant="ada", key="t1")
+    first = classify.enqueue("t1")
+    assert classify.enqueue("t1").id == first.id
+    claim(assistant.engine, 1)
+    second = classify.enqueue("t1")
+    assert second.id not in (first.id, classify.using(key="t2").enqueue("t2").id)
+    assert assistant.view(assistant.get(first.id))["status"] == "running"
+
+
 # -------------------------------------------------------------------------------------------------------- its pool
 
 
@@ -95,7 +106,7 @@ def test_a_job_may_have_a_number_of_attempts_of_its_own(assistant: Treadle) -> N
 def test_three_coroutines_run_at_once_or_as_many_as_are_configured(
     make_app: Callable[..., Treadle], settings: dict[str, int], at_once: int
 ) -> None:
-    app, crowd = make_app(clock=None, profile=MAIL_ASSISTANT, **settings), Crowd()
+    app, crowd = make_app(clock=None, profile=mail_assistant.PROFILE, **settings), Crowd()
     gate = threading.Event()
 
     @app.task
@@ -118,7 +129,7 @@ def test_three_coroutines_run_at_once_or_as_many_as_are_configured(
 def test_an_empty_queue_is_asked_again_after_a_second(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], poll: float
 ) -> None:
-    app = make_app(clock=None, profile=MAIL_ASSISTANT, schedules=False, **settings)
+    app = make_app(clock=None, profile=mail_assistant.PROFILE, schedules=False, **settings)
     app.register("sync", lambda: None)
     waits, _ = idle_waits(app, monkeypatch, **AS_SET)
     assert poll - 0.9 < waits[0] <= poll
@@ -130,7 +141,7 @@ def test_an_empty_queue_is_asked_again_after_a_second(
 @pytest.mark.covers("001-R29.a", "001-R16.a")
 def test_worker_and_scheduler_start_together_with_the_application(make_app: Callable[..., Treadle]) -> None:
     """Nobody enqueues here: what runs was made by the scheduler that came with the worker."""
-    app = make_app(clock=None, profile=MAIL_ASSISTANT, schedule_interval=0.1)
+    app = make_app(clock=None, profile=mail_assistant.PROFILE, schedule_interval=0.1)
     synced: list[tuple[int, str]] = []
 
     def active_users() -> list[dict[str, int]]:

@@ -7,19 +7,19 @@ import pytest
 
 from tests.support.making import claim
 from tests.support.marks import any_store
-from tests.support.seed_profiles import BACKEND, CHAT_SERVER, COMPANION, MAIL_ASSISTANT, TENANT_SYSTEM
 from treadle import Context, GiveUp, Job, Profile, Retry, State, Treadle
+from treadle.profiles import backend, chat_server, companion, mail_assistant, tenant_ops
 from treadle.testing import FakeClock, run_until_idle
 
 
 @pytest.mark.parametrize(
     ("profile", "numbers", "retry"),
     [
-        pytest.param(CHAT_SERVER, (1800, 300, 5, 1, 1), (4, 30, 900, 0), id="000"),
-        pytest.param(MAIL_ASSISTANT, (300, 60, 1, 3, 1), (3, 0, 300, 0), id="001"),
-        pytest.param(BACKEND, (300, 15, 1, 4, 1), (3, 5, 300, 1), id="002"),
-        pytest.param(COMPANION, (300, 30, 30, 1, 25), (5, 60, None, 0), id="003"),
-        pytest.param(TENANT_SYSTEM, (300, 60, 5, 1, 10), (4, 10, None, 0), id="004"),
+        pytest.param(chat_server.PROFILE, (1800, 300, 5, 1, 1), (4, 30, 900, 0), id="000"),
+        pytest.param(mail_assistant.PROFILE, (300, 60, 1, 3, 1), (3, 0, 300, 0), id="001"),
+        pytest.param(backend.PROFILE, (300, 15, 1, 4, 1), (3, 5, 300, 1), id="002"),
+        pytest.param(companion.PROFILE, (300, 30, 30, 1, 25), (5, 60, None, 0), id="003"),
+        pytest.param(tenant_ops.PROFILE, (300, 60, 5, 1, 10), (4, 10, None, 0), id="004"),
     ],
 )
 def test_every_seed_is_a_profile_with_its_own_numbers(
@@ -30,14 +30,14 @@ def test_every_seed_is_a_profile_with_its_own_numbers(
     assert job.retry == Retry(*retry)
     plan = app.worker().config
     assert (plan.lease, plan.sweep, plan.poll, plan.concurrency, plan.batch) == numbers
-    assert plan.fail_unknown is (profile is not TENANT_SYSTEM)
-    assert (State.FAILED in plan.keep.states) is (profile is MAIL_ASSISTANT)
+    assert plan.fail_unknown is (profile is not tenant_ops.PROFILE)
+    assert (State.FAILED in plan.keep.states) is (profile is mail_assistant.PROFILE)
 
 
 @any_store
 @pytest.mark.covers("000-R08.b")
 def test_a_handler_that_returns_none_is_complete_with_an_empty_output(make_app: Callable[..., Treadle]) -> None:
-    app = make_app(profile=CHAT_SERVER)
+    app = make_app(profile=chat_server.PROFILE)
     app.register("quiet", lambda: None).using(tenant="ada").enqueue()
     [job] = run_until_idle(app)
     printed = app.view(job)
@@ -48,9 +48,9 @@ def test_a_handler_that_returns_none_is_complete_with_an_empty_output(make_app: 
 # ------------------------------------------------------------------------------------------- 003: companion
 
 
-def companion(make_app: Callable[..., Treadle]) -> tuple[Treadle, dict[str, Job]]:
+def in_each_status(make_app: Callable[..., Treadle]) -> tuple[Treadle, dict[str, Job]]:
     """An app of the companion with a job in each of its six states, by its word for it."""
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
 
     @app.task
     def work(how: str) -> None:
@@ -71,14 +71,14 @@ def companion(make_app: Callable[..., Treadle]) -> tuple[Treadle, dict[str, Job]
 @any_store
 @pytest.mark.covers("003-S07.a", "003-S07.b")
 def test_the_companion_prints_and_finds_its_six_statuses(make_app: Callable[..., Treadle]) -> None:
-    app, jobs = companion(make_app)
+    app, jobs = in_each_status(make_app)
     assert {word: app.view(job)["status"] for word, job in jobs.items()} == {word: word for word in jobs}
     assert {word: [job.id for job in app.find(state=word).jobs] for word in jobs} == {
         word: [job.id] for word, job in jobs.items()
     }
     assert (jobs["failed"].state, jobs["failed"].failures) == (State.PENDING, 1)
     assert jobs["dead_letter"].state is State.FAILED
-    assert set(COMPANION.words()) == set(jobs)
+    assert set(companion.PROFILE.words()) == set(jobs)
 
 
 @any_store
@@ -86,7 +86,7 @@ def test_the_companion_prints_and_finds_its_six_statuses(make_app: Callable[...,
 def test_failures_of_the_companion_wait_a_minute_doubled_and_the_fifth_is_the_dead_letter(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
 
     @app.task
     def work() -> None:
@@ -111,7 +111,9 @@ def test_failures_of_the_companion_wait_a_minute_doubled_and_the_fifth_is_the_de
 def test_the_delay_and_the_attempts_of_the_companion_can_be_configured(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
-    app = make_app(profile=COMPANION._replace(task={"retry": Retry(max_attempts=2, base=7, cap=None, jitter=0)}))
+    app = make_app(
+        profile=companion.PROFILE._replace(task={"retry": Retry(max_attempts=2, base=7, cap=None, jitter=0)})
+    )
 
     def work() -> None:
         raise RuntimeError("no luck")
@@ -135,7 +137,7 @@ def test_the_delay_and_the_attempts_of_the_companion_can_be_configured(
 def test_a_job_of_the_tenant_system_is_queued_then_running_then_succeeded_or_failed(
     make_app: Callable[..., Treadle],
 ) -> None:
-    app = make_app(profile=TENANT_SYSTEM)
+    app = make_app(profile=tenant_ops.PROFILE)
     seen: list[str] = []
 
     def look(job_id: str) -> str:
@@ -162,7 +164,7 @@ def test_a_job_of_the_tenant_system_is_queued_then_running_then_succeeded_or_fai
 def test_an_error_of_the_tenant_system_has_its_message_and_the_time_of_the_attempt(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
-    app = make_app(profile=TENANT_SYSTEM)
+    app = make_app(profile=tenant_ops.PROFILE)
 
     def work() -> None:
         raise RuntimeError("mailbox full")

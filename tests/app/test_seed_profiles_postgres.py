@@ -9,9 +9,9 @@ from psycopg_pool import ConnectionPool
 
 from tests.support.making import an_error, claim, current, race, settle, start
 from tests.support.marks import postgres_only
-from tests.support.seed_profiles import BACKEND, CHAT_SERVER, TENANT_SYSTEM
 from treadle import Context, InvalidJob, Job, NotPossible, Retry, State, Task, Treadle
 from treadle.model.lifecycle import Failed, Succeeded
+from treadle.profiles import backend, chat_server, tenant_ops
 from treadle.testing import FakeClock, run_until_idle
 
 STALE = "Job timed out (stale claim)"
@@ -36,7 +36,7 @@ def held(app: Treadle, begun: bool, **using: object) -> Job:
 def test_expire_stale_requeues_what_has_budget_left_fails_the_rest_and_counts_both(
     make_app: Callable[..., Treadle], clock: FakeClock, begun: bool
 ) -> None:
-    app = make_app(profile=CHAT_SERVER)
+    app = make_app(profile=chat_server.PROFILE)
     app.register("work", lambda: None)
     expire_stale = app.recover
     stale = held(app, begun), held(app, begun, retry=Retry(max_attempts=1))
@@ -53,7 +53,7 @@ def test_expire_stale_requeues_what_has_budget_left_fails_the_rest_and_counts_bo
 
 @pytest.mark.covers("000-AC-32.a")
 def test_a_stale_claim_on_the_last_retry_is_failed(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
-    app = make_app(profile=CHAT_SERVER)
+    app = make_app(profile=chat_server.PROFILE)
     job = app.register("work", lambda: None).using(tenant="ada").enqueue()
     for retry_count in range(4):
         [running] = claim(app.engine, 1, lease=HALF_AN_HOUR)
@@ -71,7 +71,7 @@ def test_a_stale_claim_on_the_last_retry_is_failed(make_app: Callable[..., Tread
 def test_under_every_other_profile_the_first_crash_is_free_and_a_claim_alone_never_pays(
     make_app: Callable[..., Treadle], clock: FakeClock, begun: bool
 ) -> None:
-    for profile in (BACKEND, TENANT_SYSTEM):
+    for profile in (backend.PROFILE, tenant_ops.PROFILE):
         app = make_app(profile=profile)
         app.register("work", lambda: None)
         free, only = held(app, begun), held(app, begun, retry=Retry(max_attempts=1))
@@ -88,7 +88,7 @@ def test_under_every_other_profile_the_first_crash_is_free_and_a_claim_alone_nev
 def test_a_job_that_goes_stale_again_and_again_ends_failed_with_the_same_text(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
-    app = make_app(profile=CHAT_SERVER)
+    app = make_app(profile=chat_server.PROFILE)
     task = app.register("work", lambda: None).using(tenant="ada")
     job, changed = task.enqueue(), 0
     while taken := claim(app.engine, 1, lease=HALF_AN_HOUR):
@@ -104,7 +104,7 @@ def test_the_service_works_with_sql_on_pooled_connections_and_in_a_transaction_o
     store_url: str,
 ) -> None:
     server, _, schema = store_url.partition("?schema=")
-    app = Treadle(f"{store_url}&application_name=chat", profile=CHAT_SERVER)
+    app = Treadle(f"{store_url}&application_name=chat", profile=chat_server.PROFILE)
     task: Task = app.register("work", lambda: "done")
     with ConnectionPool(server, min_size=1, max_size=1, open=True) as pool:
         with pool.connection() as connection:
@@ -145,12 +145,12 @@ def waits(app: Treadle, clock: FakeClock, failures: int) -> list[float]:
 def test_the_chat_server_waits_half_a_minute_doubled_up_to_a_quarter_of_an_hour(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
-    assert waits(make_app(profile=CHAT_SERVER), clock, 7) == [30, 60, 120, 240, 480, 900, 900]
+    assert waits(make_app(profile=chat_server.PROFILE), clock, 7) == [30, 60, 120, 240, 480, 900, 900]
 
 
 @pytest.mark.covers("004-T08.a", "004-T08.b")
 def test_the_tenant_system_waits_ten_seconds_doubled(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
-    assert waits(make_app(profile=TENANT_SYSTEM), clock, 4) == [10, 20, 40, 80]
+    assert waits(make_app(profile=tenant_ops.PROFILE), clock, 4) == [10, 20, 40, 80]
 
 
 # ------------------------------------------------------------------------------------------ 002: the backend
@@ -160,7 +160,7 @@ def test_the_tenant_system_waits_ten_seconds_doubled(make_app: Callable[..., Tre
 def test_a_cancel_of_the_backend_touches_queued_jobs_only_and_a_running_one_finishes(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
-    app = make_app(profile=BACKEND)
+    app = make_app(profile=backend.PROFILE)
     task = app.register("work", lambda: "done")
     task.enqueue()
     [running] = claim(app.engine, 1)
@@ -181,7 +181,7 @@ def test_a_cancel_of_the_backend_touches_queued_jobs_only_and_a_running_one_fini
 
 @pytest.fixture
 def system(make_app: Callable[..., Treadle]) -> Treadle:
-    return make_app(profile=TENANT_SYSTEM)
+    return make_app(profile=tenant_ops.PROFILE)
 
 
 @pytest.mark.covers("004-T02.a")
@@ -211,7 +211,7 @@ def test_a_finished_job_of_the_tenant_system_keeps_what_became_of_it(system: Tre
 def test_the_winner_of_a_claim_has_a_running_job_with_the_time_it_started(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
-    apps = [make_app(profile=TENANT_SYSTEM) for _ in range(2)]
+    apps = [make_app(profile=tenant_ops.PROFILE) for _ in range(2)]
     job = apps[0].register("ENGINE_RUN", lambda: None).using(tenant="acme").enqueue()
     apps[1].migrate()
     clock.advance(seconds=3)
@@ -268,7 +268,7 @@ def test_cost_is_kept_in_millionths_and_printed_in_cents_rounded_up(
 def test_the_database_refuses_an_unknown_state_and_the_backends_words_are_understood(
     make_app: Callable[..., Treadle], store_url: str
 ) -> None:
-    app = make_app(profile=BACKEND)
+    app = make_app(profile=backend.PROFILE)
     task = app.register("work", lambda: None)
     [gone, waits] = [task.enqueue(), task.enqueue()]
     app.cancel(gone.id)

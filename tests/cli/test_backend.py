@@ -13,10 +13,10 @@ from treadle import Treadle
 from treadle.testing import run_until_idle
 
 BACKEND = """
-from tests.support.seed_profiles import BACKEND
+from treadle.profiles import backend
 from treadle import GiveUp, Treadle
 
-app = Treadle(profile=BACKEND)
+app = Treadle(profile=backend.PROFILE)
 
 
 @app.task

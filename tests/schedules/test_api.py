@@ -10,7 +10,6 @@ import pytest
 from tests.support.making import a_policy, race
 from tests.support.marks import any_store, postgres_only
 from tests.support.scheduling import fire, hourly, made, register, traces
-from tests.support.seed_profiles import BACKEND
 from treadle import (
     ConfigError,
     InvalidInput,
@@ -26,6 +25,7 @@ from treadle import (
 from treadle.errors import ScheduleNotFound, TreadleError
 from treadle.model import EventKind
 from treadle.model.records import Misfire, Overlap, Schedule
+from treadle.profiles import backend
 from treadle.schedules.cron import MOVED, ONCE
 from treadle.testing import FakeClock, run_until_idle
 
@@ -64,7 +64,7 @@ def test_a_schedule_keeps_what_it_is_told_and_takes_the_rest_from_its_task(
 def test_a_schedule_of_the_backend_has_its_defaults_and_its_jobs_inherit_its_attempts(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
-    app = make_app(profile=BACKEND)
+    app = make_app(profile=backend.PROFILE)
     app.register("stale_session_cleanup", lambda: None)
     schedule = app.schedules.create("sessions", "stale_session_cleanup", cron="0 * * * *")
     assert (schedule.payload, schedule.timezone, schedule.enabled, schedule.max_attempts) == ({}, "UTC", True, 3)

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from tests.support.scheduling import fire
-from tests.support.seed_profiles import BACKEND
 from treadle import InvalidJob, NotPossible, Retry, State, Treadle
+from treadle.profiles import backend
 from treadle.testing import FakeClock, run_until_idle
 
 CRON = "0 * * * *"
@@ -25,7 +25,7 @@ def engine_kind(request: pytest.FixtureRequest) -> str:
 def test_a_schedule_has_every_field_with_its_default_and_keeps_them_up(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
-    app = make_app(profile=BACKEND)
+    app = make_app(profile=backend.PROFILE)
     app.register("stale_session_cleanup", lambda: None)
     made_at = clock.now()
     made = app.schedules.create("session_cleanup_hourly", "stale_session_cleanup", cron=CRON)
@@ -52,7 +52,7 @@ def test_a_schedule_has_every_field_with_its_default_and_keeps_them_up(
 def test_an_enqueued_job_is_queued_with_the_given_time_key_attempts_and_schedule(
     make_app: Callable[..., Treadle], clock: FakeClock, store_url: str, way: str
 ) -> None:
-    app = make_app(profile=BACKEND)
+    app = make_app(profile=backend.PROFILE)
     task = app.register("webhook_delivery_prune", lambda retention_hours=168: retention_hours)
     prune = app.schedules.create("prune_daily", task, cron=CRON)
     at = clock.now() + timedelta(hours=2)
@@ -81,14 +81,14 @@ def test_an_enqueued_job_is_queued_with_the_given_time_key_attempts_and_schedule
 def test_a_schedule_that_cannot_be_named_so_is_refused_at_enqueue(
     make_app: Callable[..., Treadle], name: object
 ) -> None:
-    task = make_app(profile=BACKEND).register("prune", lambda: None)
+    task = make_app(profile=backend.PROFILE).register("prune", lambda: None)
     with pytest.raises(InvalidJob, match="schedule"):
         task.using(schedule=name).enqueue()  # type: ignore[arg-type]
 
 
 @pytest.mark.covers("002-M3.a")
 def test_the_name_of_a_schedule_is_unique_and_so_is_its_id(make_app: Callable[..., Treadle], store_url: str) -> None:
-    app = make_app(profile=BACKEND)
+    app = make_app(profile=backend.PROFILE)
     app.register("stale_session_cleanup", lambda: None)
     first, other = (app.schedules.create(name, "stale_session_cleanup", cron=CRON) for name in ("a", "b"))
     assert first.id != other.id

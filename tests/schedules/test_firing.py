@@ -11,7 +11,6 @@ import pytest
 from tests.support.making import claim, race, several, start
 from tests.support.marks import any_store, postgres_only
 from tests.support.scheduling import fire, hourly, made, register
-from tests.support.seed_profiles import BACKEND, CHAT_SERVER
 from treadle import (
     ConfigError,
     Retry,
@@ -24,6 +23,7 @@ from treadle.errors import EngineUnavailable, TreadleError
 from treadle.model import EventKind
 from treadle.model.lifecycle import Succeeded
 from treadle.model.records import Misfire, Schedule
+from treadle.profiles import backend, chat_server
 from treadle.schedules.firing import Scheduler
 from treadle.testing import FakeClock, run_until_idle
 
@@ -73,8 +73,8 @@ def test_how_often_schedules_are_looked_at_is_a_setting_and_15_seconds_for_the_b
     make_app: Callable[..., Treadle],
 ) -> None:
     assert make_app().worker().config.schedule_interval == 1.0
-    assert make_app(profile=BACKEND).worker().config.schedule_interval == 15.0
-    assert make_app(profile=BACKEND, schedule_interval="1m").worker().config.schedule_interval == 60.0
+    assert make_app(profile=backend.PROFILE).worker().config.schedule_interval == 15.0
+    assert make_app(profile=backend.PROFILE, schedule_interval="1m").worker().config.schedule_interval == 60.0
 
 
 @any_store
@@ -82,7 +82,7 @@ def test_how_often_schedules_are_looked_at_is_a_setting_and_15_seconds_for_the_b
 def test_an_application_that_keeps_its_own_loops_leaves_schedules_off(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
-    app = make_app(profile=CHAT_SERVER)
+    app = make_app(profile=chat_server.PROFILE)
     register(app)
     hourly(app, tenant="ada")
     app.declare("declared", "greet", tenant="ada", cron="@hourly")
@@ -483,7 +483,7 @@ def test_an_enqueued_job_has_the_given_time_key_attempts_and_schedule(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
     """The schedule is given by the one that enqueues for it: a tick, or a run by hand."""
-    app = make_app(profile=BACKEND)
+    app = make_app(profile=backend.PROFILE)
     task = app.register("prune", lambda: None)
     once = task.using(run_after="1h", key="k", retry=Retry(max_attempts=9)).enqueue()
     assert (once.state, once.due_at, once.key) == (State.PENDING, clock.now() + HOUR, "k")

@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.marks import any_store
 from tests.support.scheduling import fire
-from tests.support.seed_profiles import MAIL_ASSISTANT
 from treadle import ConfigError, Context, InvalidJob, Job, Reason, Retry, State, Task, Treadle
 from treadle.errors import TreadleError
 from treadle.model.records import Misfire
+from treadle.profiles import mail_assistant
 from treadle.schedules.rules import EXPANSION
 from treadle.tasks.context import StopReason
 from treadle.testing import FakeClock, run_until_idle
@@ -435,7 +435,7 @@ def passed(app: Treadle, clock: FakeClock, hours: int, minutes: int) -> dict[str
 def test_the_mail_assistant_syncs_every_active_user_and_renews_every_watch(
     make_app: Callable[..., Treadle], clock: FakeClock
 ) -> None:
-    app = assistant(make_app(profile=MAIL_ASSISTANT))
+    app = assistant(make_app(profile=mail_assistant.PROFILE))
     assert passed(app, clock, 3, 15) == {
         "fallback_sync": [(minute, user) for minute in range(15, 181, 15) for user in (1, 2)],
         "full_sync": [(minute, user) for minute in (60, 120, 180) for user in (1, 2)],
@@ -447,7 +447,7 @@ def test_the_mail_assistant_syncs_every_active_user_and_renews_every_watch(
 @any_store
 @pytest.mark.covers("001-R16.b", "001-R17.a")
 def test_the_intervals_of_the_mail_assistant_are_configured(make_app: Callable[..., Treadle], clock: FakeClock) -> None:
-    app = assistant(make_app(profile=MAIL_ASSISTANT), fallback="2h", full="6h", renewal="12h")
+    app = assistant(make_app(profile=mail_assistant.PROFILE), fallback="2h", full="6h", renewal="12h")
     app.schedules.update("full_sync", every="12h")  # while it runs, too
     day = passed(app, clock, 24, 120)
     assert {name: len(lines) for name, lines in day.items()} == {

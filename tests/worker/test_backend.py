@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support import processes
-from tests.support.seed_profiles import BACKEND
 from treadle import Treadle
+from treadle.profiles import backend
 from treadle.schedules import firing
 from treadle.testing import FakeClock
 
@@ -32,7 +32,7 @@ def test_the_scheduler_looks_for_due_schedules_once_a_tick(
 ) -> None:
     """By a clock that moves when told: a schedule of another process, made since the last look, waits for the next."""
     clock, seconds = FakeClock(), [1000.0]
-    app, other = (make_app(profile=BACKEND, clock=clock, **settings) for _ in range(2))
+    app, other = (make_app(profile=backend.PROFILE, clock=clock, **settings) for _ in range(2))
     monkeypatch.setattr(firing, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
     app.register("prune", lambda: None)
     scheduler, due, looks = app.worker()._maintenance._scheduler, app.engine.due, []
@@ -61,10 +61,10 @@ def no_network(*_):
     raise AssertionError("nothing but the database may be contacted")
 
 socket.socket.connect = socket.socket.connect_ex = socket.socket.sendto = no_network
-from tests.support.seed_profiles import BACKEND
+from treadle.profiles import backend
 from treadle import Treadle
 
-app = Treadle(sys.argv[1], profile=BACKEND, schedule_interval=0.1)
+app = Treadle(sys.argv[1], profile=backend.PROFILE, schedule_interval=0.1)
 peers = set()
 
 def look():

@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.making import claim
 from tests.support.marks import any_store
-from tests.support.seed_profiles import BACKEND, CHAT_SERVER
 from tests.support.workbench import Crowd, ended, idle_waits, until, working
 from tests.worker.test_policies import Looks
 from treadle import Context, State, Treadle
+from treadle.profiles import backend, chat_server
 from treadle.testing import FakeClock
 
 AS_SET = {"lease": None, "poll": None, "concurrency": None}  # by the profile, not by the workbench
@@ -22,7 +22,7 @@ AS_SET = {"lease": None, "poll": None, "concurrency": None}  # by the profile, n
 def test_a_runner_of_the_chat_server_with_nothing_to_do_waits_five_seconds(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = make_app(profile=CHAT_SERVER)
+    app = make_app(profile=chat_server.PROFILE)
     app.register("work", lambda: None)
     waits, engine = idle_waits(app, monkeypatch, **AS_SET)
     assert 3 < waits[0] <= 5  # from when it looked
@@ -34,7 +34,7 @@ def test_a_runner_of_the_chat_server_with_nothing_to_do_waits_five_seconds(
 def test_a_job_of_the_chat_server_is_running_with_its_start_when_its_handler_begins(
     make_app: Callable[..., Treadle],
 ) -> None:
-    app = make_app(profile=CHAT_SERVER)
+    app = make_app(profile=chat_server.PROFILE)
     seen: list[dict[str, Any]] = []
 
     @app.task
@@ -53,7 +53,7 @@ def test_a_runner_of_the_chat_server_sweeps_stale_jobs_every_five_minutes(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
-    app = make_app(profile=CHAT_SERVER, clock=clock)
+    app = make_app(profile=chat_server.PROFILE, clock=clock)
     job = app.register("work", lambda: None).using(tenant="ada").enqueue()
     claim(app.engine, 1, lease=1800.0)
     looks = Looks(app, monkeypatch)
@@ -75,7 +75,7 @@ def test_a_runner_of_the_chat_server_sweeps_stale_jobs_every_five_minutes(
 def test_a_worker_of_the_backend_runs_four_jobs_at_once_or_as_many_as_it_is_told(
     make_app: Callable[..., Treadle], settings: dict[str, int], at_once: int
 ) -> None:
-    app, crowd = make_app(profile=BACKEND, **settings), Crowd()
+    app, crowd = make_app(profile=backend.PROFILE, **settings), Crowd()
     gate = threading.Event()
 
     def work() -> None:

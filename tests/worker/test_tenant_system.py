@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.seed_profiles import TENANT_SYSTEM
 from tests.support.workbench import ended, idle_waits, until, working
 from treadle import State, Treadle
+from treadle.profiles import tenant_ops
 
 AS_SET = {"lease": None, "poll": None, "concurrency": None}  # by the profile, not by the workbench
 
@@ -24,7 +24,7 @@ def engine_kind(request: pytest.FixtureRequest) -> str:
 def test_a_worker_claims_up_to_a_batch_of_its_own_types_executes_them_and_settles(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], batch: int
 ) -> None:
-    app = make_app(profile=TENANT_SYSTEM, **settings)
+    app = make_app(profile=tenant_ops.PROFILE, **settings)
     ran: list[int] = []
     gate = threading.Event()
 
@@ -59,7 +59,7 @@ def test_a_worker_claims_up_to_a_batch_of_its_own_types_executes_them_and_settle
 def test_with_nothing_to_do_a_worker_waits_its_poll_interval(
     make_app: Callable[..., Treadle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = make_app(profile=TENANT_SYSTEM, schedules=False)
+    app = make_app(profile=tenant_ops.PROFILE, schedules=False)
     app.register("ENGINE_RUN", lambda: None)
     waits, engine = idle_waits(app, monkeypatch, **AS_SET)
     assert 3 < waits[0] <= 5

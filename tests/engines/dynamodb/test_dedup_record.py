@@ -11,9 +11,9 @@ import pytest
 
 from tests.engines.dynamodb.conftest import Table
 from tests.support.making import an_error, claim, race, settle
-from tests.support.seed_profiles import COMPANION
 from treadle import InvalidJob, Job, Retry, State, Treadle
 from treadle.model.lifecycle import Failed, Succeeded
+from treadle.profiles import companion
 from treadle.testing import FakeClock, run_until_idle
 
 DAY = "2026-01-01"
@@ -74,7 +74,7 @@ def scheduler(table: Table, clock: FakeClock) -> Scheduler:
 @pytest.fixture
 def app(make_app) -> Treadle:
     """The companion's app on treadle."""
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
     app.register("daily_summary", lambda payload: payload)
     return app
 
@@ -206,7 +206,7 @@ def test_the_companions_own_code_does_not_trust_our_record_of_a_job_that_was_pru
 
 @pytest.mark.covers("003-S06.b", "003-S06.d")
 def test_of_both_programs_racing_for_one_user_and_day_one_makes_the_job(make_app, table, clock):
-    apps = [make_app(profile=COMPANION) for _ in range(3)]
+    apps = [make_app(profile=companion.PROFILE) for _ in range(3)]
     for each in apps:
         each.register("daily_summary", lambda payload: None)
         each.open()

@@ -22,13 +22,13 @@ from tests.support.making import (
     several,
     taken_over,
 )
-from tests.support.seed_profiles import COMPANION
 from tests.support.workbench import ended, idle_waits, in_state, until, working
 from treadle import Context, InvalidJob, InvalidPayload, Job, Reason, Retry, State, Treadle, Unique
 from treadle.engines.dynamodb.items import ItemKey
 from treadle.engines.values import Lease, Renewal, Ruling
 from treadle.model import Scope
 from treadle.model.lifecycle import Failed, Succeeded
+from treadle.profiles import companion
 from treadle.testing import FakeClock, run_until_idle
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,9 +43,9 @@ class Summary(BaseModel):
 
 
 @pytest.fixture
-def companion(make_app):
+def companion_app(make_app):
     """The companion's app by the machine's clock."""
-    return make_app(clock=None, profile=COMPANION)
+    return make_app(clock=None, profile=companion.PROFILE)
 
 
 def scheduled(app: Treadle, user: str = "ada", day: str = "2026-01-01") -> Job:
@@ -59,7 +59,7 @@ def scheduled(app: Treadle, user: str = "ada", day: str = "2026-01-01") -> Job:
 
 @pytest.mark.covers("003-S01.b", "003-S02.a")
 def test_the_companion_prints_every_attribute_under_the_seeds_name(make_app, table, clock):
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
     app.register("daily_summary", lambda user_id: None)
     job = app.enqueue("daily_summary", {"user_id": "ada"})
     claim(app.engine, 1, worker="w1", lease=300.0)
@@ -74,19 +74,19 @@ def test_the_companion_prints_every_attribute_under_the_seeds_name(make_app, tab
 
 
 @pytest.mark.covers("003-S02.b")
-def test_every_line_that_a_worker_logs_about_a_job_carries_its_id(companion, caplog):
+def test_every_line_that_a_worker_logs_about_a_job_carries_its_id(companion_app, caplog):
     caplog.set_level(logging.DEBUG, "treadle")
 
-    @companion.task
+    @companion_app.task
     def daily_summary(ctx: Context, fails: bool) -> None:
         ctx.log.info("in the handler")
         if fails:
             raise RuntimeError("no luck")
 
     good, bad = daily_summary.enqueue(False), daily_summary.enqueue(True)
-    with working(companion):
-        ended(companion, good)
-        in_state(companion, bad, failures=1)
+    with working(companion_app):
+        ended(companion_app, good)
+        in_state(companion_app, bad, failures=1)
     lines = [record.getMessage() for record in caplog.records]
     assert any(good.id in line and "succeeded" in line for line in lines)
     assert any(bad.id in line and "no luck" in line for line in lines)
@@ -99,7 +99,7 @@ def test_every_line_that_a_worker_logs_about_a_job_carries_its_id(companion, cap
 
 @pytest.mark.covers("003-S04.a", "003-S08.b")
 def test_a_poll_takes_what_is_due_up_to_now_and_nothing_else(make_app, clock):
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
     work = app.register("work", lambda: None)
     past, exactly = work.using(run_after=1).enqueue(), work.using(run_after=2).enqueue()
     work.using(run_after=2.000001).enqueue()
@@ -113,7 +113,7 @@ def test_a_poll_takes_what_is_due_up_to_now_and_nothing_else(make_app, clock):
 @pytest.mark.parametrize("fate", ["finished", "cancelled"])
 def test_more_finished_jobs_than_a_poll_looks_at_do_not_hide_a_due_one(make_app, table, clock, fate):
     """The seed's Limit of 25 counts before its filter: there, twenty-five finished jobs end the queue."""
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
     work = app.register("work", lambda: None)
     jobs = [work.enqueue() for _ in range(60)]
     if fate == "finished":
@@ -128,7 +128,7 @@ def test_more_finished_jobs_than_a_poll_looks_at_do_not_hide_a_due_one(make_app,
 
 @pytest.mark.covers("003-S04.b")
 def test_more_running_jobs_than_a_poll_looks_at_do_not_hide_a_due_one(make_app, clock):
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
     work = app.register("work", lambda: None)
     for _ in range(60):
         work.enqueue()
@@ -142,7 +142,7 @@ def test_more_running_jobs_than_a_poll_looks_at_do_not_hide_a_due_one(make_app, 
 
 @pytest.fixture
 def planner(make_app, clock):
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
     app.register("daily_summary", lambda payload: None)
     return app
 
@@ -201,7 +201,7 @@ def test_a_record_whose_job_is_gone_is_not_trusted(planner, table, clock):
 
 @pytest.mark.covers("003-S07.a", "003-S07.b")
 def test_the_six_statuses_are_printed_and_found_on_this_store_too(make_app, clock):
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
 
     @app.task
     def work(fails: bool) -> None:
@@ -221,24 +221,24 @@ def test_the_six_statuses_are_printed_and_found_on_this_store_too(make_app, cloc
 
 
 @pytest.mark.covers("003-S07.c", "003-S08.b")
-def test_a_cancelled_job_never_runs(companion):
+def test_a_cancelled_job_never_runs(companion_app):
     runs: list[str] = []
 
-    @companion.task
+    @companion_app.task
     def work(name: str) -> None:
         runs.append(name)
 
-    cancelled = companion.cancel(work.using(run_after=0.2).enqueue("cancelled").id)
+    cancelled = companion_app.cancel(work.using(run_after=0.2).enqueue("cancelled").id)
     good = work.using(run_after=0.2).enqueue("good")
-    with working(companion):
-        ended(companion, good)
-    assert (runs, companion.get(cancelled.id).state) == (["good"], State.CANCELLED)
+    with working(companion_app):
+        ended(companion_app, good)
+    assert (runs, companion_app.get(cancelled.id).state) == (["good"], State.CANCELLED)
 
 
 @pytest.mark.covers("003-S08.a", "003-S12.b")
 def test_one_that_waits_for_its_retry_and_one_whose_worker_crashed_both_run_again(make_app):
     """In the seed's own words both would wait for ever: neither is pending there."""
-    app = make_app(clock=None, profile=COMPANION, sweep=0.1)
+    app = make_app(clock=None, profile=companion.PROFILE, sweep=0.1)
     runs: list[str] = []
 
     @app.task(retry=Retry(max_attempts=3, base=0.2, jitter=0))
@@ -270,7 +270,7 @@ def test_a_claim_is_a_conditional_write_that_one_of_several_racers_wins(make_eng
 
 
 @pytest.mark.covers("003-S09.b", "003-S10.a", "003-S15.a")
-def test_a_class_of_the_seed_is_called_with_its_model_by_a_real_worker_and_its_job_is_completed(companion, table):
+def test_a_class_of_the_seed_is_called_with_its_model_by_a_real_worker_and_its_job_is_completed(companion_app, table):
     seen: list[object] = []
 
     class DailySummaryHandler:
@@ -282,13 +282,13 @@ def test_a_class_of_the_seed_is_called_with_its_model_by_a_real_worker_and_its_j
             [item] = table.items("job")
             seen.append((payload, item["status"]["S"], "locked_by" in item, "lock_expires_at" in item))
 
-    companion.register("daily_summary", DailySummaryHandler)
+    companion_app.register("daily_summary", DailySummaryHandler)
     before = datetime.now(UTC)
-    job = scheduled(companion)
-    with working(companion):
-        [done] = ended(companion, job)
+    job = scheduled(companion_app)
+    with working(companion_app):
+        [done] = ended(companion_app, job)
     assert seen == [(Summary(user_id="ada", day="2026-01-01"), "running", True, True)]
-    printed = companion.view(done)
+    printed = companion_app.view(done)
     assert (printed["status"], done.result) == ("completed", None)
     assert before <= done.finished_at <= datetime.now(UTC)
     assert printed["completed_at"] == done.finished_at.isoformat()
@@ -296,7 +296,7 @@ def test_a_class_of_the_seed_is_called_with_its_model_by_a_real_worker_and_its_j
 
 @pytest.mark.covers("003-S11.a", "003-S11.b", "003-S14.a", "003-S14.b")
 def test_failures_wait_a_minute_doubled_and_the_fifth_ends_as_dead_letter(make_app, table, clock):
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
 
     @app.task
     def work() -> None:
@@ -349,7 +349,7 @@ def test_every_stored_time_is_utc_whatever_the_machines_zone(make_app, table, mo
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        app = make_app(clock=None, profile=COMPANION)
+        app = make_app(clock=None, profile=companion.PROFILE)
         work = app.register("work", lambda: None)
         with pytest.raises(InvalidJob, match="no time zone"):
             work.using(run_after=datetime(2026, 1, 1, 12)).enqueue()  # noqa: DTZ001 - that is the mistake
@@ -415,21 +415,23 @@ def test_the_documentation_promises_handlers_at_least_once_and_nothing_stronger(
 
 
 @pytest.mark.covers("003-S16.a", "003-S16.b")
-def test_a_payload_is_checked_at_enqueue_and_again_when_it_runs(companion):
+def test_a_payload_is_checked_at_enqueue_and_again_when_it_runs(companion_app):
     def daily_summary(payload: Summary) -> None:
         raise AssertionError("not with this payload")
 
-    task = companion.register("daily_summary", daily_summary)
+    task = companion_app.register("daily_summary", daily_summary)
     with pytest.raises(InvalidPayload, match="day"):
-        companion.enqueue("daily_summary", {"user_id": "ada"})
+        companion_app.enqueue("daily_summary", {"user_id": "ada"})
     with pytest.raises(InvalidPayload):
         task.enqueue({"user_id": "ada", "day": 7})
-    assert sum(companion.count().values()) == 0
-    stored = companion.engine.enqueue([a_job(datetime.now(UTC), task="daily_summary", payload_json='{"day":1}')])[0].job
-    with working(companion):
-        [job] = ended(companion, stored)
+    assert sum(companion_app.count().values()) == 0
+    stored = companion_app.engine.enqueue([a_job(datetime.now(UTC), task="daily_summary", payload_json='{"day":1}')])[
+        0
+    ].job
+    with working(companion_app):
+        [job] = ended(companion_app, stored)
     assert (job.state, job.reason, job.failures) == (State.FAILED, Reason.INVALID_PAYLOAD, 0)
-    assert companion.view(job)["status"] == "dead_letter"
+    assert companion_app.view(job)["status"] == "dead_letter"
 
 
 # -------------------------------------------------------------------------------------------------------- workers
@@ -442,7 +444,7 @@ def test_a_payload_is_checked_at_enqueue_and_again_when_it_runs(companion):
 def test_a_worker_of_the_companion_polls_every_thirty_seconds_for_at_most_twenty_five(
     make_app, monkeypatch, settings, poll, most
 ):
-    app = make_app(clock=None, profile=COMPANION, schedules=False, heartbeat="1h", **settings)
+    app = make_app(clock=None, profile=companion.PROFILE, schedules=False, heartbeat="1h", **settings)
     app.register("work", lambda: None)
     limits, turn = [], app.engine.turn
 
@@ -461,7 +463,7 @@ def test_a_worker_of_the_companion_polls_every_thirty_seconds_for_at_most_twenty
 @pytest.mark.covers("003-S18.a", "003-S18.b")
 def test_the_companion_runs_its_jobs_in_ascending_due_time_and_holds_none_unstarted(make_app, clock):
     """One after the other, as its profile says; while one runs, the rest is free for others."""
-    app = make_app(clock=None, profile=COMPANION)
+    app = make_app(clock=None, profile=companion.PROFILE)
     order: list[int] = []
     held: list[int] = []
 
@@ -485,7 +487,7 @@ def test_the_companion_runs_its_jobs_in_ascending_due_time_and_holds_none_unstar
 
 @pytest.mark.covers("003-S20.a")
 def test_dead_letters_are_kept_for_ever_and_the_others_are_pruned(make_app, clock):
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
 
     @app.task
     def work(fails: bool) -> None:
@@ -508,25 +510,25 @@ def test_dead_letters_are_kept_for_ever_and_the_others_are_pruned(make_app, cloc
 
 
 @pytest.mark.covers("003-S06.a")
-def test_a_summary_that_was_asked_for_twice_is_sent_once(companion):
+def test_a_summary_that_was_asked_for_twice_is_sent_once(companion_app):
     sent: list[str] = []
 
     def daily_summary(payload: Summary) -> None:
         sent.append(payload.user_id)
 
-    companion.register("daily_summary", daily_summary)
-    with working(companion):
-        first = scheduled(companion)
-        ended(companion, first)
-        assert scheduled(companion).id == first.id  # by another cron of the same day
-        ended(companion, scheduled(companion, user="bob"))
+    companion_app.register("daily_summary", daily_summary)
+    with working(companion_app):
+        first = scheduled(companion_app)
+        ended(companion_app, first)
+        assert scheduled(companion_app).id == first.id  # by another cron of the same day
+        ended(companion_app, scheduled(companion_app, user="bob"))
     assert sorted(sent) == ["ada", "bob"]
-    assert COMPANION.task["unique"] == Unique("window", window="1d")
+    assert companion.PROFILE.task["unique"] == Unique("window", window="1d")
 
 
 def test_the_seeds_own_filter_reads_our_table(make_app, table, clock):
     """A dashboard of the companion that was written before: PK = job, SK <= scheduled#now, status pending."""
-    app = make_app(profile=COMPANION)
+    app = make_app(profile=companion.PROFILE)
     work = app.register("work", lambda: None)
     jobs = [work.enqueue() for _ in range(3)]
     claim(app.engine, 1)

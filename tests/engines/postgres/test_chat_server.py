@@ -16,9 +16,9 @@ from psycopg.rows import dict_row
 
 from tests.support import processes, provision
 from tests.support.making import claim
-from tests.support.seed_profiles import CHAT_SERVER
 from tests.support.workbench import until, watched, working
 from treadle import Retry, Treadle
+from treadle.profiles import chat_server
 
 SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "own-table.sql"
 STALE = "Job timed out (stale claim)"
@@ -38,7 +38,7 @@ def store_url() -> Iterator[str]:
 
 @pytest.fixture
 def server(store_url: str) -> Iterator[Treadle]:
-    app = Treadle(store_url, profile=CHAT_SERVER)
+    app = Treadle(store_url, profile=chat_server.PROFILE)
     app.register("greet", lambda name="nobody": f"hello {name}")
     app.migrate()
     yield app
@@ -173,7 +173,7 @@ def test_whatever_a_handler_raises_fails_its_job_with_that_text_and_the_runner_g
 def test_a_type_is_failed_as_unknown_only_if_no_live_runner_registers_it(
     server: Treadle, table: Connection, ada: str, store_url: str
 ) -> None:
-    here, other = (Treadle(store_url, profile=CHAT_SERVER, heartbeat=0.1, poll=0.1) for _ in range(2))
+    here, other = (Treadle(store_url, profile=chat_server.PROFILE, heartbeat=0.1, poll=0.1) for _ in range(2))
     here.register("greet", lambda: None)
     release = threading.Event()
 
@@ -232,9 +232,9 @@ def nothing_listens(*_):
     raise AssertionError("nothing of this has to be started")
 
 socket.socket.listen = nothing_listens
-from tests.support.seed_profiles import CHAT_SERVER
+from treadle.profiles import chat_server
 from treadle import Treadle
-app = Treadle(sys.argv[1], profile=CHAT_SERVER)
+app = Treadle(sys.argv[1], profile=chat_server.PROFILE)
 
 @app.task
 def greet(name: str = "nobody") -> str:

@@ -16,13 +16,13 @@ from psycopg.rows import dict_row
 from tests.support import provision
 from tests.support.making import OUTCOMES, claim, claimed, current, every_outcome, settle, start, traces
 from tests.support.provision import Cluster
-from tests.support.seed_profiles import CHAT_SERVER
 from tests.support.stores import SECOND, missing
 from tests.support.workbench import ended, in_state, until, working
 from treadle import GiveUp, Job, Reason, Retry, State, Treadle, Unique
 from treadle.engines.values import Lease, Renewal, Ruling
 from treadle.model import JobError
 from treadle.model.lifecycle import Failed, FailedForGood, Snoozed, Succeeded
+from treadle.profiles import chat_server
 from treadle.testing import FakeClock
 
 Row = dict[str, object]
@@ -613,7 +613,7 @@ def test_who_does_not_want_the_indexes_over_waiting_jobs_drops_them_as_the_page_
 
 @pytest.mark.covers("000-R02.b")
 def test_every_change_of_a_job_moves_updated_at(store_url: str, sql: Sql, ada: str, clock: FakeClock) -> None:
-    app = _with_tasks(Treadle(store_url, profile=CHAT_SERVER, clock=clock))
+    app = _with_tasks(Treadle(store_url, profile=chat_server.PROFILE, clock=clock))
     app.migrate()
     run_script(store_url)
     task = app.tasks["greet"].using(tenant=ada, key="k", retry=Retry(3, 0, 0, 0))

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 from psycopg.errors import InsufficientPrivilege
 
-from tests.support.seed_profiles import BACKEND
 from treadle import ConfigError, Profile, State, Treadle
+from treadle.profiles import backend
 from treadle.testing import run_until_idle
 
 INSERT = """insert into {0}.jobs (task, payload) values ('greet', '{{"name": "Ada"}}')"""
@@ -70,7 +70,7 @@ def test_closed_it_is_refused_with_the_setting_and_nothing_is_stored(
 def test_open_as_by_default_and_for_the_backend_it_makes_a_job(
     shop: Callable[..., Treadle], sql: Callable[[str], None], statement: str
 ) -> None:
-    app = shop(profile=BACKEND)
+    app = shop(profile=backend.PROFILE)
     sql(statement)
     assert [job.result for job in run_until_idle(app)] == ["hello Ada"]
 
