@@ -19,7 +19,7 @@ from resource import RUSAGE_SELF, getrusage
 from typing import Any, NamedTuple
 
 from treadle import Treadle
-from treadle.engines.values import APPLIED, Claim, Claimed, Turn
+from treadle.engines.values import APPLIED, Claim, ClaimedJob, Turn
 from treadle.model import Job, lifecycle, new_id
 
 JOBS, ROUNDS = 20_000, 5
@@ -60,7 +60,7 @@ class Metered:
         return answer
 
 
-def stub(jobs: list[Claimed]) -> Callable[..., Turn]:
+def stub(jobs: list[ClaimedJob]) -> Callable[..., Turn]:
     """A store that only gives these and takes everything."""
 
     def turn(changes: Sequence[Any], claim: Claim | None = None, **_: Any) -> Turn:
@@ -72,10 +72,10 @@ def stub(jobs: list[Claimed]) -> Callable[..., Turn]:
     return turn
 
 
-def claimed(task: str, payload_json: str) -> Claimed:
+def claimed(task: str, payload_json: str) -> ClaimedJob:
     now = datetime.now(UTC)
     job = Job(new_id(), task, payload_json, now, now)
-    return Claimed.of(lifecycle.claim(job, now, worker="w", token="t", lease=300.0).after)  # noqa: S106
+    return ClaimedJob.of(lifecycle.claim(job, now, worker="w", token="t", lease=300.0).after)  # noqa: S106
 
 
 async def drained(app: Treadle, turn: Callable[..., Turn]) -> Cost:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from treadle.app.treadle import Treadle
     from treadle.engines.values import Finding, Page, Receipt
     from treadle.errors import (
+        Ambiguous,
         Cancelled,
         ConfigError,
         EngineError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         KeyTaken,
         LeaseLost,
         NotPossible,
+        Parked,
         RetryLater,
         ScheduleNotFound,
         SchemaError,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         WaitTimeout,
     )  # fmt: skip
     from treadle.model import Event, EventKind, Job, JobError, Progress, Reason, Scope, State
+    from treadle.model.memo import Memo
     from treadle.model.records import Misfire, Overlap, Pause, Schedule, WorkerInfo
     from treadle.model.retry import Retry
     from treadle.model.why import Obstacle
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Ambiguous",
     "AttemptEnd",
     "AuditReport",
     "Cancelled",
@@ -70,11 +74,13 @@ __all__ = [
     "JobNotFound",
     "KeyTaken",
     "LeaseLost",
+    "Memo",
     "Misfire",
     "NotPossible",
     "Obstacle",
     "Overlap",
     "Page",
+    "Parked",
     "Pause",
     "Profile",
     "Progress",
@@ -106,11 +112,13 @@ _MODULES = {
     "app.treadle": ["Treadle"],
     "engines.values": ["Finding", "Page", "Receipt"],
     "errors": [
-        "Cancelled", "ConfigError", "EngineError", "EngineUnavailable", "GiveUp", "InvalidInput", "InvalidJob",
-        "InvalidPayload", "InvalidTiming", "JobFailed", "JobNotFound", "KeyTaken", "LeaseLost", "NotPossible",
-        "RetryLater", "ScheduleNotFound", "SchemaError", "Snooze", "TreadleError", "UnknownTask", "WaitTimeout",
+        "Ambiguous", "Cancelled", "ConfigError", "EngineError", "EngineUnavailable", "GiveUp", "InvalidInput",
+        "InvalidJob", "InvalidPayload", "InvalidTiming", "JobFailed", "JobNotFound", "KeyTaken", "LeaseLost",
+        "NotPossible", "Parked", "RetryLater", "ScheduleNotFound", "SchemaError", "Snooze", "TreadleError",
+        "UnknownTask", "WaitTimeout",
     ],
     "model": ["Event", "EventKind", "Job", "JobError", "Progress", "Reason", "Scope", "State"],
+    "model.memo": ["Memo"],
     "model.records": ["Misfire", "Overlap", "Pause", "Schedule", "WorkerInfo"],
     "model.retry": ["Retry"],
     "model.why": ["Obstacle"],

@@ -13,6 +13,7 @@ TreadleError
 ├── WaitTimeout           the job has not ended in the time that somebody would wait for it
 ├── JobFailed             the job whose result was asked for has failed or was cancelled
 ├── LeaseLost             this worker no longer holds the job
+├── Ambiguous             raised by an effect of `ctx.once`: nobody knows whether it happened
 ├── ConfigError           a setting, a URL or an --app that cannot be used
 └── EngineError           the store said no: look at it before repeating
     ├── EngineUnavailable the store did not answer: repeating is safe
@@ -24,6 +25,7 @@ HandlerOutcome
 ├── Snooze                come back later, spends nothing
 ├── RetryLater            failed, come back after a delay of my choosing, spends one attempt
 ├── GiveUp                failed for good, no further attempt
+│   └── Parked            said by `ctx.once`: nobody knows whether an effect has happened, a person decides
 └── Cancelled             stop here, the job ends cancelled
 """
 
@@ -121,6 +123,10 @@ class LeaseLost(TreadleError):
     """The lease has passed on, or the job was stopped: no write of this attempt is accepted any more."""
 
 
+class Ambiguous(TreadleError):
+    """Raise it in an effect of `ctx.once` that may have happened, or not: `on_ambiguous` says what follows."""
+
+
 class ConfigError(TreadleError):
     """A setting that cannot be used; the message names it and says what to write instead."""
 
@@ -170,6 +176,10 @@ class GiveUp(HandlerOutcome):
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
+
+
+class Parked(GiveUp):
+    """Nobody knows whether an effect has happened, and its job waits, failed, for a person: a retry does it again."""
 
 
 class Cancelled(HandlerOutcome):

@@ -7,7 +7,7 @@ from treadle import Treadle
 BOTH = {
     "get", "find", "follow", "count", "counts", "view", "views", "masked", "masked_events", "masked_schedule",
     "events", "failures",
-    "why", "costs", "budgets", "abudgets",  # jobs
+    "why", "memos", "amemos", "costs", "budgets", "abudgets",  # jobs
     "cancel", "retry", "edit", "run_now", "delete", "enqueue", "aenqueue", "schedules",
     "retry_many", "cancel_many", "delete_many", "resolve_id", "status",
     "pause", "resume", "pauses",

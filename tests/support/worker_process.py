@@ -34,6 +34,20 @@ def tasks(app: Treadle, folder: Path) -> None:
         return os.getpid()
 
     @app.task
+    def mail(ctx: Context, policy: str) -> object:
+        def post() -> str:
+            (folder / f"posted-{ctx.attempt}").touch()
+            while not (folder / "answered").exists():
+                time.sleep(0.005)
+            return f"posted by attempt {ctx.attempt}"
+
+        answer = ctx.once("post", post, on_ambiguous=policy)
+        (folder / f"kept-{ctx.attempt}").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.005)
+        return answer
+
+    @app.task
     def die(ctx: Context) -> None:
         (folder / f"started-{ctx.attempt}").touch()
         os._exit(9)

@@ -31,7 +31,7 @@ from tests.tasks.odd import (
     Whole,
 )
 from treadle import Context, Job
-from treadle.engines.values import Claimed
+from treadle.engines.values import ClaimedJob
 from treadle.errors import InvalidJob, InvalidPayload
 from treadle.model import check_finite, json_text, new_id
 from treadle.tasks.payload import Payload
@@ -204,7 +204,7 @@ MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 def test_what_a_claim_gives_is_decoded_like_the_whole_job() -> None:
     payload = Payload(one, "task")
     job = Job(new_id(), "task", payload.encode((1,), {"c": 5}), MOMENT, MOMENT)
-    assert payload.decode(Claimed.of(job)) == payload.decode(job) == {"a": 1, "c": 5}
+    assert payload.decode(ClaimedJob.of(job)) == payload.decode(job) == {"a": 1, "c": 5}
 
 
 def test_only_a_handler_of_jobs_needs_the_whole_job() -> None:
@@ -215,7 +215,7 @@ def test_only_a_handler_of_jobs_needs_the_whole_job() -> None:
     assert payload.wants_job
     assert payload.decode(job)["job"]["payload"] == {"a": 1}
     with pytest.raises(TypeError, match="decode a Job"):
-        payload.decode(Claimed.of(job))
+        payload.decode(ClaimedJob.of(job))
     assert not Payload(one, "task").wants_job
 
 

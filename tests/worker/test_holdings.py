@@ -1,7 +1,7 @@
 """What a worker holds: attempts by job, known by their lease."""
 
 from tests.support.making import a_job
-from treadle.engines.values import Claimed
+from treadle.engines.values import ClaimedJob
 from treadle.model import Job, lifecycle
 from treadle.testing import FakeClock
 from treadle.worker.attempt import Attempt
@@ -15,7 +15,7 @@ def claimed(job: Job, token: str) -> Job:
 
 
 def an_attempt(job: Job, token: str) -> Attempt:
-    return Attempt(Claimed.of(claimed(job, token)), lease_ends=30.0, queued_at=0.0)
+    return Attempt(ClaimedJob.of(claimed(job, token)), lease_ends=30.0, queued_at=0.0)
 
 
 def test_a_later_attempt_at_the_same_job_takes_over_and_outlives_the_end_of_the_first() -> None:

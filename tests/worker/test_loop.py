@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.support.making import a_job, an_error
-from treadle.engines.values import Claim, Claimed, Renewal, RenewalResult, Ruling, Turn, Verdict
+from treadle.engines.values import Claim, ClaimedJob, Renewal, RenewalResult, Ruling, Turn, Verdict
 from treadle.errors import EngineError, EngineUnavailable
 from treadle.model import Job, Reason, Retry, Scope, lifecycle
 from treadle.model.lifecycle import Failed, FailedForGood, Succeeded
@@ -78,7 +78,7 @@ def held(number: int = 1, **fields: object) -> Job:
 
 
 def an_attempt(**fields: object) -> Attempt:
-    return Attempt(Claimed.of(held(**fields)), lease_ends=130.0, queued_at=100.0)
+    return Attempt(ClaimedJob.of(held(**fields)), lease_ends=130.0, queued_at=100.0)
 
 
 def settling(outcome: object = None, **fields: object) -> Settling:
@@ -215,7 +215,7 @@ def answered(state: LoopState, answer: Answer, step: object = None, now: float =
 
 
 def a_turn(jobs: Sequence[Job] = (), verdicts: Sequence[Verdict] = ()) -> Turn:
-    return Turn(list(verdicts), [Claimed.of(job) for job in jobs], NOW)
+    return Turn(list(verdicts), [ClaimedJob.of(job) for job in jobs], NOW)
 
 
 def test_a_claim_is_remembered_before_it_is_sent_and_forgotten_when_it_is_answered() -> None:
@@ -464,7 +464,7 @@ def test_a_refusal_that_is_refused_is_left_to_its_lease() -> None:
 def test_a_retry_whose_key_is_taken_ends_instead() -> None:
     job = a_job(NOW, key="k", key_scope=Scope.PENDING, retry=Retry(max_attempts=3))
     job = lifecycle.claim(job, NOW, worker="w1", token="t", lease=30.0).after
-    attempt = Attempt(Claimed.of(job), lease_ends=1, queued_at=0)
+    attempt = Attempt(ClaimedJob.of(job), lease_ends=1, queued_at=0)
     outcome = Failed(an_error(NOW))
     one = Settling(attempt, outcome, lifecycle.settle(attempt.job, outcome, NOW))
     [effect] = after_verdicts([one], [Verdict(Ruling.REFUSED, holder="other", why="key 'k' is taken")], NOW, 100.0)
@@ -600,7 +600,7 @@ class Walk:
                     self.stored[job.id] = claim.token
                     self.tokens[claim.token].append(job)
             jobs = self.tokens[claim.token]
-        return Turn(verdicts, [Claimed.of(job) for job in jobs], NOW)
+        return Turn(verdicts, [ClaimedJob.of(job) for job in jobs], NOW)
 
     def verdict(self, one: Settling) -> Verdict:
         job = one.attempt.job

@@ -9,7 +9,7 @@ import pytest
 from tests.support.making import LEASE, running
 from treadle.engines import connect
 from treadle.engines.contract import Engine
-from treadle.engines.values import Claimed, Lease, RenewalResult
+from treadle.engines.values import ClaimedJob, Lease, RenewalResult
 from treadle.model import Job, lifecycle
 from treadle.tasks.context import StopReason
 from treadle.testing import FakeClock
@@ -40,7 +40,7 @@ class Bench:
         monkeypatch.setattr(renewal, "time", SimpleNamespace(monotonic=lambda: self.monotonic))
         self.engine, self.store = engine, Slow(engine, self.pass_time)
         self.job: Job = running(engine)
-        self.attempt = Attempt(Claimed.of(self.job), lease_ends=self.monotonic + LEASE, queued_at=self.monotonic)
+        self.attempt = Attempt(ClaimedJob.of(self.job), lease_ends=self.monotonic + LEASE, queued_at=self.monotonic)
         self.stopped: list[StopReason] = []
         self.latencies: list[float] = []
         self.renewal = LeaseRenewal(

@@ -10,7 +10,7 @@ import pytest
 from tests.support.making import LEASE, a_job
 from tests.support.workbench import Crowd
 from treadle import Treadle
-from treadle.engines.values import Claimed
+from treadle.engines.values import ClaimedJob
 from treadle.model import Job, lifecycle
 from treadle.model.lifecycle import Failed, Outcome, Released, Stopped, Succeeded, TimedOut
 from treadle.model.retry import Retry
@@ -51,7 +51,7 @@ class Bench:
 
     def attempt(self, left: float = LEASE, **fields: Any) -> Attempt:
         job = lifecycle.claim(a_job(NOW, **fields), NOW, worker="w1", token="t", lease=LEASE).after
-        return Attempt(Claimed.of(job), lease_ends=time.monotonic() + left, queued_at=time.monotonic())
+        return Attempt(ClaimedJob.of(job), lease_ends=time.monotonic() + left, queued_at=time.monotonic())
 
     async def settled(self, number: int) -> None:
         async with asyncio.timeout(30):

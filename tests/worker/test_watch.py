@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from tests.support.making import a_job
-from treadle.engines.values import Claimed
+from treadle.engines.values import ClaimedJob
 from treadle.errors import EngineUnavailable
 from treadle.model import Progress, lifecycle
 from treadle.tasks.context import StopReason
@@ -16,7 +16,7 @@ from treadle.worker.watch import MAX_LOOK, AttemptWatch
 def attempts(number: int, *, age: float = 10.0) -> list[Attempt]:
     now = FakeClock().now()
     claimed = [lifecycle.claim(a_job(now), now, worker="w1", token="t", lease=30.0).after for _ in range(number)]
-    return [Attempt(Claimed.of(job), lease_ends=1e9, queued_at=time.monotonic() - age) for job in claimed]
+    return [Attempt(ClaimedJob.of(job), lease_ends=1e9, queued_at=time.monotonic() - age) for job in claimed]
 
 
 class Asked:

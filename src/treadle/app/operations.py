@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from treadle.app.follow import Following
     from treadle.app.masking import Masking
     from treadle.model.edit import NewPayload
+    from treadle.model.memo import Memo
     from treadle.model.why import Obstacle
     from treadle.tasks.definition import Definition
 
@@ -159,6 +160,10 @@ class Operations(Numbers, Results):
         if self._store.tenant is not None or queues is not None:
             return why(job, self.engine.now(), self._pauses_now(), [], holder, outside=True)
         return why(job, self.engine.now(), self._pauses_now(), self.engine.records(WorkerInfo), holder)
+
+    def memos(self, job_id: Job | str) -> "list[Memo]":
+        """What the job remembers, by name: what `ctx.once` has done in its attempts, and has begun."""
+        return self.engine.memos(self.get(job_id).id)
 
     def costs(self, day: date | None = None, *, days: int = 1, tenant: str | None = None) -> list[Cost]:
         """What the jobs that ended on this day (in UTC; today, or the `days` up to it) have cost, by tenant and task.
@@ -372,6 +377,7 @@ class Operations(Numbers, Results):
     aresolve_id = async_face(resolve_id)
     aevents = async_face(events)
     awhy = async_face(why)
+    amemos = async_face(memos)
     acosts = async_face(costs)
     abudgets = async_face(budgets)
     acancel = async_face(cancel)

@@ -24,7 +24,7 @@ the end, in protocols of its own: the app asks whether an engine has them.
 from collections.abc import Sequence
 from datetime import datetime
 from threading import Event
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
 
 from treadle import model
 from treadle.engines.scripts import ItemScript, Script
@@ -49,8 +49,10 @@ from treadle.engines.values import (
 )
 from treadle.model import Change, Job, State
 from treadle.model.lifecycle import Success
-from treadle.model.memo import Memo
 from treadle.model.records import Record, Schedule, Seal
+
+if TYPE_CHECKING:
+    from treadle.model.memo import Memo
 
 R = TypeVar("R", bound=Record)
 
@@ -73,7 +75,7 @@ class LeaseStore(StoreClock, Protocol):
         """
         ...
 
-    def memos(self, job_id: str) -> list[Memo]:
+    def memos(self, job_id: str) -> "list[Memo]":
         """What this job remembers, by name; it is deleted with the job."""
         ...
 

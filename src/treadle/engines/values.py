@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from treadle.model import Job, Progress, State
-from treadle.model.memo import Memo
 from treadle.model.records import Schedule
+
+if TYPE_CHECKING:
+    from treadle.model.memo import Memo
 
 Half = Literal["pre", "post"]
 
@@ -55,7 +57,7 @@ class Verdict(NamedTuple):
 APPLIED = Verdict(Ruling.APPLIED)
 
 
-class Claimed(NamedTuple):
+class ClaimedJob(NamedTuple):
     """A job as a claim gives it: what a worker needs to run it. `job` makes the whole value, for whoever needs that.
 
     `plain`: nothing but the job itself is written when it succeeds: no key is freed and nothing follows. Its end may
@@ -77,7 +79,7 @@ class Claimed(NamedTuple):
     job: Callable[[], Job]
 
     @classmethod
-    def of(cls, job: Job) -> "Claimed":
+    def of(cls, job: Job) -> "ClaimedJob":
         """A claimed job that is there as a whole."""
         return cls(
             job.id,
@@ -103,7 +105,7 @@ class Turn(NamedTuple):
     """
 
     verdicts: Sequence[Verdict]
-    claimed: Sequence[Claimed]
+    claimed: Sequence[ClaimedJob]
     now: datetime
     more: bool = False
 
@@ -129,7 +131,7 @@ class Lease(NamedTuple):
     started_at: datetime | None = None
     progress: Progress | None = None
     cost_micros: int | None = None
-    memos: Sequence[Memo] = ()  # of different names
+    memos: "Sequence[Memo]" = ()  # of different names
 
 
 class Renewal(Enum):

@@ -3,18 +3,25 @@
 import logging
 import math
 import sys
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from treadle.errors import InvalidJob, LeaseLost
 from treadle.model import Job, Progress, clean
 from treadle.tasks.secrets import Secrets, stand_in
 
+if TYPE_CHECKING:
+    from treadle.model.memo import Memo
+    from treadle.tasks.once import MemoBook
+
 NOTE_CAP = 500
+
+OnAmbiguous = Literal["park", "send", "skip"]
+"""What to do if nobody knows whether an effect has happened: let a person decide, do it again, or take it as done."""
 
 
 class StopReason(Enum):
@@ -39,6 +46,24 @@ class RunningAttempt(Protocol):
     def job(self) -> Job: ...
 
     def conceal(self, text: str) -> str: ...
+
+
+class OwnWrites(Protocol):
+    """What a handler reads and writes in the store itself, while it runs (worker.handler_writes)."""
+
+    def settle(self, tx: Any, result: Any) -> None: ...
+
+    async def asettle(self, tx: Any, result: Any) -> None: ...
+
+    def now(self) -> datetime: ...
+
+    def recall(self) -> "list[Memo]":
+        """What the job remembers of earlier attempts."""
+        ...
+
+    def remember(self, memo: "Memo") -> None:
+        """Write it, if the job is still ours; LeaseLost if not."""
+        ...
 
 
 running_attempt: ContextVar[RunningAttempt | None] = ContextVar("treadle_attempt", default=None)
@@ -104,21 +129,14 @@ def _error(exc_info: Any) -> BaseException | None:
 class Context:
     """The running attempt: ask for it with a parameter annotated `Context`.
 
-    `progress`, `add_cost`, `settle` and `asettle` raise LeaseLost once the lease has passed on: its writes are no
-    longer wanted.
+    `progress`, `add_cost`, `once`, `settle` and their async faces raise LeaseLost once the lease has passed on: what
+    they write is no longer wanted.
     """
 
-    def __init__(
-        self,
-        attempt: RunningAttempt,
-        settle: Callable[[Any, Any, Any], None],
-        asettle: Callable[[Any, Any, Any], Awaitable[None]],
-        logger: logging.Logger | None = None,
-    ) -> None:
+    def __init__(self, attempt: RunningAttempt, writes: OwnWrites, logger: logging.Logger | None = None) -> None:
         self._attempt = attempt
         self._logger = logger or logging.getLogger("treadle.task")
-        self._settle = settle
-        self._asettle = asettle
+        self._writes = writes
 
     @property
     def job(self) -> Job:
@@ -168,12 +186,59 @@ class Context:
         `tx` is what `using(tx=…)` takes. Call it last: a transaction that is not committed makes this a failed attempt.
         """
         self._alive("; roll your transaction back")
-        self._settle(self._attempt, tx, result)
+        self._writes.settle(tx, result)
 
     async def asettle(self, tx: Any, result: Any = None) -> None:
         """`settle` for the transactions of async libraries."""
         self._alive("; roll your transaction back")
-        await self._asettle(self._attempt, tx, result)
+        await self._writes.asettle(tx, result)
+
+    def once(
+        self,
+        name: str,
+        effect: Callable[..., Any],
+        /,
+        *args: Any,
+        on_ambiguous: OnAmbiguous = "park",
+        look: Callable[[], Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call `effect(*args, **kwargs)` once, however often this job runs; later attempts are given what it returned.
+
+        The job remembers before the call that it begins, and afterwards what it returned, as JSON. An error means that
+        it did not happen, and the next attempt calls it again. After a crash, a timeout or a broken connection nobody
+        knows. Then `look()` finds out: it returns what the effect would have, or None if it did not happen. Without a
+        `look`, "park" ends the job as failed, for a person to decide, "send" calls it again, and "skip" takes it as
+        done, with None.
+        """
+        from treadle.tasks.once import Effect, once  # noqa: PLC0415 - who only enqueues does not need it
+
+        self._alive()
+        return once(self._memos, Effect(name, effect, args, kwargs, on_ambiguous, look))
+
+    async def aonce(
+        self,
+        name: str,
+        effect: Callable[..., Any],
+        /,
+        *args: Any,
+        on_ambiguous: OnAmbiguous = "park",
+        look: Callable[[], Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """`once` for async handlers; `effect` and `look` may be async, and are called in a thread if they are not."""
+        from treadle.tasks.once import Effect, aonce  # noqa: PLC0415
+
+        self._alive()
+        return await aonce(self._memos, Effect(name, effect, args, kwargs, on_ambiguous, look))
+
+    @property
+    def _memos(self) -> "MemoBook":
+        """What this attempt knows of the job's memos; one for all threads of the handler."""
+        from treadle.tasks.once import MemoBook  # noqa: PLC0415
+
+        book: MemoBook = vars(self).setdefault("_shared_book", MemoBook(self.attempt, self._writes))
+        return book
 
     def _alive(self, advice: str = "") -> None:
         if self._attempt.stop_reason is StopReason.LOST or self._attempt.abandoned:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from treadle.engines.values import Claimed
+from treadle.engines.values import ClaimedJob
 from treadle.errors import ConfigError
 from treadle.model import check_name, check_priority, check_retry
 from treadle.tasks.context import Context
@@ -46,7 +46,7 @@ class Definition:
         """Whether the handler has a parameter for its Context."""
         return self.payload.context_parameter is not None
 
-    def arguments(self, claimed: Claimed) -> dict[str, Any]:
+    def arguments(self, claimed: ClaimedJob) -> dict[str, Any]:
         """The handler's arguments in the payload of a claimed job. Only a handler that wants the job has it made."""
         payload: Any = self.payload
         arguments: dict[str, Any] = payload.decode(claimed.job() if payload.wants_job else claimed)

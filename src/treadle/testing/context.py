@@ -1,11 +1,13 @@
 """A context for unit tests: a handler is called directly with it, and what it told can be looked at afterwards."""
 
 import logging
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from treadle.errors import InvalidJob, LeaseLost
 from treadle.model import Job, Progress, State, json_text, lifecycle, new_id
+from treadle.model.memo import MEMO_CAP, Memo, MemoState
 from treadle.tasks.context import Context, StopReason
 from treadle.tasks.secrets import NO_SECRETS, Secrets
 from treadle.tasks.task import Task, name_of
@@ -24,7 +26,7 @@ class FakeContext(Context):
     """A Context without a store and a worker: `send(FakeContext(attempt=2), "ada@example.org")`.
 
     It checks what it is given as the real one does, and writes nothing. What the handler told is in `reported`,
-    `cost_micros`, `settled`, `records` and `messages`.
+    `cost_micros`, `settled`, `memos`, `records` and `messages`.
 
     >>> ctx = FakeContext(attempt=3)
     >>> ctx.progress(0.5, "half way")
@@ -41,10 +43,13 @@ class FakeContext(Context):
         tick: datetime | None = None,
         cancelled: bool = False,
         job: Job | None = None,
+        done: Mapping[str, Any] | None = None,
+        begun: Iterable[str] = (),
     ) -> None:
         """`job` is the one that runs; without it one is made of `task` and `payload`, of the schedule's `tick`.
 
         `attempt` is 1 unless it is given, or the job has had more. With `cancelled` it is asked to stop from the start.
+        `done` is what `ctx.once` has done on earlier attempts, with the values; `begun` what it has only begun.
         """
         if tick is not None and job is not None:
             raise InvalidJob("tick", "belongs to the job that is made here; leave out one of job and tick")
@@ -56,9 +61,14 @@ class FakeContext(Context):
             raise InvalidJob("attempt", f"{attempt!r} must be a whole number, 1 or more")
         self._fake = FakeAttempt(made.evolve(attempt=number))
         self.reported: list[Progress] = []
-        self.settled: Settlement | None = None
         self.records: list[logging.LogRecord] = []
-        super().__init__(self._fake, self._note_settled, self._anote_settled, _logger(self.records))
+        self._kept = FakeWrites(self._fake)
+        states = {MemoState.DONE: {**(done or {})}, MemoState.BEGUN: dict.fromkeys(begun)}
+        for state, values in states.items():
+            for name, value in values.items():
+                text = json_text(value, f"done {name!r}", MEMO_CAP) if state is MemoState.DONE else None
+                self._kept.memos[name] = Memo(name, "once", state, max(1, number - 1), NOON, NOON, text)
+        super().__init__(self._fake, self._kept, _logger(self.records))
         if cancelled:
             self.cancel()
 
@@ -90,16 +100,15 @@ class FakeContext(Context):
         if self._fake.progress is not None:
             self.reported.append(self._fake.progress)
 
-    def _note_settled(self, attempt: Any, tx: Any, result: Any) -> None:
-        json_text(result, "result")  # a result that cannot be stored is an error here too
-        if self.settled is not None:
-            raise LeaseLost(
-                f"job {attempt.job.id} was settled before, by this same attempt: roll your transaction back"
-            )
-        self.settled = Settlement(tx, result)
+    @property
+    def settled(self) -> Settlement | None:
+        """What was given to `settle` or `asettle`."""
+        return self._kept.settled
 
-    async def _anote_settled(self, attempt: Any, tx: Any, result: Any) -> None:
-        self._note_settled(attempt, tx, result)
+    @property
+    def memos(self) -> dict[str, Memo]:
+        """What `once` remembers, by name."""
+        return self._kept.memos
 
 
 class FakeAttempt:
@@ -116,6 +125,36 @@ class FakeAttempt:
     def conceal(self, text: str) -> str:
         """Nothing: a test looks at what its handler says."""
         return text
+
+
+class FakeWrites:
+    """Keeps what a handler writes, instead of a store."""
+
+    def __init__(self, attempt: FakeAttempt) -> None:
+        self.settled: Settlement | None = None
+        self.memos: dict[str, Memo] = {}
+        self._attempt = attempt
+
+    def now(self) -> datetime:
+        return NOON
+
+    def settle(self, tx: Any, result: Any) -> None:
+        json_text(result, "result")  # a result that cannot be stored is an error here too
+        if self.settled is not None:
+            why = f"job {self._attempt.job.id} was settled before, by this same attempt: roll your transaction back"
+            raise LeaseLost(why)
+        self.settled = Settlement(tx, result)
+
+    async def asettle(self, tx: Any, result: Any) -> None:
+        self.settle(tx, result)
+
+    def recall(self) -> list[Memo]:
+        return list(self.memos.values())
+
+    def remember(self, memo: Memo) -> None:
+        if self._attempt.stop_reason is StopReason.LOST:
+            raise LeaseLost(f"job {self._attempt.job.id} is no longer yours: {memo.name!r} was not written down")
+        self.memos[memo.name] = memo
 
 
 def _job(task: str, payload: Any, tick: datetime | None) -> Job:

@@ -11,21 +11,24 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from treadle.app.treadle import Treadle
-from treadle.engines.values import Claim, Claimed, Ruling
+from treadle.engines.values import Claim, ClaimedJob, Ruling
 from treadle.model import Change, Job, State, lifecycle, new_id
 from treadle.model.records import Schedule
 from treadle.schedules.firing import Scheduler
 from treadle.tasks.context import Context, running_attempt
 from treadle.worker.attempt import Attempt
 from treadle.worker.executors import Call
+from treadle.worker.handler_writes import HandlerWrites
 from treadle.worker.maintenance.recovery import recover
 from treadle.worker.observers import Observers
 from treadle.worker.outcomes import arguments_of, ended_by, succeeded, uncommitted
-from treadle.worker.settle_in_transaction import asettle_in, committed, settle_in
+from treadle.worker.settle_in_transaction import committed
 from treadle.worker.steps import Settling
 
 T = TypeVar("T")
 log = logging.getLogger("treadle.worker")  # what a worker would say
+
+LEASE = 300.0
 
 
 def run_until_idle(
@@ -136,7 +139,7 @@ def _until_idle(app: Treadle, queues: Sequence[str] | None, limit: int) -> Run[l
     yield from calls.made()
     thorough = False
     while True:
-        claim = Claim(new_id(), "testing", 1, 300.0, taken, None, tuple(app.tasks), thorough=thorough)
+        claim = Claim(new_id(), "testing", 1, LEASE, taken, None, tuple(app.tasks), thorough=thorough)
         _, claimed, _, more = app.engine.turn([], claim)
         if claimed:
             if len(attempts) == limit:
@@ -179,12 +182,12 @@ def _run(call: Call, arguments: dict[str, Any]) -> "Run[Any]":
     return (yield value) if inspect.iscoroutine(value) else value
 
 
-def _attempt(app: Treadle, claimed: Claimed, observers: Observers) -> "Run[Job]":
+def _attempt(app: Treadle, claimed: ClaimedJob, observers: Observers) -> "Run[Job]":
     """Run one job and settle it; the job afterwards."""
     now = app.engine.now
     attempt = Attempt(claimed, lease_ends=float("inf"), queued_at=0.0)
-    settles = partial(settle_in, app.engine), partial(asettle_in, app.engine)
-    call = Call(attempt, app.tasks[claimed.task].definition, Context(attempt, *settles, app.logger), app.hooks.run)
+    context = Context(attempt, HandlerWrites(app.engine, attempt, LEASE), app.logger)
+    call = Call(attempt, app.tasks[claimed.task].definition, context, app.hooks.run)
     arguments = arguments_of(call, now)
     outcome: lifecycle.Outcome | None
     if isinstance(arguments, dict):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Container
 from datetime import datetime
 
-from treadle.engines.values import Claimed
+from treadle.engines.values import ClaimedJob
 from treadle.model import Change, Job, Progress
 from treadle.model.lifecycle import Outcome, Succeeded, Success
 from treadle.model.text import json_data
@@ -38,7 +38,7 @@ class Attempt:
     abandoned = False  # its job was settled or lost while the handler still runs
 
     def __init__(
-        self, claimed: Claimed, *, lease_ends: float, queued_at: float, isolated_tasks: Container[str] = ()
+        self, claimed: ClaimedJob, *, lease_ends: float, queued_at: float, isolated_tasks: Container[str] = ()
     ) -> None:
         self.claimed = claimed
         # Isolated jobs of a process run one at a time, so that the one that takes it down pays alone.
@@ -93,7 +93,7 @@ class Attempt:
         )
 
 
-def _crashed_before(claimed: Claimed) -> bool:
+def _crashed_before(claimed: ClaimedJob) -> bool:
     try:
         return claimed.job().crashes > 0
     except Exception:  # a row that is no job: whoever runs it will say so, and no other pays

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from treadle.engines.values import Claimed
+from treadle.engines.values import ClaimedJob
 from treadle.model import Change, EventKind, Reason, State, lifecycle
 from treadle.model.lifecycle import Success
 from treadle.model.stats import ENDS
@@ -41,7 +41,7 @@ class Observers:
         self.claims = 0  # jobs claimed so far
         self._level = logging.INFO if log_jobs else logging.DEBUG  # of a job that ended well
 
-    def claimed(self, claimed: Sequence[Claimed]) -> None:
+    def claimed(self, claimed: Sequence[ClaimedJob]) -> None:
         """These jobs were claimed."""
         self.claims += len(claimed)
         if self._hooks.claim:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from treadle.engines.contract import RecordStore
-from treadle.engines.values import Claimed
+from treadle.engines.values import ClaimedJob
 from treadle.errors import EngineError
 from treadle.model.records import WorkerInfo
 
@@ -21,7 +21,7 @@ class Orphans:
         alive = [worker for worker in self._engine.records(WorkerInfo) if worker.alive(now)]
         return tuple({*self._tasks, *(task for worker in alive for task in worker.task_names)})
 
-    def known_now(self, claimed: Sequence[Claimed]) -> set[str]:
+    def known_now(self, claimed: Sequence[ClaimedJob]) -> set[str]:
         """Of jobs that nobody knew when they were claimed, the tasks that somebody may know now."""
         try:
             return set(self.known())

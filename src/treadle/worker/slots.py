@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from treadle.engines.contract import Engine
@@ -28,8 +27,8 @@ from treadle.worker.config import WorkerConfig
 from treadle.worker.executors import Call
 from treadle.worker.executors.coroutines import CoroutineExecutor
 from treadle.worker.executors.threads import ThreadExecutor
+from treadle.worker.handler_writes import HandlerWrites
 from treadle.worker.outcomes import cut_off, error_from, timed_out
-from treadle.worker.settle_in_transaction import asettle_in, settle_in
 
 log = logging.getLogger("treadle.worker")
 
@@ -70,7 +69,6 @@ class Slots:
         self._hooks = hooks
         self._logger, self._log = logger, logger or log
         self._report, self._request_start, self._stop_exhausted = report, request_start, stop_exhausted
-        self._settles = partial(settle_in, engine), partial(asettle_in, engine)
         self._on_loop = CoroutineExecutor(loop, self._end, engine.now)
         self._in_threads = ThreadExecutor("treadle", loop, self._done_in_thread, engine.now)
 
@@ -124,7 +122,7 @@ class Slots:
     def _call(self, attempt: Attempt, task: Definition) -> Call:
         context = None
         if task.takes_context or self._hooks:
-            context = Context(attempt, *self._settles, self._logger)
+            context = Context(attempt, HandlerWrites(self._engine, attempt, self._lease), self._logger)
         return Call(attempt, task, context, self._hooks)
 
     def _set_alarm(self, attempt: Attempt) -> None:

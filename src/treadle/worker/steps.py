@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from treadle.engines.values import Claim, Claimed, RenewalResult, Turn
+from treadle.engines.values import Claim, ClaimedJob, RenewalResult, Turn
 from treadle.model import Change, Job
 from treadle.model.lifecycle import Outcome, Success
 from treadle.worker.attempt import Attempt
@@ -161,7 +161,7 @@ class LeaveToLease(NamedTuple):
 class Begin(NamedTuple):
     """These jobs are claimed: let them run. `lease_ends` counts from before the claim was sent."""
 
-    claimed: Sequence[Claimed]
+    claimed: Sequence[ClaimedJob]
     lease_ends: float
     orphans: bool = False  # claimed because no live worker knew them
 

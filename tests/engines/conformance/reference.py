@@ -12,7 +12,7 @@ from treadle.engines.values import (
     LISTED,
     OVERWRITE,
     Claim,
-    Claimed,
+    ClaimedJob,
     JobFilter,
     Lease,
     Overwrite,
@@ -68,7 +68,7 @@ class ReferenceEngine:
         ordered = sorted(changes, key=_takes_key)
         verdicts = {change.before.id: self._write(change, now) for change in ordered}
         jobs = self._claim(claim, now, prefer) if claim else []
-        claimed = [Claimed.of(job) for job in jobs]
+        claimed = [ClaimedJob.of(job) for job in jobs]
         return Turn([verdicts[change.before.id] for change in changes], claimed, now)
 
     def _write(self, change: Change, now: datetime) -> Verdict:

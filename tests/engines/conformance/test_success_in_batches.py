@@ -6,7 +6,7 @@ import pytest
 
 from tests.engines.conformance.test_success_path import HALF, LOST, by_change, by_values, end, started
 from tests.support.making import LEASE, a_job, an_error, claim, current, enqueued, race, running, several, write
-from treadle.engines.values import Claim, Claimed, JobFilter, Ruling
+from treadle.engines.values import Claim, ClaimedJob, JobFilter, Ruling
 from treadle.model import PAYLOAD_CAP, FollowUp, OnEnd, Retry, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Snoozed
 
@@ -239,5 +239,5 @@ def test_a_claimed_job_says_the_same_in_short_and_as_a_whole(engine, fields):
     [got] = engine.turn([], Claim(token=new_id(), worker="w1", limit=5, lease=LEASE)).claimed
 
     assert got.job() == current(engine, job)
-    assert got[:-1] == Claimed.of(got.job())[:-1]
+    assert got[:-1] == ClaimedJob.of(got.job())[:-1]
     assert got.plain is ("key" not in fields and "on_end" not in fields)

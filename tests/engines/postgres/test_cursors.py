@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.support.making import LEASE, a_job
 from treadle.engines.postgres.cursors import MAX_CURSORS, SLOW_LOOKS, ClaimCursors
-from treadle.engines.values import Claim, Claimed
+from treadle.engines.values import Claim, ClaimedJob
 from treadle.model import new_id
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -15,14 +15,14 @@ def a_wish(limit: int, **fields: Any) -> Claim:
     return Claim(new_id(), "w1", limit, LEASE, tasks=("greet",), **fields)
 
 
-def of_ids(*ids: int) -> list[Claimed]:
-    return [Claimed.of(a_job(EPOCH, id=f"00000000-0000-7000-8000-00000000000{id_}")) for id_ in ids]
+def of_ids(*ids: int) -> list[ClaimedJob]:
+    return [ClaimedJob.of(a_job(EPOCH, id=f"00000000-0000-7000-8000-00000000000{id_}")) for id_ in ids]
 
 
 FOUND_SLOWLY, FOUND_AT_ONCE = {"search_time": 0.02, "take_time": 0.004}, {"search_time": 0.002, "take_time": 0.004}
 
 
-def slow_looks(cursors: ClaimCursors, wish: Claim, jobs: list[Claimed], number: int = SLOW_LOOKS) -> None:
+def slow_looks(cursors: ClaimCursors, wish: Claim, jobs: list[ClaimedJob], number: int = SLOW_LOOKS) -> None:
     for _ in range(number):
         cursors.learn(wish, jobs, **FOUND_SLOWLY, resumed=False, now=100.0)
 
@@ -81,7 +81,7 @@ def test_a_claim_that_went_on_and_found_too_little_looks_everywhere_the_next_tim
 def test_a_slow_claim_from_many_lanes_is_not_worth_a_cursor_in_each():
     for lanes, worth in ((MAX_CURSORS, True), (MAX_CURSORS + 1, False)):
         cursors, wish = ClaimCursors(), a_wish(lanes)
-        jobs = [Claimed.of(a_job(EPOCH, lane=f"l{n}")) for n in range(lanes)]
+        jobs = [ClaimedJob.of(a_job(EPOCH, lane=f"l{n}")) for n in range(lanes)]
 
         slow_looks(cursors, wish, jobs)
 

@@ -10,7 +10,7 @@ from tests.engines.sqlite.counting import plans
 from tests.support.making import LEASE, a_job, an_error, claim, current, enqueued, running
 from treadle.engines import connect
 from treadle.engines.contract import Engine
-from treadle.engines.values import Claim, Claimed, Lease, Ruling
+from treadle.engines.values import Claim, ClaimedJob, Lease, Ruling
 from treadle.model import FollowUp, Job, OnEnd, Scope, State, lifecycle, new_id
 from treadle.model.lifecycle import Failed, Succeeded, Success
 from treadle.model.retry import Retry
@@ -144,4 +144,4 @@ def test_what_a_claim_gives_says_the_same_as_the_whole_job(twins: tuple[Engine, 
         assert len(turn.claimed) == 101
         assert turn.jobs == engine.get([job.id for job in turn.claimed])
         for claimed in turn.claimed:
-            assert claimed[:-1] == Claimed.of(claimed.job())[:-1]
+            assert claimed[:-1] == ClaimedJob.of(claimed.job())[:-1]

@@ -31,7 +31,7 @@ from treadle.engines.dynamodb.writes import TableInfo
 from treadle.engines.scripts import ItemScript
 from treadle.engines.values import (
     Claim,
-    Claimed,
+    ClaimedJob,
     Count,
     Finding,
     JobFilter,
@@ -171,7 +171,7 @@ class DynamoEngine:
             jobs, more = self._claimer.claim(claim, moment, repeated=repeated)
         if claim is not None and jobs:
             self._leases.expect(moment + timedelta(seconds=claim.lease))
-        return Turn(verdicts, [Claimed.of(job) for job in jobs], moment, more)
+        return Turn(verdicts, [ClaimedJob.of(job) for job in jobs], moment, more)
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         self._opened()

@@ -19,7 +19,7 @@ from treadle.engines.postgres.session import PostgresStore
 from treadle.engines.postgres.settle import is_plain, settle, settle_alone, settle_together, verdicts
 from treadle.engines.postgres.turn import HELD, TURN, ClaimedRows, TurnAnswer, answer_of, parameters, request, travels
 from treadle.engines.postgres.wire import Connection, Value
-from treadle.engines.values import APPLIED, Claim, Claimed, Turn, Verdict
+from treadle.engines.values import APPLIED, Claim, ClaimedJob, Turn, Verdict
 from treadle.model import Change
 from treadle.model.change import Write
 from treadle.model.lifecycle import Success, whole
@@ -51,7 +51,7 @@ class PostgresTurns:
         ruled: dict[str, Verdict] = {}
         answer = self._write(changes, claim, now, ruled) if changes else None
         if claim is None:
-            claimed, more = list[Claimed](), False
+            claimed, more = list[ClaimedJob](), False
         else:
             if answer is None or not answer.looked:
                 answer = self._call(Ends(), claim, now)
@@ -114,7 +114,7 @@ class PostgresTurns:
 
     # -------------------------------------------------------------------------------------------- claiming
 
-    def _claimed(self, claim: Claim, now: datetime | None, answer: TurnAnswer) -> tuple[list[Claimed], bool]:
+    def _claimed(self, claim: Claim, now: datetime | None, answer: TurnAnswer) -> tuple[list[ClaimedJob], bool]:
         """The jobs claimed, in order, and whether there may be more."""
         if claim.thorough:
             answer = self._once_more(claim, now, answer)
@@ -144,7 +144,7 @@ class PostgresTurns:
                 break
         return answer
 
-    def _held(self, token: str) -> list[Claimed]:
+    def _held(self, token: str) -> list[ClaimedJob]:
         """The jobs claimed under this token, in order."""
         session = self._store.session
         rows = session.run(lambda connection: self._rows(connection, HELD, [token]), retry_for=session.retry_for)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from treadle.engines.values import Claim, Claimed
+from treadle.engines.values import Claim, ClaimedJob
 
 SLOW_LOOK = 0.0005  # seconds; jobs that took so much longer to find than to take are worth a cursor
 SLOW_LOOKS = 2  # of them in a row: one may have waited for a CPU
@@ -43,7 +43,7 @@ class ClaimCursors:
     def learn(
         self,
         claim: Claim,
-        claimed: Sequence[Claimed],
+        claimed: Sequence[ClaimedJob],
         *,
         search_time: float,
         take_time: float,

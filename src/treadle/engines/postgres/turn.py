@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from treadle.engines.postgres.cursors import ClaimCursor
 from treadle.engines.postgres.rows import job_from, packed, row_in, stored
 from treadle.engines.rows import COLUMNS
-from treadle.engines.values import Claim, Claimed
+from treadle.engines.values import Claim, ClaimedJob
 from treadle.errors import EngineError
 from treadle.model import Job
 from treadle.model.clock import from_micros, micros
@@ -165,7 +165,7 @@ class ClaimedRows:
     def __init__(self, result: "PGresult") -> None:
         self._result = result
 
-    def claimed(self, token: str, first: int) -> list[Claimed]:
+    def claimed(self, token: str, first: int) -> list[ClaimedJob]:
         """The jobs from this row on."""
         value: Callable[[int, int], Any] = self._result.get_value
         int_of = int.from_bytes
@@ -173,7 +173,7 @@ class ClaimedRows:
         for row in range(first, self._result.ntuples):
             timeout = value(row, _TIMEOUT)
             made.append(
-                Claimed(
+                ClaimedJob(
                     value(row, _ID).decode(),
                     value(row, _TASK).decode(),
                     value(row, _PAYLOAD).decode(),

@@ -18,7 +18,7 @@ from treadle.engines.sqlite import audit, records
 from treadle.engines.sqlite.keys import RELEASE_KEYS
 from treadle.engines.sqlite.lanes import ClaimScan, Found, Place, anywhere, circle, due_of, places
 from treadle.engines.sqlite.rows import IDS, JOB, job_from
-from treadle.engines.values import Claim, Claimed
+from treadle.engines.values import Claim, ClaimedJob
 from treadle.model import Event, EventKind, Scope
 from treadle.model.clock import micros
 from treadle.model.records import ANY
@@ -92,7 +92,7 @@ def promising(reader: sqlite3.Connection, claim: Claim, now: datetime, turns: La
 
 def claim_jobs(
     connection: sqlite3.Connection, claim: Claim, now: datetime, turns: LaneTurns, *, audit_all: bool
-) -> tuple[list[Claimed], bool]:
+) -> tuple[list[ClaimedJob], bool]:
     """Claim jobs in this transaction, and say whether there may be more."""
     held = _held(connection, claim.token)
     if held:  # this turn was here before, its answer was lost: give the same answer, claim no more
@@ -124,9 +124,9 @@ def _order(row: Row) -> Found:
     return -row[PRIORITY], row[DUE_AT], row[ID]
 
 
-def _claimed(row: Row) -> Claimed:
+def _claimed(row: Row) -> ClaimedJob:
     """A claimed job; the whole value is made for whoever asks."""
-    return Claimed(
+    return ClaimedJob(
         row[ID],
         row[TASK],
         row[PAYLOAD],

@@ -19,7 +19,7 @@ from treadle.engines.sqlite.watching import FileWatch
 from treadle.engines.values import (
     OVERWRITE,
     Claim,
-    Claimed,
+    ClaimedJob,
     Count,
     Finding,
     JobFilter,
@@ -112,7 +112,7 @@ class SqliteEngine:
         if not changes and (claim is None or not self._promising(claim, now)):
             return Turn([], [], now or self._clock())
         verdicts: list[Verdict] = []
-        claimed: list[Claimed] = []
+        claimed: list[ClaimedJob] = []
         more = False
         with self.file.write() as connection:
             now = now or self._clock()
