@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from treadle.app.audit import AuditReport
+    from treadle.app.claimed import Claimed
     from treadle.app.operations import Cost
     from treadle.app.profile import Profile
     from treadle.app.tenant import Tenant
@@ -54,6 +55,7 @@ __all__ = [
     "AttemptEnd",
     "AuditReport",
     "Cancelled",
+    "Claimed",
     "ConfigError",
     "Context",
     "Cost",
@@ -106,6 +108,7 @@ __all__ = [
 
 _MODULES = {
     "app.audit": ["AuditReport"],
+    "app.claimed": ["Claimed"],
     "app.operations": ["Cost"],
     "app.profile": ["Profile"],
     "app.tenant": ["Tenant"],

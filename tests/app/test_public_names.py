@@ -21,7 +21,7 @@ BOTH = {
 }  # fmt: skip
 OF_THE_APP = {
     "task", "register", "tasks", "declare", "declared", "for_each", "logger", "hooks", "wake", "awake",
-    "worker", "run_worker", "workers", "tenant", "drain", "drains", "stats", "tokens",
+    "worker", "run_worker", "claim", "aclaim", "workers", "tenant", "drain", "drains", "stats", "tokens",
     "aworkers", "adrain", "adrains", "astats", "adoctor",
     "recover", "prune", "seal_audit",
     "open", "close", "override", "migrate", "check_schema", "schema_sql", "rls", "doctor",

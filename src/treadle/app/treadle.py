@@ -27,6 +27,7 @@ from treadle.tasks.registry import OPTIONS, TaskRegistry
 from treadle.tasks.task import ContextTask, Task, name_of
 
 if TYPE_CHECKING:
+    from treadle.app.claimed import Claimed
     from treadle.app.masking import Masking
     from treadle.app.override import Override
     from treadle.app.settings import Settings
@@ -310,6 +311,26 @@ class Treadle(Oversight):
         worker = Worker(self.engine, self.tasks, config, self.logger, hooks=self.hooks, declared=self.declared())
         self._workers.add(worker)
         return worker
+
+    def claim(
+        self,
+        *,
+        queues: Sequence[str] | None = None,
+        tasks: Sequence[str | Task[..., Any]] | None = None,
+        limit: int = 1,
+        lease: Duration | None = None,
+        worker: str | None = None,
+    ) -> "list[Claimed]":
+        """Claim up to `limit` jobs for your own code, without a worker; none if nothing is due.
+
+        They are yours for `lease` (the setting, unless it is given), until you extend or settle them. Without `tasks`,
+        jobs of any task on these queues, those of the settings. `worker` is the name that others see as their holder.
+        """
+        from treadle.app.claiming import claim  # noqa: PLC0415 - a process that only enqueues does not need it
+
+        return claim(self, queues=queues, tasks=tasks, limit=limit, lease=lease, worker=worker)
+
+    aclaim = async_face(claim)
 
     def _running_workers(self) -> list[str]:
         """The names of the workers of this object that run."""

@@ -15,7 +15,7 @@ from treadle.worker.config import WorkerConfig
 def worker_config(settings: Settings, given: Mapping[str, Any]) -> WorkerConfig:
     """What these settings ask for, except where `given` has a value; ConfigError for what cannot work."""
     options = {name: value for name, value in given.items() if value is not None}
-    name = options.pop("name", None) or _own_name()
+    name = options.pop("name", None) or own_name()
     check_name("name", name)
     settings = changed(settings, options)
     return WorkerConfig(
@@ -46,6 +46,6 @@ def worker_config(settings: Settings, given: Mapping[str, Any]) -> WorkerConfig:
     )
 
 
-def _own_name() -> str:
+def own_name() -> str:
     """Host and process, and something that no other has: containers may share both."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
