@@ -31,6 +31,10 @@ class Running:
             words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def says(self, pattern: str) -> str:
         """Wait for a line that matches; its first group, or the match."""
         seen = []

@@ -352,3 +352,26 @@ def test_without_its_scheduler_nothing_fires_and_a_stop_ends_jobs_before_http(
         server.ask("GET", "/healthz")
     assert app.schedules.get(PRUNE) == due
     assert [job.task for job in app.find().jobs] == ["stale_session_cleanup"]
+
+
+@pytest.mark.slow
+@pytest.mark.covers("002-O2.a")
+def test_the_job_of_a_killed_server_is_done_by_the_other_one(backend: Example, database: str, app: Treadle) -> None:
+    app.open()
+    servers = [Server(backend, enabled=True, poll_interval_ms=100, scheduler_tick_s=5).up() for _ in range(2)]
+    [token] = [app.tokens.create("ops", scopes=["admin"]).secret]
+    with psycopg.connect(database) as other:
+        other.execute("lock table _ayb_sessions in access exclusive mode")  # the clean-up has to wait
+        made = app.enqueue("stale_session_cleanup", checked=False).id
+        until(lambda: app.get(made).state is State.RUNNING, "the job runs")
+        held = app.get(made)
+        [killed] = [server for server in servers if f":{server.process.pid}:" in f"{held.worker}"]
+        [left] = [server.signed_in(token) for server in servers if server is not killed]
+        killed.process.end(signal.SIGKILL)
+    sql(database, "update treadle.jobs set lease_until = now() - interval '1 second' where id = %s", made)
+    until(lambda: app.get(made).state is State.SUCCEEDED, "the other server does it")
+    done = app.get(made)
+    assert (done.attempt, done.crashes, f":{left.process.pid}:" in f"{done.worker}") == (2, 1, True)
+    status, answer = left.ask("GET", f"/api/admin/jobs/{made}")
+    assert (status, answer["job"]["state"]) == (200, "completed")
+    assert "ayb: stopped" in left.process.end(signal.SIGTERM)
