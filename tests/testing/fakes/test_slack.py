@@ -105,7 +105,8 @@ def test_only_its_token_opens_it(server: SlackServer, http: httpx2.Client) -> No
     url = f"{server.base_url}auth.test"
     assert http.post(url).json()["error"] == "not_authed"
     assert http.post(url, headers={"Authorization": "Bearer x"}).json()["error"] == "invalid_auth"
-    assert http.post(url, headers=BEARER).json()["ok"]
+    assert http.post(url, headers={**BEARER, "Content-Type": "application/json"}).json()["ok"]
+    assert http.post(url, headers=BEARER, json=[1]).json()["error"] == "invalid_json"
 
 
 def test_too_many_requests_are_told_when_to_come_again(server: SlackServer, http: httpx2.Client) -> None:

@@ -123,8 +123,10 @@ class GraphServer(HttpFake):
         return FakeReply(201, self._shown(message, request))
 
     def _send_mail(self, request: FakeRequest, user: str) -> FakeReply:
-        asked = request.json()
-        if not isinstance(asked, dict) or not isinstance(asked.get("message"), dict):
+        given = request.json()
+        # The parameters of an action are found in any case: the SDK writes "Message".
+        asked = {name[:1].lower() + name[1:]: value for name, value in given.items()} if isinstance(given, dict) else {}
+        if not isinstance(asked.get("message"), dict):
             raise Refusal(400, "ErrorInvalidParameter", "Required parameter is missing: Message.")
         message = self._made(user, asked["message"])
         self._leave(message)

@@ -25,7 +25,6 @@ USUAL = {
     422: ("validation_error", "We found an error with one or more fields in the request."),
     429: ("rate_limit_exceeded", "Too many requests. Please limit the number of requests per second."),
     451: ("security_error", "We may have found a security issue with the request."),
-    500: ("internal_server_error", "An unexpected error occurred."),
 }
 
 

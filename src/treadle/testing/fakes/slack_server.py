@@ -179,9 +179,11 @@ class SlackServer(HttpFake):
 
 def _arguments(request: FakeRequest) -> dict[str, Any]:
     """Of the address, of a form or of JSON; a value in a form that is JSON becomes what it says."""
-    if "json" in request.headers.get("Content-Type", ""):
-        asked = request.json()
-        return {**request.query, **asked} if isinstance(asked, dict) else {}
+    if "json" in request.headers.get("Content-Type", "") and request.body:
+        try:
+            return {**request.query, **json.loads(request.body)}
+        except (ValueError, TypeError):
+            raise Refusal(200, "invalid_json", "") from None
     asked = {**request.query, **request.form()}
     for name in PARSED & set(asked):
         try:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from treadle.testing.fakes.listener import Listener
 
+LONGEST_LINE = 1000  # of a message, its end included: RFC 5321, 4.5.3.1.6
+
 TEXTS = {
     421: "4.3.2 Service not available, closing transmission channel",
     450: "4.2.1 Mailbox busy",
@@ -44,7 +46,7 @@ class SmtpSession(StreamRequestHandler):
 
     def handle(self) -> None:
         self.fake: Any = self.server.fake
-        self.user, self.encrypted = "", False
+        self.user, self.encrypted, self.greeted = "", False, False
         self.sender: str | None = None
         self.recipients: list[str] = []
         reply = self._meet("CONNECT", lambda: "220 treadle.test ESMTP")
@@ -70,9 +72,11 @@ class SmtpSession(StreamRequestHandler):
         return not reply.startswith("421")
 
     def _do_helo(self, _: str) -> str:
+        self._greet()
         return "250 treadle.test"
 
     def _do_ehlo(self, _: str) -> str:
+        self._greet()
         offered = ["8BITMIME", "SMTPUTF8", f"SIZE {self.fake.max_size}", "ENHANCEDSTATUSCODES"]
         if self.fake.starttls and not self.encrypted:
             offered.append("STARTTLS")
@@ -81,12 +85,16 @@ class SmtpSession(StreamRequestHandler):
         names = ["treadle.test", *offered]
         return "\r\n".join(f"250{'-' if name != names[-1] else ' '}{name}" for name in names)
 
+    def _greet(self) -> None:
+        self.greeted, self.sender, self.recipients = True, None, []
+
     def _do_starttls(self, _: str) -> str:
         if self.fake.starttls is None or self.encrypted:
             return "502 5.5.1 STARTTLS is not available"
         self._tell("220 2.0.0 Ready to start TLS")
         self.request = self.server.replaced(self.request, self.fake.starttls)
-        self.encrypted, self.user, self.sender, self.recipients = True, "", None, []
+        self._greet()
+        self.encrypted, self.greeted, self.user = True, False, ""
         self.setup()
         return ""
 
@@ -119,8 +127,8 @@ class SmtpSession(StreamRequestHandler):
             return "501 5.5.4 Syntax: MAIL FROM:<address>"
         if self.fake.user and not self.user:
             return "530 5.7.0 Authentication required"
-        if self.sender is not None:
-            return "503 5.5.1 Nested MAIL command"
+        if self.sender is not None or not self.greeted:
+            return "503 5.5.1 Nested MAIL command" if self.greeted else "503 5.5.1 Send HELO first"
         size = next((word[5:] for word in options.upper().split() if word.startswith("SIZE=")), "0")
         if size.isdigit() and int(size) > self.fake.max_size:
             return f"552 {TEXTS[552]}"
@@ -130,11 +138,11 @@ class SmtpSession(StreamRequestHandler):
         return reply
 
     def _do_rcpt(self, rest: str) -> str | None:
+        if self.sender is None:
+            return "503 5.5.1 Send MAIL first"
         address, _ = _address(rest, "TO:")
         if not address:
             return "501 5.5.4 Syntax: RCPT TO:<address>"
-        if self.sender is None:
-            return "503 5.5.1 Send MAIL first"
         reply = self._meet(f"RCPT {address}", lambda: self.fake.refusal_of(address) or "250 2.1.5 Ok")
         if reply and reply.startswith("250"):
             self.recipients.append(address)
@@ -151,6 +159,8 @@ class SmtpSession(StreamRequestHandler):
             lines.append(line.removeprefix(b"."))
         data, mail = b"".join(lines), (self.sender, self.recipients)
         self.sender, self.recipients = None, []
+        if max(map(len, lines), default=0) > LONGEST_LINE:
+            return "500 5.5.2 Line too long"
         if len(data) > self.fake.max_size:
             return f"552 {TEXTS[552]}"
         return self._meet("MESSAGE", lambda: self.fake.keep(ReceivedMail(*mail, data, self.user)))
