@@ -9,8 +9,11 @@ Each is checked against its vendor's own client: `python3 dev.py oracles`.
 """
 
 from treadle.testing.fakes.faults import Fake
+from treadle.testing.fakes.gmail_mailbox import GmailMailbox
+from treadle.testing.fakes.gmail_server import GmailServer, gmail
 from treadle.testing.fakes.graph_server import GraphServer, graph
 from treadle.testing.fakes.http_fake import FakeReply, FakeRequest, HttpFake, Refusal
+from treadle.testing.fakes.llm_server import LlmServer, llm
 from treadle.testing.fakes.resend_server import ResendServer, resend
 from treadle.testing.fakes.sentry_server import SentryServer, sentry
 from treadle.testing.fakes.slack_server import SlackServer, slack
@@ -19,7 +22,7 @@ from treadle.testing.fakes.smtp_session import ReceivedMail
 from treadle.testing.fakes.webhook_server import WebhookReceiver, webhook
 
 __all__ = [
-    "Fake", "FakeReply", "FakeRequest", "GraphServer", "HttpFake", "ReceivedMail", "Refusal", "ResendServer",
-    "SentryServer", "SlackServer", "SmtpServer", "WebhookReceiver", "graph", "resend", "sentry", "slack", "smtp",
-    "webhook",
+    "Fake", "FakeReply", "FakeRequest", "GmailMailbox", "GmailServer", "GraphServer", "HttpFake", "LlmServer",
+    "ReceivedMail", "Refusal", "ResendServer", "SentryServer", "SlackServer", "SmtpServer", "WebhookReceiver", "gmail",
+    "graph", "llm", "resend", "sentry", "slack", "smtp", "webhook",
 ]  # fmt: skip

@@ -22,6 +22,11 @@ class FakeRequest(NamedTuple):
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
+    query_string: str = ""
+
+    def values(self, name: str) -> list[str]:
+        """Every value that the query has for this name."""
+        return [value for key, value in parse_qsl(self.query_string, keep_blank_values=True) if key == name]
 
     def json(self) -> Any:
         """The body as JSON; the client is told if it is none."""
@@ -109,7 +114,7 @@ class HttpFake(Fake):
         if fault and fault.kind == "drop" and fault.before:
             return None
         if fault and fault.kind == "fail":
-            body = self.error(fault.status, fault.error, "") if fault.body is None else fault.body
+            body = self.error_for(request, fault.status, fault.error, "") if fault.body is None else fault.body
             reply = FakeReply(fault.status, body, fault.headers)
         else:
             with self._changed:
@@ -122,6 +127,10 @@ class HttpFake(Fake):
     @abstractmethod
     def error(self, status: int, code: str, message: str) -> Any:
         """The body of an error as this vendor writes it; an empty code or message means the usual one."""
+
+    def error_for(self, _: FakeRequest, status: int, code: str, message: str) -> Any:
+        """The same where it depends on the request."""
+        return self.error(status, code, message)
 
     def check(self, request: FakeRequest) -> None:
         """Refuse a request that may not come in at all."""
@@ -136,7 +145,7 @@ class HttpFake(Fake):
             name, parts = methods[request.method]
             reply: FakeReply = getattr(self, name)(request, *map(unquote, parts))
         except Refusal as refused:
-            body = self.error(refused.status, refused.code, refused.message)
+            body = self.error_for(request, refused.status, refused.code, refused.message)
             return FakeReply(refused.status, body, refused.headers)
         return reply
 
@@ -156,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         query = dict(parse_qsl(address.query, keep_blank_values=True))
         headers: Any = self.headers  # a Message: a mapping that finds a name in any case
-        reply = self.server.fake.respond(FakeRequest(self.command, address.path, query, headers, body))
+        reply = self.server.fake.respond(FakeRequest(self.command, address.path, query, headers, body, address.query))
         if reply is None:
             self.close_connection = True
             return
