@@ -7,6 +7,7 @@ import time
 import httpx2
 import pytest
 
+from tests.testing.fakes.certificates import certificate
 from treadle.testing import fakes
 
 
@@ -39,7 +40,7 @@ def test_a_request_dropped_before_had_no_effect(http: httpx2.Client) -> None:
 def test_a_slow_answer_comes_after_the_effect() -> None:
     with fakes.webhook() as server:
         server.delay_next(60)
-        with httpx2.Client(timeout=0.05) as impatient, pytest.raises(httpx2.ReadTimeout):
+        with httpx2.Client(timeout=httpx2.Timeout(5, read=0.05)) as impatient, pytest.raises(httpx2.ReadTimeout):
             impatient.post(server.url)
         server.wait_until(lambda: len(server.received) == 1)
         started = time.monotonic()
@@ -49,7 +50,7 @@ def test_a_slow_answer_comes_after_the_effect() -> None:
 def test_a_delay_before_the_effect_leaves_nothing_when_the_server_ends() -> None:
     with fakes.webhook() as server:
         server.delay_next(60, before=True)
-        with httpx2.Client(timeout=0.05) as impatient, pytest.raises(httpx2.ReadTimeout):
+        with httpx2.Client(timeout=httpx2.Timeout(5, read=0.05)) as impatient, pytest.raises(httpx2.ReadTimeout):
             impatient.post(server.url)
     assert server.received == []
 
@@ -123,6 +124,32 @@ def test_a_client_that_goes_away_is_no_news(capsys: pytest.CaptureFixture[str]) 
             client.sendall(b"POST / HTTP/1.1\r\nContent-Length: 100\r\n\r\nhalf")
         httpx2.post(server.url)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("body", [b"", b"abc" * 10_000])
+def test_a_body_may_come_in_chunks(http: httpx2.Client, body: bytes) -> None:
+    with fakes.webhook() as server:
+        http.post(server.url, content=iter([body, b"end"]))
+        assert "content-length" not in server.received[0].headers
+        assert server.received[0].body == body + b"end"
+        assert http.options(server.url).status_code == 200
+
+
+def test_a_receiver_may_be_encrypted() -> None:
+    shown, trusting = certificate()
+    with fakes.webhook(tls=shown) as server, httpx2.Client(verify=trusting) as client:
+        assert server.url.startswith("https://")
+        assert client.post(server.url).status_code == 200
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.post(server.url)
+        with pytest.raises(httpx2.TransportError):
+            client.post(server.url.replace("https", "http"))
+        assert len(server.received) == 1
+
+
+def test_one_may_ask_the_server_while_one_waits_for_it(http: httpx2.Client) -> None:
+    with fakes.webhook() as server:
+        server.wait_until(lambda: http.post(server.url).status_code == 200 and len(server.received) == 3, timeout=5)
 
 
 def test_a_webhook_receiver_answers_as_told_from_then_on(http: httpx2.Client) -> None:

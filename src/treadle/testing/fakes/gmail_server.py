@@ -1,10 +1,12 @@
 """Gmail, to be read: tokens, profile, messages, threads, labels and history."""
 
 import secrets
+import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
+from treadle.testing.clock import FakeClock
 from treadle.testing.fakes.gmail_mailbox import GmailMailbox, MailboxEvent
 from treadle.testing.fakes.gmail_message import StoredMessage, encoded
 from treadle.testing.fakes.gmail_query import search
@@ -226,7 +228,10 @@ def gmail(
     address: str = "user@example.org",
     client_id: str = "fake-client",
     client_secret: str = "fake-secret",  # noqa: S107 - it opens nothing
-    **options: Any,
+    port: int = 0,
+    clock: FakeClock | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> GmailServer:
     """A Gmail that can be read; `add_message` brings a mail, `mailbox` is what its owner can do by hand."""
-    return GmailServer(address=address, client_id=client_id, client_secret=client_secret, **options)
+    known = {"address": address, "client_id": client_id, "client_secret": client_secret}
+    return GmailServer(**known, port=port, clock=clock, tls=tls)

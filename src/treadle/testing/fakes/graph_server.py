@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import ssl
 import uuid
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
@@ -14,6 +15,7 @@ from treadle.testing.fakes.http_fake import FakeReply, FakeRequest, HttpFake, Re
 TOKEN_LIFETIME = 3599  # seconds
 ALWAYS_CHANGEABLE = {"isRead", "categories", "flag", "importance", "inferenceClassification"}
 SHOWN_ON_REQUEST = {"singleValueExtendedProperties": "$expand", "internetMessageHeaders": "$select"}
+FIXED = ("id", "_immutable", "_user", "isDraft", "parentFolderId")
 LISTS = ("toRecipients", "ccRecipients", "bccRecipients", "replyTo", "categories")
 TIMES = ("createdDateTime", "lastModifiedDateTime", "receivedDateTime", "sentDateTime")
 NO_RECIPIENTS = "At least one recipient is not valid., A message can't be sent because it contains no recipients."
@@ -146,9 +148,11 @@ class GraphServer(HttpFake):
 
     def _change(self, request: FakeRequest, user: str, id: str) -> FakeReply:
         message, asked = self._found(user, id), request.json()
+        _check(asked)
         if not message["isDraft"] and set(asked) - ALWAYS_CHANGEABLE:
             raise Refusal(400, "ErrorInvalidPropertyUpdateSentMessage", "The property of a sent message is read-only.")
-        message.update(asked, lastModifiedDateTime=_stamp(self.clock.now()))
+        fixed = {name: message[name] for name in FIXED}
+        message.update({**asked, **fixed}, lastModifiedDateTime=_stamp(self.clock.now()))
         return FakeReply(200, self._shown(message, request))
 
     def _delete(self, _: FakeRequest, user: str, id: str) -> FakeReply:
@@ -168,8 +172,7 @@ class GraphServer(HttpFake):
 
     def _made(self, user: str, asked: Any) -> dict[str, Any]:
         self._there(user)
-        if not isinstance(asked, dict):
-            raise Refusal(400, "", "The body must be a message; MIME is not known to this stand-in.")
+        _check(asked)
         now = _stamp(self.clock.now())
         lists: dict[str, Any] = {
             name: [] for name in ("toRecipients", "ccRecipients", "bccRecipients", "replyTo", "categories")
@@ -221,6 +224,16 @@ class GraphServer(HttpFake):
         self._sent.clear()
 
 
+def _check(asked: Any) -> None:
+    """Refuse what no message has."""
+    if not isinstance(asked, dict):
+        raise Refusal(400, "", "The body must be a message; MIME is not known to this stand-in.")
+    for name in {*LISTS, "singleValueExtendedProperties"} & set(asked):
+        kind = str if name == "categories" else dict
+        if not isinstance(asked[name], list) or not all(isinstance(one, kind) for one in asked[name]):
+            raise Refusal(400, "RequestBodyRead", f"{name}: cannot be read; send a list of {kind.__name__}")
+
+
 def _in_folder(message: dict[str, Any], folder: str) -> bool:
     return not folder or message["parentFolderId"].lower() == folder.lower()
 
@@ -246,7 +259,7 @@ def graph(
     mailboxes: Iterable[str] = (),
     port: int = 0,
     clock: FakeClock | None = None,
-    tls: Any = None,
+    tls: ssl.SSLContext | None = None,
 ) -> GraphServer:
     """Microsoft Graph's mail, and its token endpoint; see `sent` and `drafts`. With `mailboxes` there are no others."""
     known = {"tenant": tenant, "client_id": client_id, "client_secret": client_secret}

@@ -147,6 +147,14 @@ class HttpFake(Fake):
         except Refusal as refused:
             body = self.error_for(request, refused.status, refused.code, refused.message)
             return FakeReply(refused.status, body, refused.headers)
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:  # a field of another type
+            return FakeReply(400, self.error_for(request, 400, "", f"this stand-in cannot read the request: {error!r}"))
         return reply
 
     def _forget(self) -> None:
@@ -162,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do(self) -> None:
         address = urlsplit(self.path)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._body()
         query = dict(parse_qsl(address.query, keep_blank_values=True))
         headers: Any = self.headers  # a Message: a mapping that finds a name in any case
         reply = self.server.fake.respond(FakeRequest(self.command, address.path, query, headers, body, address.query))
@@ -177,7 +185,19 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do  # noqa: N815 - as http.server wants it
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do  # noqa: N815 - as http.server wants it
+
+    def _body(self) -> bytes:
+        """As many bytes as the client says, or what comes in chunks."""
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = b""
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass  # trailers
+        return body
 
     def log_message(self, *_: object) -> None:
         """Tests have their own output."""

@@ -69,8 +69,10 @@ class SentryServer(HttpFake):
         body = unpacked(request)
         try:
             header, _ = parsed(body)
-        except (ValueError, KeyError) as error:
+        except (ValueError, TypeError) as error:
             raise Refusal(400, "", f"invalid envelope: {error}") from None
+        if not isinstance(header, dict):
+            raise Refusal(400, "", "invalid envelope: the first line is not an object")
         self.packed += "Content-Encoding" in request.headers
         self._raw.append(body)
         return FakeReply(200, {"id": header["event_id"]} if "event_id" in header else {})

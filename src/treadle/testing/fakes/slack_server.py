@@ -11,7 +11,13 @@ TEAM, BOT, BOT_USER = "T0FAKE", "B0FAKE", "U0FAKEBOT"
 LONGEST_TEXT = 40_000
 POSTED = ("text", "blocks", "attachments", "thread_ts", "username", "client_msg_id", "metadata")
 PARSED = {"blocks", "attachments", "metadata"}  # a form has them as JSON
-USUAL = {429: "ratelimited", 503: "service_unavailable", 404: "unknown_method", 401: "invalid_auth"}
+USUAL = {
+    400: "invalid_arguments",
+    429: "ratelimited",
+    503: "service_unavailable",
+    404: "unknown_method",
+    401: "invalid_auth",
+}
 
 
 class SlackServer(HttpFake):
@@ -92,6 +98,8 @@ class SlackServer(HttpFake):
         channel = self._channel(asked)
         if not any(asked.get(name) for name in ("text", "blocks", "attachments")):
             raise Refusal(200, "no_text", "")
+        if not isinstance(asked.get("text", ""), str):
+            raise Refusal(200, "invalid_arguments", "")
         if len(asked.get("text", "")) > LONGEST_TEXT:
             raise Refusal(200, "msg_too_long", "")
         if not _is_metadata(asked.get("metadata", {"event_type": "none", "event_payload": {}})):

@@ -1,5 +1,6 @@
 """A receiver of webhooks: keeps what comes, and answers as told."""
 
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,8 @@ from treadle.testing.fakes.http_fake import FakeReply, FakeRequest, HttpFake
 class WebhookReceiver(HttpFake):
     """Takes every method at every path below `url`. `received` holds the requests that were taken."""
 
-    def __init__(self, *, port: int = 0, clock: FakeClock | None = None) -> None:
-        super().__init__(port=port, clock=clock)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self._received: list[FakeRequest] = []
         self._reply = FakeReply(200, b"ok")
 
@@ -38,6 +39,6 @@ class WebhookReceiver(HttpFake):
         self._received.clear()
 
 
-def webhook(*, port: int = 0, clock: FakeClock | None = None) -> WebhookReceiver:
+def webhook(*, port: int = 0, clock: FakeClock | None = None, tls: ssl.SSLContext | None = None) -> WebhookReceiver:
     """A receiver of webhooks and of any other HTTP request; see `received`."""
-    return WebhookReceiver(port=port, clock=clock)
+    return WebhookReceiver(port=port, clock=clock, tls=tls)
