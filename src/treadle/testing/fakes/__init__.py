@@ -8,7 +8,7 @@ with fakes.resend() as server:
 Each is checked against its vendor's own client: `python3 dev.py oracles`.
 """
 
-from treadle.testing.fakes.faults import Fake
+from treadle.testing.fakes.faults import Fake, RunningClock
 from treadle.testing.fakes.gmail_mailbox import GmailMailbox
 from treadle.testing.fakes.gmail_server import GmailServer, gmail
 from treadle.testing.fakes.graph_server import GraphServer, graph
@@ -23,6 +23,6 @@ from treadle.testing.fakes.webhook_server import WebhookReceiver, webhook
 
 __all__ = [
     "Fake", "FakeReply", "FakeRequest", "GmailMailbox", "GmailServer", "GraphServer", "HttpFake", "LlmServer",
-    "ReceivedMail", "Refusal", "ResendServer", "SentryServer", "SlackServer", "SmtpServer", "WebhookReceiver", "gmail",
-    "graph", "llm", "resend", "sentry", "slack", "smtp", "webhook",
+    "ReceivedMail", "Refusal", "ResendServer", "RunningClock", "SentryServer", "SlackServer", "SmtpServer",
+    "WebhookReceiver", "gmail", "graph", "llm", "resend", "sentry", "slack", "smtp", "webhook",
 ]  # fmt: skip

@@ -5,11 +5,23 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from treadle.testing.clock import FakeClock
+
+
+class RunningClock(FakeClock):
+    """A clock that goes by itself from now on, for servers that a real process speaks to; it can be moved, too."""
+
+    def __init__(self) -> None:
+        super().__init__(datetime.now(UTC))
+        self._since = time.monotonic()
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(seconds=time.monotonic() - self._since)
 
 
 @dataclass

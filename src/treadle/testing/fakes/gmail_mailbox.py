@@ -1,6 +1,5 @@
 """A Gmail mailbox: messages, labels, and the history of what was done to them. It speaks no HTTP."""
 
-import secrets
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ class GmailMailbox:
 
     def __init__(self, address: str, clock: FakeClock, lock: threading.Condition) -> None:
         self.address, self.clock = address, clock
-        self.refresh_token = f"1//fake-{secrets.token_urlsafe(16)}"
+        self.refresh_token = f"1//fake-{address}"
         self.revoked = False
         self.history_id = 1000
         self.messages: dict[str, StoredMessage] = {}

@@ -8,6 +8,7 @@ from contextlib import suppress
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
+from treadle.errors import ConfigError
 from treadle.testing.fakes.faults import Fake
 
 
@@ -21,7 +22,11 @@ class Listener(ThreadingTCPServer):
     def __init__(
         self, fake: Fake, handler: type[BaseRequestHandler], port: int, tls: ssl.SSLContext | None = None
     ) -> None:
-        super().__init__(("127.0.0.1", port), handler)
+        try:
+            super().__init__(("127.0.0.1", port), handler)
+        except (OSError, OverflowError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise ConfigError(f"port: cannot listen on 127.0.0.1:{port}: {why}; take another port, or 0") from None
         if tls is not None:  # the handshake waits for the connection's own thread
             self.socket = tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.fake: Any = fake
