@@ -18,7 +18,8 @@ python3 dev.py timekeepers [args]    eight processes fire the same schedules whi
 python3 dev.py browser [args]        the dashboard in Chromium: hostile text, axe on every page, pictures; see --help
 python3 dev.py badinputs [args]      thousands of wrong commands, settings and files, each refused in one line
 python3 dev.py bench [args]          how fast it is, beside bare SQL; --quick ends in a minute, --help tells the rest
-python3 dev.py lock [uv args]        write requirements.lock anew; --upgrade takes newer versions
+python3 dev.py oracles [names]       treadle.testing.fakes, judged by the vendors' own clients; see --planted
+python3 dev.py lock [uv args]        write requirements.lock and the clients' pins anew; --upgrade takes newer versions
 
 The first run makes .venv and fills it from requirements.lock; later runs start at once.
 """
@@ -42,6 +43,8 @@ LOCK = ROOT / "requirements.lock"
 PROJECT = ROOT / "pyproject.toml"
 STAMP = VENV / ".installed"
 UV = "uv==0.13.7"
+ORACLES = ROOT / ".venv-oracles"
+CLIENTS = ROOT / "tests" / "oracles" / "requirements.txt"
 
 SCRIPTS = {
     "check": "tests.support.check",
@@ -72,6 +75,10 @@ def main(arguments: list[str]) -> int:
         hand_over(BIN / "treadle", "demo", *rest)
     if command in ("test", "bench") and "--python" in rest:
         become(command, rest)
+    if command == "oracles":
+        python = install_clients()
+        os.environ["PYTHONPATH"] = str(ROOT / "src")
+        hand_over(python, "-m", "tests.oracles.run", *rest)
     if command in SCRIPTS:
         install()
         hand_over(PYTHON, "-m", SCRIPTS[command], *rest)
@@ -109,14 +116,15 @@ def found_python(version: str) -> str | None:
 
 
 def lock(arguments: list[str]) -> int:
-    """Pin with hashes what treadle needs to run, to be tested and to be built."""
+    """Pin with hashes what treadle needs to run, to be tested and to be built; and the clients of the oracles."""
     import tomllib  # noqa: PLC0415 - not there before Python 3.11, which main() has asked for by now
 
     build = tomllib.loads(PROJECT.read_text())["build-system"]["requires"]
-    compile_ = ("pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes")
+    compile_ = ("pip", "compile", "--quiet", "--universal", "--python-version", "3.11")
+    custom = ("--custom-compile-command", "python3 dev.py lock", *arguments)
     sources = (PROJECT.name, "--all-extras", "--group", "test", "-")
-    target = ("--custom-compile-command", "python3 dev.py lock", "--output-file", LOCK.name)
-    run(uv(), *compile_, *sources, *target, *arguments, given="\n".join(build))
+    run(uv(), *compile_, "--generate-hashes", *sources, "--output-file", LOCK.name, *custom, given="\n".join(build))
+    run(uv(), *compile_, "--no-annotate", CLIENTS.with_suffix(".in"), "--output-file", CLIENTS, *custom)
     return 0
 
 
@@ -130,6 +138,17 @@ def install() -> None:
     # The lock holds the build backend too; in isolation uv would fetch another one, unpinned.
     run(*to_venv, "--no-deps", "--no-build-isolation", "--editable", ROOT)
     STAMP.write_text(wanted)
+
+
+def install_clients() -> Path:
+    """The Python of an environment that has the vendors' clients, and nothing of treadle's lock."""
+    python, stamp = ORACLES / PYTHON.relative_to(VENV), ORACLES / STAMP.name
+    wanted = hashlib.sha256(CLIENTS.read_bytes()).hexdigest()
+    if not (stamp.exists() and stamp.read_text() == wanted):
+        run(uv(), "venv", "--quiet", "--clear", "--python", sys.executable, ORACLES)
+        run(uv(), "pip", "install", "--quiet", "--python", python, "--requirement", CLIENTS)
+        stamp.write_text(wanted)
+    return python
 
 
 def uv() -> str:

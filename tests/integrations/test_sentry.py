@@ -11,25 +11,26 @@ import sentry_sdk
 from starlette.testclient import TestClient
 
 from tests.support.marks import any_store
-from tests.support.sentry_ingest import Ingest
 from tests.support.workbench import ended, until, working
 from treadle import ConfigError, GiveUp, Retry, Snooze, Treadle
 from treadle.integrations.redaction import Redaction
 from treadle.integrations.sentry import instrument
 from treadle.server import Principal, asgi
 from treadle.tasks.secrets import MASK
-from treadle.testing import FakeClock, run_until_idle
+from treadle.testing import FakeClock, fakes, run_until_idle
+from treadle.testing.fakes import SentryServer
 
 CARD = '4929-1180 "sécret"\n/x'  # it looks different in a repr, in JSON and in a URL
 CODE = 90210443
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Ingest]:
+def server() -> Iterator[SentryServer]:
     """One ingest and one client for all tests, as a process has; the patches of the SDK go with it."""
     patched = (logging.Logger, "callHandlers"), (threading.Thread, "start"), (threading.Thread, "run")
     before = [(place, name, getattr(place, name)) for place, name in patched]
-    ingest = Ingest()
+    ingest = fakes.sentry()
+    ingest.start()
     sentry_sdk.init(
         ingest.dsn, auto_enabling_integrations=False, attach_stacktrace=True, traces_sample_rate=1.0, shutdown_timeout=0
     )
@@ -42,20 +43,20 @@ def server() -> Iterator[Ingest]:
 
 
 @pytest.fixture
-def ingest(server: Ingest) -> Ingest:
+def ingest(server: SentryServer) -> SentryServer:
     sentry_sdk.flush(5)
     server.clear()
     return server
 
 
-def errors(ingest: Ingest) -> list[dict[str, Any]]:
+def errors(ingest: SentryServer) -> list[dict[str, Any]]:
     sentry_sdk.flush(5)
     return ingest.items("event")
 
 
 @any_store  # whose application lives on DynamoDB
 @pytest.mark.covers("003-S19.a", "003-S19.b")
-def test_a_failure_arrives_with_its_job_its_payload_and_its_traceback(app: Treadle, ingest: Ingest) -> None:
+def test_a_failure_arrives_with_its_job_its_payload_and_its_traceback(app: Treadle, ingest: SentryServer) -> None:
     instrument(app)
 
     @app.task(queue="mail", retry=Retry(1))
@@ -78,7 +79,7 @@ def test_a_failure_arrives_with_its_job_its_payload_and_its_traceback(app: Tread
     assert (event["level"], event["transaction"]) == ("error", "send")
 
 
-def test_redacted_fields_are_nowhere_in_the_raw_bytes(app: Treadle, ingest: Ingest) -> None:
+def test_redacted_fields_are_nowhere_in_the_raw_bytes(app: Treadle, ingest: SentryServer) -> None:
     instrument(app, redact={"charge": ["card"], "*": ["Code"]}, local_variables=True)
     log = logging.getLogger("shop")
 
@@ -123,7 +124,7 @@ def test_redacted_fields_are_nowhere_in_the_raw_bytes(app: Treadle, ingest: Inge
             assert form.encode() not in body
 
 
-def test_what_is_secret_to_everybody_is_not_sent_either(app: Treadle, ingest: Ingest) -> None:
+def test_what_is_secret_to_everybody_is_not_sent_either(app: Treadle, ingest: SentryServer) -> None:
     instrument(app)
 
     @app.task(secret=["customer.card", "code"], retry=Retry(1))
@@ -139,7 +140,7 @@ def test_what_is_secret_to_everybody_is_not_sent_either(app: Treadle, ingest: In
     assert not any(b"4929" in body or str(CODE).encode() in body for body in ingest.raw)
 
 
-def test_an_event_that_cannot_be_redacted_is_not_sent(app: Treadle, ingest: Ingest) -> None:
+def test_an_event_that_cannot_be_redacted_is_not_sent(app: Treadle, ingest: SentryServer) -> None:
     instrument(app, redact={"*": ["card"]})
 
     class Odd(dict[str, str]):
@@ -155,7 +156,7 @@ def test_an_event_that_cannot_be_redacted_is_not_sent(app: Treadle, ingest: Inge
     assert errors(ingest) == []
 
 
-def test_only_failed_attempts_are_sent_and_each_once(app: Treadle, ingest: Ingest, clock: FakeClock) -> None:
+def test_only_failed_attempts_are_sent_and_each_once(app: Treadle, ingest: SentryServer, clock: FakeClock) -> None:
     instrument(app, payloads=False)
 
     @app.task(retry=Retry(2, 0, 0, 0))
@@ -182,7 +183,7 @@ def test_only_failed_attempts_are_sent_and_each_once(app: Treadle, ingest: Inges
     assert all("payload" not in one["contexts"]["job"] for one in ingest.items("event"))
 
 
-def test_without_retries_only_a_failure_for_good_is_sent(app: Treadle, ingest: Ingest) -> None:
+def test_without_retries_only_a_failure_for_good_is_sent(app: Treadle, ingest: SentryServer) -> None:
     instrument(app, retries=False)
 
     @app.task(retry=Retry(2, 0, 0, 0))
@@ -194,7 +195,9 @@ def test_without_retries_only_a_failure_for_good_is_sent(app: Treadle, ingest: I
     assert [one["level"] for one in errors(ingest)] == ["error"]
 
 
-def test_a_job_whose_worker_died_is_sent_with_what_is_known(app: Treadle, ingest: Ingest, clock: FakeClock) -> None:
+def test_a_job_whose_worker_died_is_sent_with_what_is_known(
+    app: Treadle, ingest: SentryServer, clock: FakeClock
+) -> None:
     from tests.support.making import claimed, start
 
     instrument(app)
@@ -214,7 +217,7 @@ def test_a_job_whose_worker_died_is_sent_with_what_is_known(app: Treadle, ingest
     assert event["exception"]["values"][0]["value"]
 
 
-def test_other_lines_of_treadle_are_sent_and_have_no_variables(app: Treadle, ingest: Ingest) -> None:
+def test_other_lines_of_treadle_are_sent_and_have_no_variables(app: Treadle, ingest: SentryServer) -> None:
     instrument(app)
 
     @app.hooks.on_settle
@@ -233,7 +236,9 @@ def test_other_lines_of_treadle_are_sent_and_have_no_variables(app: Treadle, ing
     assert not any(b"4929" in body for body in ingest.raw)
 
 
-def test_a_schedule_checks_in_when_its_job_begins_and_ends(app: Treadle, ingest: Ingest, clock: FakeClock) -> None:
+def test_a_schedule_checks_in_when_its_job_begins_and_ends(
+    app: Treadle, ingest: SentryServer, clock: FakeClock
+) -> None:
     instrument(app)
     fails = [True, False, True, True]
 
@@ -264,7 +269,7 @@ def test_a_schedule_checks_in_when_its_job_begins_and_ends(app: Treadle, ingest:
     assert first[-1]["duration"] >= 0
 
 
-def test_a_schedule_that_was_not_named_has_no_check_ins(app: Treadle, ingest: Ingest) -> None:
+def test_a_schedule_that_was_not_named_has_no_check_ins(app: Treadle, ingest: SentryServer) -> None:
     instrument(app, monitors=["nightly"])
 
     @app.task
@@ -314,7 +319,7 @@ PAGES = (
 
 @any_store  # whose application lives on DynamoDB
 @pytest.mark.covers("003-S19.c")
-def test_what_a_task_names_as_secret_is_in_no_envelope_no_event_and_no_page(app: Treadle, ingest: Ingest) -> None:
+def test_what_a_task_names_as_secret_is_in_no_envelope_no_event_and_no_page(app: Treadle, ingest: SentryServer) -> None:
     instrument(app)
 
     @app.task(secret=["card"], retry=Retry(1))

@@ -44,6 +44,7 @@ TESTS_OF = {
     "src/treadle/": ("tests/app", "tests/worker", "tests/cli"),
     "tests/chaos/": ("tests/race/test_chaos_sample.py", "tests/tools"),
     "tests/mutants/": ("tests/tools/test_mutants_are_current.py",),
+    "tests/oracles/": ("tests/tools/test_oracles.py",),
     "tests/requirements.toml": ("tests/tools/test_requirements_registry.py",),
     "docs/": ("tests/docs",),
     "README.md": ("tests/docs",),

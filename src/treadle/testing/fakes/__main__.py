@@ -1,0 +1,57 @@
+"""`python -m treadle.testing.fakes slack --port 8025`: a stand-in in its own process, until Ctrl-C."""
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from treadle.errors import ConfigError
+from treadle.testing import fakes
+from treadle.testing.fakes import HttpFake, RunningClock
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "gmail": fakes.gmail,
+    "graph": fakes.graph,
+    "llm": fakes.llm,
+    "resend": fakes.resend,
+    "sentry": fakes.sentry,
+    "slack": fakes.slack,
+    "smtp": fakes.smtp,
+    "webhook": fakes.webhook,
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Say where it listens, and then each request as it comes."""
+    parser = argparse.ArgumentParser("python -m treadle.testing.fakes", description=__doc__, allow_abbrev=False)
+    parser.add_argument("name", choices=MAKERS)
+    parser.add_argument("--port", type=int, default=0, help="where to listen; 0, the default, takes a free one")
+    chosen = parser.parse_args(arguments)
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        with MAKERS[chosen.name](port=chosen.port, clock=RunningClock()) as server:
+            print(f"{chosen.name} listens on {server.url}; Ctrl-C ends it", flush=True)
+            shown = 0
+            while not ended.wait(0.1):
+                came = lines(server)
+                print(*came[shown:], sep="\n", end="\n" * (len(came) > shown), flush=True)
+                shown = len(came)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def lines(server: Any) -> list[str]:
+    """What came so far, a line each."""
+    if isinstance(server, HttpFake):
+        return [f"{request.method} {request.path}" for request in server.requests]
+    return [f"{mail.sender} -> {', '.join(mail.recipients)}: {mail.message['Subject']}" for mail in server.sent]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
