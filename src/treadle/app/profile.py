@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from treadle.app.own_table import OwnTable
 from treadle.errors import ConfigError, InvalidJob
 from treadle.model import FollowUp, Job, JobError, OnEnd, State
 from treadle.model.records import Schedule
@@ -42,7 +43,8 @@ class Profile(NamedTuple):
     task's own win. `states` goes from our labels to the application's words; a label left out has its state's word.
     `fields` goes from the application's field names, in the order they are printed, to ours (see docs/profiles.md) or
     to a mapping of such fields. `empty` is what a result or error that is not there is printed as. `schedules` are the
-    fields of a schedule, as `fields` are those of a job.
+    fields of a schedule, as `fields` are those of a job. `table` is the table of jobs that the application had, for the
+    view that takes its place.
     """
 
     settings: Mapping[str, Any] = {}
@@ -51,11 +53,19 @@ class Profile(NamedTuple):
     fields: Mapping[str, Any] | None = None
     empty: Any = None
     schedules: Mapping[str, str] | None = None
+    table: OwnTable | None = None
 
     def word(self, label: str) -> str:
         """The application's word for a job of this label."""
         state = _STATE_OF[label]
         return self.states.get(label, self.states.get(state, state.value))
+
+    def words_of(self, state: State) -> dict[str, tuple[str, ...]]:
+        """The words for jobs in this state, each with the labels that it is said of."""
+        words: dict[str, tuple[str, ...]] = {}
+        for label in LABELS[state]:
+            words[self.word(label)] = (*words.get(self.word(label), ()), label)
+        return words
 
     def words(self) -> list[str]:
         """Every word a job's state is printed as."""
