@@ -67,9 +67,12 @@ def own_table_sql(profile: Profile, *, schema: str = "treadle", into: str = "pub
         raise ConfigError("profile: it has no table (Profile.table and Profile.fields), so there is no view to write")
     if table is not None and profile.table.script is not None and table != profile.table.name:
         raise ConfigError(f"table: what belongs to {profile.table.name!r} besides has that name too; leave out the table")
-    own = profile.table._replace(name=table or profile.table.name)
+    own = profile.table._replace(name=profile.table.name if table is None else table)
     if not own.name or "\0" in own.name or len(own.name.encode()) > 50:
         raise ConfigError(f"table: {own.name!r} must be a name of 1 to 50 bytes")
+    for word in own.words:
+        if word not in labels_of(profile):
+            raise ConfigError(f"profile: table: words: {word!r} is not one of its words: {', '.join(labels_of(profile))}")
     text = "\n".join(_parts(profile, own))
     places = {"treadle": schema, "public": into}
     return re.sub(r'\b(treadle|public)\.(?=[a-z_"])', lambda found: f"{places[found[1]]}.", text)
