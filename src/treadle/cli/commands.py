@@ -222,6 +222,11 @@ cli.command("export", rich_help_panel=STORE, epilog=_example("treadle export --s
 )
 
 cli.command(
+    "import",
+    rich_help_panel=STORE,
+    epilog=_example("treadle import --from jobs_before --profile chat_server --dry-run"),
+)(adopting.import_table)
+cli.command(
     "own-table",
     rich_help_panel=STORE,
     epilog=_example("treadle own-table --sql --profile chat_server | psql -v ON_ERROR_STOP=1 shop"),

@@ -45,18 +45,18 @@ class Adopter:
 
     def adopt(self, changes: Sequence[Change], now: datetime) -> list[Verdict]:
         """Write these jobs, several transactions at once; a verdict each, in order."""
-        free = [change for change in changes if not change.takes_key]
-        groups = [free[start : start + JOBS_PER_TRANSACTION] for start in range(0, len(free), JOBS_PER_TRANSACTION)]
-        found: dict[str, Verdict] = {}
-        for group, some in zip(groups, self._pools.each(lambda group: self._group(group, now), groups), strict=True):
-            found.update(zip((change.id for change in group), some, strict=True))
-        keyed: dict[tuple[str, str, str | None], list[Change]] = {}  # of two with one key the first gets it
+        firsts: dict[object, Change] = {}  # of those with one key
         for change in changes:
-            if change.takes_key:
-                job = change.after
-                keyed.setdefault((job.tenant, job.task, job.key), []).append(change)
-        for some in self._pools.each(lambda same: [(one.id, self._alone(one, now)) for one in same], [*keyed.values()]):
-            found.update(some)
+            job = change.after
+            firsts.setdefault((job.tenant, job.task, job.key) if change.takes_key else change.id, change)
+        size, some = JOBS_PER_TRANSACTION, list(firsts.values())
+        groups = [some[start : start + size] for start in range(0, len(some), size)]
+        found: dict[str, Verdict] = {}
+        for group, verdicts in zip(groups, self._pools.each(lambda each: self._group(each, now), groups), strict=True):
+            found.update(zip((change.id for change in group), verdicts, strict=True))
+        for change in changes:
+            if change.id not in found:
+                found[change.id] = self._alone(change, now)
         return [found[change.id] for change in changes]
 
     def _group(self, changes: Sequence[Change], now: datetime) -> list[Verdict]:
