@@ -1,4 +1,4 @@
-"""`treadle own-table` with the profile backend: the backend's tables `_ayb_jobs` and `_ayb_job_schedules`, as views over treadle's."""
+"""`treadle own-table` with the profile backend: `_ayb_jobs` and `_ayb_job_schedules` as views over treadle's tables."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta

@@ -4,9 +4,11 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,7 +25,7 @@ from tests.support.making import claim, settle
 from treadle import ConfigError, EngineUnavailable, NotPossible, State, Treadle
 from treadle.app.profile import Profile
 from treadle.engines.values import JobFilter
-from treadle.importers import Brought, as_toml, bring, checked_map, map_of
+from treadle.importers import ImportResult, as_toml, bring, checked_map, map_of
 from treadle.model import Job, JobError, Reason, Retry, Scope
 from treadle.model.lifecycle import Succeeded
 from treadle.profiles import backend, chat_server, companion, mail_assistant, tenant_ops
@@ -60,12 +62,12 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def importing(app: Treadle, own: tuple[str, str]) -> Callable[..., Brought]:
+def importing(app: Treadle, own: tuple[str, str]) -> Callable[..., ImportResult]:
     """`importing(rows)`: fill the table with them, and bring it."""
     app.migrate()
     url, prefix = own
 
-    def run(rows: list[Row], table_map: dict[str, Any] = MAP, **options: Any) -> Brought:
+    def run(rows: list[Row], table_map: dict[str, Any] = MAP, **options: Any) -> ImportResult:
         if rows:
             fill(url, rows, f"{prefix}old_jobs")
         return bring(app, url, f"{prefix}old_jobs", checked_map(table_map, "map"), **options)
@@ -95,7 +97,9 @@ def expected(row: Row) -> Job:
         key=row["dedup"],
         key_scope=Scope.EVER if row["dedup"] else None,
         state=state,
-        reason={State.FAILED: Reason.EXHAUSTED if spent else Reason.PERMANENT, State.CANCELLED: Reason.BY_REQUEST}.get(state),
+        reason={State.FAILED: Reason.EXHAUSTED if spent else Reason.PERMANENT, State.CANCELLED: Reason.BY_REQUEST}.get(
+            state
+        ),
         result_json=row["answer"] and json.dumps(row["answer"]),
         error=problem and JobError("", problem["text"], "", tries, problem["at"]),
         attempt=tries,
@@ -110,13 +114,13 @@ def expected(row: Row) -> Job:
     )
 
 
-def test_every_row_becomes_a_job_with_its_past(importing: Callable[..., Brought], app: Treadle) -> None:
+def test_every_row_becomes_a_job_with_its_past(importing: Callable[..., ImportResult], app: Treadle) -> None:
     rows = [a_row(number) for number in range(25)]
 
     brought = importing(rows, batch=7)
 
     by_state = dict.fromkeys(("pending", "running", "succeeded", "failed", "cancelled"), 5)
-    assert brought == Brought(25, by_state, 0, [], 0)
+    assert brought == ImportResult(25, by_state, 0, [], 0)
     found = app.engine.get([row["id"] for row in rows])
     for row, job in zip(rows, found, strict=True):
         assert job.evolve(lease_token=None) == expected(row)
@@ -127,20 +131,20 @@ def test_every_row_becomes_a_job_with_its_past(importing: Callable[..., Brought]
 
 
 def test_a_second_run_brings_nothing_and_leaves_what_has_moved_on(
-    importing: Callable[..., Brought], app: Treadle, clock: FakeClock
+    importing: Callable[..., ImportResult], app: Treadle, clock: FakeClock
 ) -> None:
     importing([a_row(number) for number in range(10)])
     [job] = claim(app.engine, 1)
     settle(app.engine, job, Succeeded("1"))
     before = app.engine.find(JobFilter(), limit=100).jobs
 
-    assert importing([]) == Brought(10, {}, 10, [], 0)
+    assert importing([]) == ImportResult(10, {}, 10, [], 0)
 
     assert app.engine.find(JobFilter(), limit=100).jobs == before
-    assert importing([a_row(10)]) == Brought(11, {"pending": 1}, 10, [], 0)
+    assert importing([a_row(10)]) == ImportResult(11, {"pending": 1}, 10, [], 0)
 
 
-def test_a_dry_run_writes_nothing_and_says_what_would_be(importing: Callable[..., Brought], app: Treadle) -> None:
+def test_a_dry_run_writes_nothing_and_says_what_would_be(importing: Callable[..., ImportResult], app: Treadle) -> None:
     rows = [a_row(number) for number in range(10)]
     rows[3]["status"] = "weird"
 
@@ -169,7 +173,7 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_row_that_does_not_fit_is_told_with_its_column_and_the_way_out_and_the_others_come(
-    importing: Callable[..., Brought], app: Treadle, case: str
+    importing: Callable[..., ImportResult], app: Treadle, case: str
 ) -> None:
     fields, column, why, way_out = WRONG[case]
     rows = [a_row(number) for number in range(5)]
@@ -190,7 +194,7 @@ def test_a_row_that_does_not_fit_is_told_with_its_column_and_the_way_out_and_the
 
 
 def test_of_two_rows_with_one_key_one_comes_and_the_other_is_told(
-    importing: Callable[..., Brought], app: Treadle
+    importing: Callable[..., ImportResult], app: Treadle
 ) -> None:
     rows = [a_row(number, dedup="same", owner="acme") for number in range(2)]
 
@@ -204,7 +208,9 @@ def test_of_two_rows_with_one_key_one_comes_and_the_other_is_told(
     assert sum(app.count().values()) == 1
 
 
-def test_an_id_that_another_job_has_is_told_and_that_job_stays(importing: Callable[..., Brought], app: Treadle) -> None:
+def test_an_id_that_another_job_has_is_told_and_that_job_stays(
+    importing: Callable[..., ImportResult], app: Treadle
+) -> None:
     other = app.enqueue("greet", checked=False)
 
     for dry_run in (True, False):
@@ -215,12 +221,12 @@ def test_an_id_that_another_job_has_is_told_and_that_job_stays(importing: Callab
 
 
 def test_what_runs_is_taken_back_by_a_worker_when_its_lease_is_past(
-    importing: Callable[..., Brought], app: Treadle, clock: FakeClock
+    importing: Callable[..., ImportResult], app: Treadle, clock: FakeClock
 ) -> None:
     old, young = a_row(1), a_row(6, made=NOW - MINUTE, taken=NOW - MINUTE)
     importing([old, young])
     done = []
-    app.register("send", lambda to: done.append(to))
+    app.register("send", lambda to: done.append(str(to)))
 
     app.run_worker(until_idle=True)
 
@@ -229,7 +235,7 @@ def test_what_runs_is_taken_back_by_a_worker_when_its_lease_is_past(
 
 
 def test_the_audit_trail_is_sound_with_events_older_than_its_seals(
-    importing: Callable[..., Brought], app: Treadle, clock: FakeClock
+    importing: Callable[..., ImportResult], app: Treadle, clock: FakeClock
 ) -> None:
     importing([a_row(number, owner="acme") for number in range(3)])
     clock.advance(hours=1)
@@ -245,7 +251,7 @@ def test_the_audit_trail_is_sound_with_events_older_than_its_seals(
 
 
 def test_rows_with_numbers_for_ids_have_the_same_job_in_every_run(
-    app: Treadle, own: tuple[str, str], importing: Callable[..., Brought]
+    app: Treadle, own: tuple[str, str], importing: Callable[..., ImportResult]
 ) -> None:
     rows = [a_row(number, id=number) for number in random.Random(7).sample(range(5000), 40)]
     url, prefix = own
@@ -287,11 +293,9 @@ PROFILES = {
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_the_map_of_a_profile_can_be_written_read_and_used(
-    make_app: Callable[..., Treadle], own: tuple[str, str], tmp_path: Path, name: str
+    make_app: Callable[..., Treadle], own: tuple[str, str], name: str
 ) -> None:
     """A table that the profile itself has filled: what it prints of jobs comes back as jobs that it prints so."""
-    import tomllib
-
     profile: Profile = PROFILES[name]
     table_map = map_of(profile)
     assert checked_map(tomllib.loads(as_toml(table_map)), "map") == table_map
@@ -314,30 +318,16 @@ def test_the_map_of_a_profile_can_be_written_read_and_used(
     brought = bring(app, url, f"{prefix}printed", table_map)
 
     assert (brought.misfits, sum(brought.brought.values())) == ([], 5)
-    same = ("updated_at", "attempts", "retry_count", "retryCount", "nextRetryAt", "error", "last_error", "lease_until",
-            "lock_expires_at", "output", "scheduled_for", "run_at", "started_at", "status", "state")  # fmt: skip
     id_field = next(field for field, source in profile.fields.items() if source == "id")
     for view in views:
         job = app.get(view[id_field])
         again = profile.view(job, NOW)
         for field in fields:
-            if field not in same:
-                assert again[field] == view[field], field
-        assert again[_state_field(profile)] == _unambiguous(profile, view[_state_field(profile)])
-
-
-def _state_field(profile: Profile) -> str:
-    return next(field for field, source in profile.fields.items() if source == "state")
-
-
-def _unambiguous(profile: Profile, word: str) -> str:
-    return word
+            assert again[field] == view[field], field
 
 
 @contextmanager
 def _any_connection(url: str) -> Iterator[Callable[..., Any]]:
-    import sqlite3
-
     if url.startswith("sqlite"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
         yield connection.execute
@@ -352,7 +342,7 @@ def _any_connection(url: str) -> Iterator[Callable[..., Any]]:
 
 @pytest.mark.parametrize("own", ["postgres"], indirect=True)
 def test_thousands_of_rows_come_within_a_few_seconds(
-    importing: Callable[..., Brought], app: Treadle, engine_kind: str
+    importing: Callable[..., ImportResult], app: Treadle, engine_kind: str
 ) -> None:
     number = 2_000 if engine_kind == "dynamodb" else 10_000
     rows = [a_row(place) for place in range(number)]
@@ -412,16 +402,16 @@ def test_an_import_that_is_killed_and_run_again_brings_each_row_once(
 
 
 def test_a_table_or_column_that_is_not_there_is_refused_by_name(
-    importing: Callable[..., Brought], app: Treadle, own: tuple[str, str]
+    importing: Callable[..., ImportResult], app: Treadle, own: tuple[str, str]
 ) -> None:
     url, prefix = own
     importing([a_row(0)])
-    with pytest.raises(NotPossible, match="there is no table .*nowhere"):
+    with pytest.raises(NotPossible, match=r"there is no table .*nowhere"):
         bring(app, url, f"{prefix}nowhere", checked_map(MAP, "map"))
     wrong = {**MAP, "columns": {**MAP["columns"], "task": "knd"}}
-    with pytest.raises(ConfigError, match="columns.task: table .* has no column 'knd'; it has id, kind"):
+    with pytest.raises(ConfigError, match=r"columns\.task: table .* has no column 'knd'; it has id, kind"):
         importing([], wrong)
-    with pytest.raises(ConfigError, match="columns.id: must be a column"):
+    with pytest.raises(ConfigError, match=r"columns\.id: must be a column"):
         importing([], {**MAP, "columns": {**MAP["columns"], "id": ["problem", "text"]}})
 
 

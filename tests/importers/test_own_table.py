@@ -1,4 +1,4 @@
-"""One generator writes the views of three applications, and takes their rows with a past from the owner of the tables."""
+"""One generator writes the views of three applications, which take rows with a past from the owner of the tables."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -293,6 +293,12 @@ def insert(sql: Sql, view: str, row: Row) -> Row:
     return made
 
 
+def as_printed(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+    return str(value) if isinstance(value, UUID) else value
+
+
 @pytest.mark.parametrize(("name", "word"), CASES)
 def test_a_row_with_a_past_is_in_the_view_as_it_was_inserted_and_as_the_profile_prints_it(
     open_view: Callable[..., Treadle], sql: Sql, name: str, word: str
@@ -311,15 +317,13 @@ def test_a_row_with_a_past_is_in_the_view_as_it_was_inserted_and_as_the_profile_
 
     assert sql(f"select * from {view} where {state} = %s", word) == [made]
     for column, value in given.items():
-        assert made[column] == (
-            value.obj if isinstance(value, Jsonb) else UUID(value) if value == ADA else value
-        ), column
+        assert made[column] == (value.obj if isinstance(value, Jsonb) else UUID(value) if value == ADA else value), (
+            column
+        )
     printed = app.view(app.get(str(given["id"])))
     for column, value in made.items():
-        if isinstance(value, datetime):
-            value = (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
         if column not in ("updated_at", "output", "error"):
-            assert printed[column] == (str(value) if isinstance(value, UUID) else value), column
+            assert printed[column] == as_printed(value), column
     assert [event.kind for event in app.events(str(given["id"]))] == ["imported"]
 
 
@@ -374,8 +378,8 @@ def test_a_row_with_a_past_names_its_schedule(open_view: Callable[..., Treadle],
 # ----------------------------------------------------------------------------------------------- a table of Prisma
 
 CREATE = """
-insert into "{schema}"."jobs" ("id", "tenant_id", "status", "job_type", "priority", "input", "output", "error", "costCents",
-    "retryCount", "maxRetries", "createdAt")
+insert into "{schema}"."jobs" ("id", "tenant_id", "status", "job_type", "priority", "input", "output", "error",
+    "costCents", "retryCount", "maxRetries", "createdAt")
 values (%s, %s, cast(%s::text as "{schema}"."job_status"), %s, %s, %s, %s, %s, %s, %s, %s, %s)
 returning "{schema}"."jobs"."id", "{schema}"."jobs"."status"::text, "{schema}"."jobs"."createdAt"
 """
@@ -392,7 +396,8 @@ def test_a_client_that_writes_down_every_default_by_its_own_clock_makes_a_job(
     app.register("EMAIL_SEND", lambda payload: {"sent": payload["to"]})
     given, now = {"to": "ada@example.org"}, datetime.now(UTC).replace(tzinfo=None)
     values = (
-        uuid4(), ADA, "queued", "EMAIL_SEND", 0, Jsonb(given), Jsonb({}), Jsonb({}), 0, 0, 3, now - timedelta(seconds=2),
+        uuid4(), ADA, "queued", "EMAIL_SEND", 0, Jsonb(given), Jsonb({}), Jsonb({}), 0, 0, 3,
+        now - timedelta(seconds=2),
     )  # fmt: skip
     [made] = sql(CREATE.format(schema=into), *values)
     assert (made["id"], made["status"]) == (values[0], "queued")
@@ -410,8 +415,8 @@ def test_the_columns_of_the_prisma_table_have_its_names_types_and_defaults(
     stamp = ("timestamp without time zone", 3)
     found = sql(
         "select column_name as name, case data_type when 'USER-DEFINED' then udt_name else data_type end as type, "
-        "datetime_precision as precision from information_schema.columns where table_schema = %s and table_name = 'jobs' "
-        "order by ordinal_position", into,
+        "datetime_precision as precision from information_schema.columns where table_schema = %s "
+        "and table_name = 'jobs' order by ordinal_position", into,
     )  # fmt: skip
     assert {row["name"]: (row["type"], row["precision"]) for row in found} == {
         "id": ("uuid", None), "tenant_id": ("uuid", None), "status": ("job_status", None), "job_type": ("text", None),
@@ -472,7 +477,9 @@ def test_a_profile_that_cannot_be_a_view_is_refused_with_what_it_lacks() -> None
     fields, table = dict(whole.fields), whole.table
     wrong = {
         "has no table": companion.PROFILE,
-        "none of them is 'task'": whole._replace(fields={name: what for name, what in fields.items() if what != "task"}),
+        "none of them is 'task'": whole._replace(
+            fields={name: what for name, what in fields.items() if what != "task"}
+        ),
         "'nope' is not one of its fields": whole._replace(table=table._replace(types={"nope": "text"})),
         "'progress', which a view cannot show": whole._replace(fields={**fields, "progress": "progress"}),
         "'open' is not one of its words": whole._replace(table=table._replace(words=("queued", "open"))),
@@ -483,5 +490,5 @@ def test_a_profile_that_cannot_be_a_view_is_refused_with_what_it_lacks() -> None
     for name in ("", "x" * 51):
         with pytest.raises(ConfigError, match="table"):
             own_table_sql(whole, table=name)
-    with pytest.raises(ConfigError, match="'jobs' besides has that name too"):
+    with pytest.raises(ConfigError, match="'jobs' has a script of its own"):
         own_table_sql(chat_server.PROFILE, table="tasks")

@@ -14,7 +14,7 @@ from treadle.cli.discovery import check_spec, find_app, find_ready_store
 from treadle.cli.progress import bar
 from treadle.cli.terminal import document, safe, say
 from treadle.errors import ConfigError
-from treadle.importers import BATCH, MAX_BATCH, Brought, TableMap, as_toml, bring, map_of, own_table_sql, read_map
+from treadle.importers import BATCH, MAX_BATCH, ImportResult, TableMap, as_toml, bring, map_of, own_table_sql, read_map
 
 OfProfile = Annotated[
     str | None,
@@ -75,10 +75,10 @@ def import_table(
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Bring the rows of a table of jobs that an application had, with their past; those that are there stay as they are.
+    """Bring the rows of a table of jobs that an application had, with their past.
 
-    Interrupt it and run it again as often as you like: nothing comes twice. Exit code 1 if a row does not fit; all
-    others are brought. Old code should not work on the table any more.
+    A job that is there already stays as it is. Interrupt it and run it again as often as you like: nothing comes twice.
+    Exit code 1 if a row does not fit; all others are brought. Old code should not work on the table any more.
     """
     if map_file is not None and profile is not None:
         raise ConfigError("--map and --profile cannot be given together")
@@ -103,7 +103,7 @@ def import_table(
 MAX_LINES = 50  # of rows that do not fit
 
 
-def _tell(table: str, brought: Brought, *, dry_run: bool, as_json: bool) -> None:
+def _tell(table: str, brought: ImportResult, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         misfits = [misfit._asdict() for misfit in brought.misfits]
         document({**brought._asdict(), "misfits": misfits, "dry_run": dry_run})

@@ -1,6 +1,6 @@
 """Adopting a table of jobs that an application had: a view that takes its place, and its rows with their past."""
 
-from treadle.importers.bring import BATCH, MAX_BATCH, Brought, bring
+from treadle.importers.bring import BATCH, MAX_BATCH, ImportResult, bring
 from treadle.importers.own_table import own_table_sql
 from treadle.importers.rows import Misfit
 from treadle.importers.table_map import TableMap, as_toml, checked_map, map_of, read_map
@@ -8,7 +8,7 @@ from treadle.importers.table_map import TableMap, as_toml, checked_map, map_of, 
 __all__ = [
     "BATCH",
     "MAX_BATCH",
-    "Brought",
+    "ImportResult",
     "Misfit",
     "TableMap",
     "as_toml",

@@ -19,7 +19,7 @@ MAX_TOLD = 1_000  # misfits that are kept; the others are only counted
 BUSY_TIMEOUT = 60.0  # seconds for which a store that is busy is asked again
 
 
-class Brought(NamedTuple):
+class ImportResult(NamedTuple):
     """What became of the rows of a table."""
 
     read: int
@@ -37,8 +37,8 @@ def bring(
     *,
     batch: int = BATCH,
     dry_run: bool = False,
-    progress: Callable[[int], None] = lambda read: None,
-) -> Brought:
+    progress: Callable[[int], None] = lambda _: None,
+) -> ImportResult:
     """Bring the rows of this table of the database at `url` into the app's store.
 
     A row that is there already, or was, is left as it is. A dry run writes nothing.
@@ -54,7 +54,7 @@ def bring(
             progress(run.read)
     if run.brought and not dry_run:
         app.wake()
-    return Brought(run.read, dict(run.brought), run.known, run.misfits, run.unfit)
+    return ImportResult(run.read, dict(run.brought), run.known, run.misfits, run.unfit)
 
 
 def _names(source: SourceTable, table_map: TableMap) -> list[str]:
@@ -64,7 +64,7 @@ def _names(source: SourceTable, table_map: TableMap) -> list[str]:
             raise ConfigError(
                 f"columns.{field}: table {source.name} has no column {name!r}; it has {', '.join(source.columns)}"
             )
-    used = {name for field, (name, *_) in table_map.columns.items()}
+    used = {name for name, *_ in table_map.columns.values()}
     return sorted(used - {table_map.columns["id"][0]})
 
 
@@ -141,7 +141,7 @@ class _Run:
         elif verdict.ruling is not Ruling.REFUSED:
             self._note_known(past, verdict.job)
         elif past.job.key is not None and ("key" in verdict.why or verdict.holder):
-            self._tell(self._key_taken(past, f"job {verdict.holder} has it" if verdict.holder else "another job has it"))
+            self._tell(self._key_taken(past, f"{verdict.holder or 'another job'} has it"))
         else:
             self._tell(Misfit(past.row, "*", verdict.why, "correct the row"))
 

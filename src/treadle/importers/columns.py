@@ -78,6 +78,11 @@ def column_of(columns: list[Column], source: str) -> Column | None:
     return next((column for column in columns if column.source == source), None)
 
 
+def the_column(columns: list[Column], source: str) -> Column:
+    """The column of a field that every view has."""
+    return next(column for column in columns if column.source == source)
+
+
 def columns_of(profile: Profile, own: OwnTable) -> Iterator[Column]:
     """The columns, in the order of the profile's fields."""
     fields = profile.fields or {}

@@ -12,7 +12,7 @@ from typing import Any
 from treadle.app.own_table import OwnTable
 from treadle.app.profile import Profile
 from treadle.errors import ConfigError
-from treadle.importers.columns import READ, TYPES, Column, column_of, columns_of, given, literal, quoted
+from treadle.importers.columns import READ, TYPES, Column, column_of, columns_of, given, literal, quoted, the_column
 from treadle.importers.own_table_text import (
     ENUM,
     HEAD,
@@ -66,13 +66,16 @@ def own_table_sql(profile: Profile, *, schema: str = "treadle", into: str = "pub
     if profile.table is None or profile.fields is None:
         raise ConfigError("profile: it has no table (Profile.table and Profile.fields), so there is no view to write")
     if table is not None and profile.table.script is not None and table != profile.table.name:
-        raise ConfigError(f"table: what belongs to {profile.table.name!r} besides has that name too; leave out the table")
+        raise ConfigError(
+            f"table: {profile.table.name!r} has a script of its own, which says that name; leave out the table"
+        )
     own = profile.table._replace(name=profile.table.name if table is None else table)
     if not own.name or "\0" in own.name or len(own.name.encode()) > 50:
         raise ConfigError(f"table: {own.name!r} must be a name of 1 to 50 bytes")
+    known = labels_of(profile)
     for word in own.words:
-        if word not in labels_of(profile):
-            raise ConfigError(f"profile: table: words: {word!r} is not one of its words: {', '.join(labels_of(profile))}")
+        if word not in known:
+            raise ConfigError(f"profile: table: words: {word!r} is not one of its words: {', '.join(known)}")
     text = "\n".join(_parts(profile, own))
     places = {"treadle": schema, "public": into}
     return re.sub(r'\b(treadle|public)\.(?=[a-z_"])', lambda found: f"{places[found[1]]}.", text)
@@ -82,7 +85,7 @@ def _parts(profile: Profile, own: OwnTable) -> Iterator[str]:
     columns = list(columns_of(profile, own))
     names = _names(profile, own, columns)
     yield _filled(HEAD, names)
-    if is_enum(column_of(columns, "state")):
+    if is_enum(the_column(columns, "state")):
         yield _filled(ENUM, names)
     if "tenant_function" in names:
         yield _filled(TENANT, names)
@@ -104,7 +107,7 @@ def _filled(text: str, names: Mapping[str, str]) -> str:
 def _names(profile: Profile, own: OwnTable, columns: list[Column]) -> dict[str, str]:
     words = [word for word in labels_of(profile) if word not in own.words]
     words = [*own.words, *words]
-    state = column_of(columns, "state")
+    state, id_ = the_column(columns, "state"), the_column(columns, "id")
     tenant = column_of(columns, "tenant")
     names = {
         "plain": own.name,
@@ -127,8 +130,8 @@ def _names(profile: Profile, own: OwnTable, columns: list[Column]) -> dict[str, 
         "listed_words": ", ".join(words),
         "state": state.new,
         "state_name": state.name,
-        "id": column_of(columns, "id").new,
-        "id_name": column_of(columns, "id").quoted,
+        "id": id_.new,
+        "id_name": id_.quoted,
         "checks": f"    {own.checks}\n" if own.checks else "",
     }
     if tenant is None:
@@ -155,9 +158,9 @@ def _shown(column: Column, profile: Profile, own: OwnTable) -> str:
     return read if column.type == usual or is_enum(column) else f"({read})::{column.type}"
 
 
-def is_enum(column: Column | None) -> bool:
-    """Whether the states have a type of their own."""
-    return column is not None and column.source == "state" and column.type not in ("text", "varchar")
+def is_enum(column: Column) -> bool:
+    """Whether it is that of the states, and they have a type of their own."""
+    return column.source == "state" and column.type not in ("text", "varchar")
 
 
 def _as(shown: str, column: Column) -> str:
@@ -188,18 +191,14 @@ def _union(profile: Profile, enum: str) -> Iterator[str]:
             if whole:
                 parts.insert(0, f"state = {whole[0]}" if len(whole) == 1 else f"state in ({', '.join(whole)})")
             kind = f"public.{quoted(enum)}" if enum else "text"
-            yield (
-                f"    select {literal(word)}::{kind} as word, {_STORED}\n"
-                f"    from treadle.{place} where {' or '.join(parts)}"
-            )
+            read = f"select {literal(word)}::{kind} as word, {_STORED}"
+            yield f"    {read}\n    from treadle.{place} where {' or '.join(parts)}"
 
 
 def _labelled(state: State, labels: tuple[str, ...]) -> str:
     if state is State.PENDING and {"pending", "scheduled"} <= {*labels}:
         return "failures = 0"
-    return " or ".join(PART_OF[label] for label in labels) if len(labels) == 1 else (
-        f"({' or '.join(f'({PART_OF[label]})' for label in labels)})"
-    )
+    return f"({' or '.join(PART_OF[label] for label in labels)})"
 
 
 def _comments(own: OwnTable) -> Iterator[str]:

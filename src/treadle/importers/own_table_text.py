@@ -11,7 +11,9 @@ begin;
 
 do $$
 begin
-    if not exists (select 1 from pg_attribute where attrelid = to_regclass('treadle.schedules') and attname = 'own_id') then
+    if not exists (
+        select 1 from pg_attribute where attrelid = to_regclass('treadle.schedules') and attname = 'own_id')
+    then
         raise exception 'there is no treadle here, or an old one' using hint = 'Run `treadle migrate` first.';
     end if;
     if exists (select 1 from pg_class where oid = to_regclass('«view»') and relkind <> 'v') then
@@ -33,7 +35,8 @@ $$;
 """
 
 TENANT = """\
--- Whose job it is. A tenant that is no UUID is nobody's here; a cast alone would make one such row an error of every read.
+-- Whose job it is. A tenant that is no UUID is nobody's here; with a cast alone one such row would be an error of every
+-- read.
 create or replace function «tenant_function»(tenant text) returns uuid
 language sql immutable parallel safe
 return case when tenant ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then tenant::uuid end;
@@ -109,7 +112,8 @@ begin
         claimed timestamptz := coalesce(«claimed_at»,
             case state_ when 'running' then coalesce(«started_at», «updated_at», created) end);
         started timestamptz := coalesce(«started_at», «started_too»);
-        ended timestamptz := case when state_ in ('succeeded', 'failed', 'cancelled') then coalesce(«finished_at», changed) end;
+        ended timestamptz := case when state_ in ('succeeded', 'failed', 'cancelled')
+            then coalesce(«finished_at», changed) end;
         most int := «most»;
         failed int := «failures»;
         tries int;
@@ -154,8 +158,8 @@ begin
     end if;
     raise exception 'jobs are changed by treadle: no % through this view', lower(tg_op)
         using errcode = 'feature_not_supported',
-        hint = 'Workers write states, results and errors. To stop a job: app.cancel(id) or `treadle jobs cancel`. To run a '
-            'failed one again: app.retry(id) or `treadle jobs retry`. Old ones: `treadle prune`.';
+        hint = 'Workers write states, results and errors. To stop a job: app.cancel(id) or `treadle jobs cancel`. To '
+            'run a failed one again: app.retry(id) or `treadle jobs retry`. Old ones: `treadle prune`.';
 end
 $$;
 

@@ -20,10 +20,11 @@ _STORED = {
     "id": "«id»", "task": "«task»", "payload": "«payload»::json", "created_at": "created", "due_at": "«due_at»",
     "tenant": "«tenant»", "queue": "«queue»", "lane": "«lane»", "task_version": "1", "priority": "«priority»",
     "max_attempts": "most", "retry_base": "«base»", "retry_cap": "«cap»", "retry_jitter": "«jitter»",
-    "expires_at": "«expires_at»", "key": "«key_value»", "key_scope": "case when «key_value» is not null then «scope» end",
+    "expires_at": "«expires_at»", "key": "«key_value»",
+    "key_scope": "case when «key_value» is not null then «scope» end",
     "schedule": "called", "state": "state_",
-    "reason": "case state_ when 'failed' then case when spent then 'exhausted' else 'permanent' end when 'cancelled' then "
-    "case label when 'expired' then 'expired' else 'by_request' end end",
+    "reason": "case state_ when 'failed' then case when spent then 'exhausted' else 'permanent' end "
+    "when 'cancelled' then case label when 'expired' then 'expired' else 'by_request' end end",
     "result": "«result»::json", "error": "error_", "attempt": "tries",
     "failures": "case when spent then most else failed end", "crashes": "0", "claimed_at": "claimed",
     "started_at": "started", "finished_at": "ended", "worker": "«worker»",
@@ -33,9 +34,7 @@ _STORED = {
 }  # fmt: skip
 
 
-def past_values(
-    profile: Profile, columns: list[Column], lease: str, retry: Retry, scope: str
-) -> dict[str, str]:
+def past_values(profile: Profile, columns: list[Column], lease: str, retry: Retry, scope: str) -> dict[str, str]:
     """What the text of that function needs."""
 
     def value(source: str, otherwise: str) -> str:
@@ -56,7 +55,7 @@ def past_values(
         "updated_at": value("updated_at", none),
         "claimed_at": value("claimed_at", none),
         "started_at": value("started_at", none),
-        "started_too": "case when label = 'running' then claimed end" if column_of(columns, "started_at") else "claimed",
+        "started_too": f"case when {_if_begun(columns)} then claimed end",
         "finished_at": f"coalesce({', '.join(ends)})" if ends else none,
         "due_at": f"coalesce({', '.join([*waits, 'created'])})",
         "expires_at": value("expires_at", none),
@@ -74,7 +73,7 @@ def past_values(
         "queue": value("queue", "'default'"),
         "lane": value("lane", "''"),
         "worker": value("worker", "null"),
-        "result": _result(profile, columns),
+        "result": _result(columns),
         "cost": f"{number('cost_micros', '0')} + {number('cost_cents', '0')} * 10000",
         "key_value": key,
         "scope": literal(scope),
@@ -86,6 +85,11 @@ def past_values(
         "stored": ", ".join(_STORED),
     }
     return {**texts, "values": ", ".join(_STORED.values())}
+
+
+def _if_begun(columns: list[Column]) -> str:
+    """Which rows without a time of their start have begun when they were claimed."""
+    return "label = 'running'" if column_of(columns, "started_at") else "label <> 'claimed'"
 
 
 def _covers(scope: str) -> str:
@@ -106,7 +110,7 @@ def _error_part(columns: list[Column], source: str, otherwise: str) -> str:
     return otherwise
 
 
-def _result(profile: Profile, columns: list[Column]) -> str:
+def _result(columns: list[Column]) -> str:
     """The result, or nothing where the row has what stands for a missing one."""
     column = column_of(columns, "result")
     if column is None:

@@ -1,7 +1,6 @@
 """A row of an application's table as a job with its past; pure. What does not fit is said of the row and the column."""
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -116,14 +115,15 @@ class _Row:
 
     def json_text(self, field: str) -> str | None:
         value = self.get(field)
-        if value is None or isinstance(value, str) and not value.strip():
+        if value is None or (isinstance(value, str) and not value.strip()):
             return None
         if len(self.map.columns.get(field, ())) > 1:
             return json.dumps(value, ensure_ascii=False)
         text = str(value) if not isinstance(value, bytes) else value.decode(errors="replace")
         _json(field, text)
         if (size := len(text.encode(errors="replace"))) > PAYLOAD_CAP:
-            raise _Unfit(field, f"is {size:,} bytes; the limit is {PAYLOAD_CAP:,}", "keep it elsewhere, and a reference here")
+            why = f"is {size:,} bytes; the limit is {PAYLOAD_CAP:,}"
+            raise _Unfit(field, why, "keep it elsewhere, and a reference here")
         return text
 
 
@@ -230,7 +230,7 @@ def _label(row: _Row) -> str:
     word = row.text("state")
     label = row.map.states.get(word or "")
     if label is None:
-        way_out = f"say under [states] what it means: {json.dumps(word or '')} = \"failed\""
+        way_out = f'say under [states] what it means: {json.dumps(word or "")} = "failed"'
         raise _Unfit("state", f"{word!r} is none of the words of the map", way_out)
     return label
 
@@ -285,5 +285,3 @@ def _error(row: _Row, tries: _Tries, changed: datetime) -> JobError | None:
     at = row.time("error_at") or changed
     kind = (row.text("error_type") or "")[:200]
     return JobError(kind, text[:MESSAGE_CAP], trace[-TRACEBACK_CAP:], tries.attempt, at.isoformat())
-
-

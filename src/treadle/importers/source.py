@@ -23,7 +23,7 @@ class SourceTable(Protocol):
     """A table that can be read."""
 
     name: str
-    columns: Sequence[str]
+    columns: list[str]
 
     def batches(self, id_column: str, names: Sequence[str], size: int) -> Iterator[list[Values]]:
         """These columns of all rows, so many rows at a time, in the order of their ids; what has no id is left out."""
@@ -147,9 +147,7 @@ class SqliteTable:
         self._connection = connection
         self._quoted = _table(name)
         schema, _, table = name.rpartition(".")
-        found = connection.execute(
-            "select name from pragma_table_info(?1, ?2)", [table, schema or "main"]
-        ).fetchall()
+        found = connection.execute("select name from pragma_table_info(?1, ?2)", [table, schema or "main"]).fetchall()
         if not found:
             raise NotPossible(f"--from: there is no table {name}; write it as the database has it")
         self.columns = [column for (column,) in found]

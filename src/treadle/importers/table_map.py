@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from treadle.app.profile import LABELS, Profile
 from treadle.app.toml_text import toml_value
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, InvalidJob
 from treadle.importers.words import labels_of
 from treadle.model.clock import seconds
 from treadle.model.retry import Retry
@@ -27,7 +27,7 @@ NUMBERS = ("priority", "task_version", "max_attempts", "retry_base", "retry_cap"
 SCOPES = ("pending", "active", "ever")
 _LABELS = tuple(label for labels in LABELS.values() for label in labels)
 _HEADINGS = {
-    "columns": "What is in your columns; [\"error\", \"message\"] is a member of a JSON column.",
+    "columns": 'What is in your columns; ["error", "message"] is a member of a JSON column.',
     "states": "What your words mean.",
     "defaults": "What no column says.",
 }
@@ -92,7 +92,13 @@ def checked_map(document: Mapping[str, Any], where: str) -> TableMap:
             raise ConfigError(f"{where}: columns.{field}: is required{also}")
     if "state" in columns and not states:
         raise ConfigError(f"{where}: states: is required; say of each word what it means")
-    return TableMap(columns, states, defaults)
+    table_map = TableMap(columns, states, defaults)
+    try:
+        table_map.retry.checked()
+    except InvalidJob as error:
+        name = error.field if error.field == "max_attempts" else f"retry_{error.field}"
+        raise ConfigError(f"{where}: defaults.{name}: {str(error).removeprefix(f'{error.field}: ')}") from None
+    return table_map
 
 
 def _column_path(value: object, where: str) -> tuple[str, ...]:

@@ -33,9 +33,10 @@ PROFILE = Profile(
         types={"user_id": "uuid"},
         words=("pending", "claimed", "running", "complete", "failed"),
         comments={
-            "": "Universal job queue for all background work types (email processing, agent invocation, reminder delivery, "
-            "etc.): the jobs of treadle, under this application's names.",
-            "job_type": "Discriminator for handler dispatch (e.g., email_processing, agent_invocation, reminder_delivery)",
+            "": "Universal job queue for all background work types (email processing, agent invocation, reminder "
+            "delivery, etc.): the jobs of treadle, under this application's names.",
+            "job_type": "Discriminator for handler dispatch (e.g., email_processing, agent_invocation, "
+            "reminder_delivery)",
             "priority": "Higher priority jobs are claimed first. Default 0.",
             "scheduled_for": "Job is not eligible for claiming until this time. Supports delayed/scheduled execution.",
             "expires_at": "Optional hard expiry. Jobs past this time are not executed.",

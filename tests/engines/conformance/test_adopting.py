@@ -250,7 +250,9 @@ def test_one_bad_value_does_not_keep_the_others_from_coming(engine):
 
 def test_a_large_payload_result_and_error_come_whole(engine):
     text = '"' + "x" * 300_000 + '"'
-    job = with_a_past(engine, State.FAILED, payload_json=text, result_json=text, error=an_error(engine.now(), "e" * 9000))
+    job = with_a_past(
+        engine, State.FAILED, payload_json=text, result_json=text, error=an_error(engine.now(), "e" * 9000)
+    )
 
     adopt(engine, job)
 

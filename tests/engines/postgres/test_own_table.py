@@ -1,4 +1,4 @@
-"""`treadle own-table` with the profile chat_server: an application's own table `jobs`, as a view over treadle's, with all that belonged to it."""
+"""`treadle own-table` with the profile chat_server: its table `jobs` as a view, with all that belonged to it."""
 
 import re
 import subprocess
@@ -21,9 +21,9 @@ from tests.support.stores import SECOND, missing
 from tests.support.workbench import ended, in_state, until, working
 from treadle import GiveUp, Job, Reason, Retry, State, Treadle, Unique
 from treadle.engines.values import Lease, Renewal, Ruling
+from treadle.importers import own_table_sql
 from treadle.model import JobError
 from treadle.model.lifecycle import Failed, FailedForGood, Snoozed, Succeeded
-from treadle.importers import own_table_sql
 from treadle.profiles import chat_server
 from treadle.testing import FakeClock
 

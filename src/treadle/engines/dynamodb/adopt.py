@@ -1,4 +1,4 @@
-"""Jobs that come from another table with their past: many in one transaction, or each in its own where one is refused."""
+"""Jobs that come from another table with their past: many in one transaction, or each alone where one is refused."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime

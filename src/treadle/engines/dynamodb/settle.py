@@ -293,6 +293,8 @@ def change_parts(
 
 def _item_parts(table: TableInfo, change: Change, old: ItemKey, new: ItemKey) -> list[Part]:
     """The due item and the id item; the first part carries the fence."""
+    if change.write is Write.ADOPT:
+        raise ValueError("a job that comes from another table is adopted by itself")
     after, tests = change.after, fence(change)
     home = id_key(after.id, table.spread)
     match change.write:

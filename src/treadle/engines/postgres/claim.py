@@ -11,12 +11,12 @@ from datetime import datetime
 from typing import NamedTuple
 
 from treadle.engines.batches import check_one_each
+from treadle.engines.postgres.adopt import adopt
 from treadle.engines.postgres.connection import WRITE_ERRORS, refusal
 from treadle.engines.postgres.cursors import ClaimCursor, ClaimCursors
 from treadle.engines.postgres.records import await_claims
 from treadle.engines.postgres.rows import change_record
 from treadle.engines.postgres.session import PostgresStore
-from treadle.engines.postgres.adopt import adopt
 from treadle.engines.postgres.settle import is_plain, settle, settle_alone, settle_together, verdicts
 from treadle.engines.postgres.turn import HELD, TURN, ClaimedRows, TurnAnswer, answer_of, parameters, request, travels
 from treadle.engines.postgres.wire import Connection, Value
