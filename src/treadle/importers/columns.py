@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from treadle.app.own_table import OwnTable
-from treadle.app.profile import Profile
+from treadle.app.profile import OwnTable, Profile
 from treadle.errors import ConfigError
 from treadle.model.retry import Retry
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
-from treadle.app.own_table import OwnTable
-from treadle.app.profile import Profile
+from treadle.app.profile import OwnTable, Profile
 from treadle.errors import ConfigError
 from treadle.importers.columns import READ, TYPES, Column, column_of, columns_of, given, literal, quoted, the_column
 from treadle.importers.own_table_text import (

@@ -7,8 +7,7 @@ app = Treadle("postgresql://localhost/ayb", profile=backend.PROFILE)
 
 from typing import Any
 
-from treadle.app.own_table import OwnTable
-from treadle.app.profile import Profile
+from treadle.app.profile import OwnTable, Profile
 from treadle.model.retry import Retry
 from treadle.tasks.options import Unique
 

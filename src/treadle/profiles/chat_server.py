@@ -7,8 +7,7 @@ app = Treadle("postgresql://localhost/chat", profile=chat_server.PROFILE)
 
 from typing import Any
 
-from treadle.app.own_table import OwnTable
-from treadle.app.profile import Profile
+from treadle.app.profile import OwnTable, Profile
 from treadle.model.retry import Retry
 
 _KEPT: dict[str, Any] = {f"keep_{what}": "forever" for what in ("succeeded", "cancelled", "failed", "audit")}
