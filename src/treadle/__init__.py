@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from treadle.app.audit import AuditReport
     from treadle.app.claimed import Claimed
     from treadle.app.operations import Cost
-    from treadle.app.profile import Profile
+    from treadle.app.profile import OwnTable, Profile
     from treadle.app.tenant import Tenant
     from treadle.app.treadle import Treadle
     from treadle.engines.values import Finding, Page, Receipt
@@ -81,6 +81,7 @@ __all__ = [
     "NotPossible",
     "Obstacle",
     "Overlap",
+    "OwnTable",
     "Page",
     "Parked",
     "Pause",
@@ -110,7 +111,7 @@ _MODULES = {
     "app.audit": ["AuditReport"],
     "app.claimed": ["Claimed"],
     "app.operations": ["Cost"],
-    "app.profile": ["Profile"],
+    "app.profile": ["OwnTable", "Profile"],
     "app.tenant": ["Tenant"],
     "app.treadle": ["Treadle"],
     "engines.values": ["Finding", "Page", "Receipt"],

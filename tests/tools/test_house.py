@@ -20,8 +20,8 @@ DOORS = {
     "retention.py", "records.py", "audit.py", "rows.py",
 }  # fmt: skip
 ROOMS = {
-    "app", "bench", "builtin", "cli", "client", "demo", "engines", "integrations", "model", "profiles", "schedules",
-    "server", "tasks", "testing", "transactions", "worker",
+    "app", "bench", "builtin", "cli", "client", "demo", "engines", "importers", "integrations", "model", "profiles",
+    "schedules", "server", "tasks", "testing", "transactions", "worker",
 }  # fmt: skip
 RETIRED = {
     "What", "Member", "Membership", "Spent", "Trail", "House", "Where", "Hold", "Held", "Told", "Keeper", "Upkeep",

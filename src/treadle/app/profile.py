@@ -35,6 +35,25 @@ OF_A_SCHEDULE = ("id", *(name for name in Schedule._fields if name != "own_id"),
 """Every field of a schedule, as `--json` prints them without a profile."""
 
 
+class OwnTable(NamedTuple):
+    """What a profile's fields do not say of a table of jobs: its name, types, defaults and comments.
+
+    `types` and `defaults` are SQL by column, where they are not the usual ones of the field. A column is never null if
+    it has a default, or if it is the id, the task or the tenant. `words` are those of the states in the order of the
+    table; if the states have a type of their own, it is an enumeration of them. `comments` are by column; "" is the
+    table. `checks` are statements of PL/pgSQL about the row `new` that each insert runs. `script` is a package and a
+    file of SQL in it, run after the view is there: what belonged to the table besides.
+    """
+
+    name: str
+    types: Mapping[str, str] = {}
+    defaults: Mapping[str, str | None] = {}
+    words: tuple[str, ...] = ()
+    comments: Mapping[str, str] = {}
+    checks: str = ""
+    script: tuple[str, str] | None = None
+
+
 class Profile(NamedTuple):
     """One application's words and defaults: `Treadle(url, profile=Profile(...))`.
 
@@ -42,7 +61,8 @@ class Profile(NamedTuple):
     task's own win. `states` goes from our labels to the application's words; a label left out has its state's word.
     `fields` goes from the application's field names, in the order they are printed, to ours (see docs/profiles.md) or
     to a mapping of such fields. `empty` is what a result or error that is not there is printed as. `schedules` are the
-    fields of a schedule, as `fields` are those of a job.
+    fields of a schedule, as `fields` are those of a job. `table` is the table of jobs that the application had, for the
+    view that takes its place.
     """
 
     settings: Mapping[str, Any] = {}
@@ -51,11 +71,19 @@ class Profile(NamedTuple):
     fields: Mapping[str, Any] | None = None
     empty: Any = None
     schedules: Mapping[str, str] | None = None
+    table: OwnTable | None = None
 
     def word(self, label: str) -> str:
         """The application's word for a job of this label."""
         state = _STATE_OF[label]
         return self.states.get(label, self.states.get(state, state.value))
+
+    def words_of(self, state: State) -> dict[str, tuple[str, ...]]:
+        """The words for jobs in this state, each with the labels that it is said of."""
+        words: dict[str, tuple[str, ...]] = {}
+        for label in LABELS[state]:
+            words[self.word(label)] = (*words.get(self.word(label), ()), label)
+        return words
 
     def words(self) -> list[str]:
         """Every word a job's state is printed as."""

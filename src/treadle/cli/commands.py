@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 import treadle
 from treadle.cli import (
     acts,
+    adopting,
     audit,
     bench,
     completion,
@@ -219,6 +220,17 @@ cli.command("prune", rich_help_panel=STORE, epilog=_example("treadle prune --app
 cli.command("export", rich_help_panel=STORE, epilog=_example("treadle export --state failed -o failed.ndjson"))(
     export.export
 )
+
+cli.command(
+    "import",
+    rich_help_panel=STORE,
+    epilog=_example("treadle import --from jobs_before --profile chat_server --dry-run"),
+)(adopting.import_table)
+cli.command(
+    "own-table",
+    rich_help_panel=STORE,
+    epilog=_example("treadle own-table --sql --profile chat_server | psql -v ON_ERROR_STOP=1 shop"),
+)(adopting.own_table)
 
 bench_cli = typer.Typer(cls=Sections, rich_markup_mode=None, no_args_is_help=False)
 bench_cli.command("drain", epilog=_example("treadle bench drain --url sqlite:///treadle.db --jobs 20000 --bare"))(

@@ -13,6 +13,8 @@ The rules every engine keeps, each with a conformance case of its own:
   repeated with the same token returns the jobs already claimed under it and claims no more.
 - Order: priority, due time, id within a lane, among jobs due when the claim began.
 - One bad value never takes its batch along: its verdict is REFUSED, its neighbours' are not touched.
+- A job that comes from another table (lifecycle.adopt) is written as it is, with its event and its key, and with all
+  that is kept beside a job in its state; but not if a job has its id, or an event is about one that had it: LOST.
 - Once `save` of a pause has returned, no claim that it blocks commits, and no claim has waited for it. What a claim
   finds and may not take, because it is paused or unknown to the claimer, is parked where claims step over it; a job
   whose pause is over is claimed from there in its turn.

@@ -15,6 +15,8 @@ def in_order(jobs: Iterable[Job]) -> list[Job]:
 def fits(change: Change, current: Job, now: datetime) -> bool:
     """Whether the job is as the change's fence wants it (model.Fence)."""
     before = change.before
+    if change.fence is Fence.UNKNOWN:
+        return False
     if change.fence is Fence.RUNNING:
         return current.state is State.RUNNING
     if current.revision != before.revision:

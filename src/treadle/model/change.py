@@ -34,6 +34,7 @@ class EventKind(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     REVOKED = "revoked"  # a token of the API
+    IMPORTED = "imported"  # a job of another table, with its past
 
     @classmethod
     def _missing_(cls, value: object) -> "EventKind":
@@ -77,17 +78,19 @@ _BY_HAND = frozenset(
         EventKind.PAUSED,
         EventKind.RESUMED,
         EventKind.REVOKED,
+        EventKind.IMPORTED,
     )
 )
 
 
 class Fence(Enum):
-    """What a change compares before it is written; every engine obeys the same four."""
+    """What a change compares before it is written; every engine obeys the same five."""
 
     HOLDER = "holder"  # running, token and revision: settle, snooze, release by the worker that holds the job
     RECOVERY = "recovery"  # the same, and lease_until as read, and that moment past by the store's clock
     REVISION = "revision"  # state and revision: operators, expiry, replace
     RUNNING = "running"  # state running only: the cancel request, whose flag never falls
+    UNKNOWN = "unknown"  # no job has this id, and no event is about one that had it
 
 
 class Write(Enum):
@@ -99,6 +102,7 @@ class Write(Enum):
     REPLACE = "replace"  # a pending job is edited in place
     REQUEST_CANCEL = "request_cancel"  # a running job is asked to stop
     DELETE = "delete"  # a job that waits or has ended goes, and its key with it; its events stay
+    ADOPT = "adopt"  # a job comes from elsewhere, in the state that it has there
 
 
 class Event(NamedTuple):
@@ -142,6 +146,8 @@ class Change(NamedTuple):
         """Which write it is."""
         if self.fence is Fence.RUNNING:
             return Write.REQUEST_CANCEL
+        if self.fence is Fence.UNKNOWN:
+            return Write.ADOPT
         if self.kind is EventKind.DELETED:
             return Write.DELETE
         if self.after.state.final:
@@ -158,6 +164,8 @@ class Change(NamedTuple):
     def takes_key(self) -> bool:
         """Whether the job must hold its key after the change, and need not before."""
         scope = self.after.key_scope
+        if self.fence is Fence.UNKNOWN:
+            return scope is not None and scope.covers(self.after.state)
         if scope is None or scope in (Scope.WINDOW, Scope.EVER):
             return False
         return scope.covers(self.after.state) and not scope.covers(self.before.state)

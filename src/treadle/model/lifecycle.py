@@ -278,6 +278,11 @@ def delete(job: Job, now: datetime, *, actor: str, note: str = "") -> Change:
     return Change(job, after, EventKind.DELETED, Fence.REVISION, now, actor, text)
 
 
+def adopt(job: Job, at: datetime, *, actor: str, note: str = "") -> Change:
+    """A job of another table comes with its past; `at` is when something happened to it last, there."""
+    return Change(job, job.evolve(revision=1), EventKind.IMPORTED, Fence.UNKNOWN, at, actor, note[:MESSAGE_CAP])
+
+
 def fallback(refused: Change, holder: str | None, why: str, now: datetime) -> Change | None:
     """What to write when the store has refused a change, for its key is another's or for `why`; None: nothing else."""
     if holder:

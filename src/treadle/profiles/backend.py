@@ -5,12 +5,9 @@ from treadle.profiles import backend
 app = Treadle("postgresql://localhost/ayb", profile=backend.PROFILE)
 """
 
-import re
-from importlib import resources
 from typing import Any
 
-from treadle.app.profile import Profile
-from treadle.errors import ConfigError
+from treadle.app.profile import OwnTable, Profile
 from treadle.model.retry import Retry
 from treadle.tasks.options import Unique
 
@@ -26,29 +23,20 @@ PROFILE = Profile(
     fields={
         "id": "id", "type": "task", "payload": "payload", "state": "state", "run_at": "due_at",
         "lease_until": "lease_until", "worker_id": "worker", "attempts": "attempt", "max_attempts": "max_attempts",
-        "last_error": "error_text", "last_run_at": "claimed_at", "idempotency_key": "key", "created_at": "created_at",
-        "completed_at": "succeeded_at", "canceled_at": "cancelled_at", "schedule_id": "schedule_id",
-        "updated_at": "updated_at",
+        "last_error": "error_text", "last_run_at": "claimed_at", "idempotency_key": "key", "schedule_id": "schedule_id",
+        "created_at": "created_at", "updated_at": "updated_at", "completed_at": "succeeded_at",
+        "canceled_at": "cancelled_at",
     },
     schedules={
         "id": "id", "name": "name", "job_type": "task", "payload": "payload", "cron_expr": "cron",
         "timezone": "timezone", "enabled": "enabled", "max_attempts": "max_attempts", "next_run_at": "next_at",
         "last_run_at": "last_at", "created_at": "created_at", "updated_at": "updated_at",
     },
+    table=OwnTable(
+        "_ayb_jobs",
+        types=dict.fromkeys(("type", "state", "worker_id", "idempotency_key"), "varchar"),
+        defaults={"id": "gen_random_uuid()"},
+        script=("treadle.profiles", "backend.sql"),
+    ),
 )  # fmt: skip
 """Its numbers, its words and its columns."""
-
-_NAME = re.compile("[a-z_][a-z0-9_]*")
-
-
-def view_sql(schema: str = "treadle", into: str = "public") -> str:
-    """The SQL that makes the views `_ayb_jobs` and `_ayb_job_schedules` in PostgreSQL, to be run by a table owner.
-
-    `schema` is where treadle's tables lie, `into` where the views go.
-    """
-    for field, name in (("schema", schema), ("into", into)):
-        if not _NAME.fullmatch(name):
-            raise ConfigError(f"{field}: {name!r} must be a name of small letters, digits and underscores")
-    text = resources.files(__package__).joinpath("backend.sql").read_text("utf-8")
-    places = {"treadle": schema, "public": into}
-    return re.sub(r"\b(treadle|public)\.(?=[a-z_])", lambda found: f"{places[found[1]]}.", text)

@@ -7,7 +7,7 @@ app = Treadle("postgresql://localhost/chat", profile=chat_server.PROFILE)
 
 from typing import Any
 
-from treadle.app.profile import Profile
+from treadle.app.profile import OwnTable, Profile
 from treadle.model.retry import Retry
 
 _KEPT: dict[str, Any] = {f"keep_{what}": "forever" for what in ("succeeded", "cancelled", "failed", "audit")}
@@ -27,5 +27,21 @@ PROFILE = Profile(
         "completed_at": "finished_at", "created_at": "created_at", "updated_at": "updated_at",
     },
     empty={},
+    table=OwnTable(
+        "jobs",
+        types={"user_id": "uuid"},
+        words=("pending", "claimed", "running", "complete", "failed"),
+        comments={
+            "": "Universal job queue for all background work types (email processing, agent invocation, reminder "
+            "delivery, etc.): the jobs of treadle, under this application's names.",
+            "job_type": "Discriminator for handler dispatch (e.g., email_processing, agent_invocation, "
+            "reminder_delivery)",
+            "priority": "Higher priority jobs are claimed first. Default 0.",
+            "scheduled_for": "Job is not eligible for claiming until this time. Supports delayed/scheduled execution.",
+            "expires_at": "Optional hard expiry. Jobs past this time are not executed.",
+        },
+        checks="perform public.jobs_known_user(new.user_id);",
+        script=("treadle.profiles", "chat_server.sql"),
+    ),
 )  # fmt: skip
 """Its numbers, its words and its columns."""

@@ -7,7 +7,7 @@ app = Treadle("postgresql://localhost/ops", profile=tenant_ops.PROFILE)
 
 from typing import Any
 
-from treadle.app.profile import Profile
+from treadle.app.profile import OwnTable, Profile
 from treadle.model.retry import Retry
 
 _KEPT: dict[str, Any] = {f"keep_{what}": "forever" for what in ("succeeded", "cancelled", "failed", "audit")}
@@ -35,5 +35,17 @@ PROFILE = Profile(
         "startedAt": "claimed_at", "finishedAt": "finished_at", "createdAt": "created_at",
     },
     empty={},
+    table=OwnTable(
+        "jobs",
+        types={
+            "tenant_id": "uuid", "status": "job_status",
+            **dict.fromkeys(("nextRetryAt", "startedAt", "finishedAt", "createdAt"), "timestamp(3)"),
+        },
+        defaults={
+            "id": "gen_random_uuid()", "output": "'{}'", "error": "'{}'",
+            "createdAt": "(now() at time zone 'UTC')::timestamp(3)",
+        },
+        words=("queued", "running", "succeeded", "failed"),
+    ),
 )  # fmt: skip
 """Its numbers, its words and its columns."""

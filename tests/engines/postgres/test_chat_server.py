@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -18,9 +17,9 @@ from tests.support import processes, provision
 from tests.support.making import claim
 from tests.support.workbench import until, watched, working
 from treadle import Retry, Treadle
+from treadle.importers import own_table_sql
 from treadle.profiles import chat_server
 
-SCRIPT = Path(__file__).resolve().parents[3] / "docs" / "own-table.sql"
 STALE = "Job timed out (stale claim)"
 AS_SET = {"lease": None, "poll": None, "concurrency": None}  # by the profile, not by the workbench
 INSERT = "insert into jobs (user_id, job_type, max_retries) values (%s, 'greet', %s) returning id::text"
@@ -52,7 +51,7 @@ def table(server: Treadle, store_url: str) -> Iterator[Connection]:
         connection.execute("set search_path = public")  # our user is called treadle, as our schema is
         connection.execute("create schema auth")
         connection.execute("create table auth.users (id uuid primary key)")
-        connection.execute(SCRIPT.read_text("utf-8"))
+        connection.execute(own_table_sql(chat_server.PROFILE))
         yield connection
 
 

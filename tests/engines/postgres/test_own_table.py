@@ -1,7 +1,8 @@
-"""docs/own-table.sql: an application's own table `jobs`, as a view over treadle's, with all that belonged to it."""
+"""`treadle own-table` with the profile chat_server: its table `jobs` as a view, with all that belonged to it."""
 
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.stores import SECOND, missing
 from tests.support.workbench import ended, in_state, until, working
 from treadle import GiveUp, Job, Reason, Retry, State, Treadle, Unique
 from treadle.engines.values import Lease, Renewal, Ruling
+from treadle.importers import own_table_sql
 from treadle.model import JobError
 from treadle.model.lifecycle import Failed, FailedForGood, Snoozed, Succeeded
 from treadle.profiles import chat_server
@@ -29,8 +31,8 @@ Row = dict[str, object]
 Sql = Callable[..., list[tuple[object, ...]]]
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-SCRIPT = DOCS / "own-table.sql"
 SERVICE, WEB, BOSS = "service_role", "web", "boss"
+OWN_TABLE = (sys.executable, "-m", "treadle", "own-table", "--sql")
 STALE = "Job timed out (stale claim)"
 STATUSES = ("pending", "claimed", "running", "complete", "failed")
 COLUMNS = {
@@ -98,7 +100,7 @@ def run_script(url: str) -> list[str]:
     said: list[str] = []
     with psycopg.connect(url, autocommit=True) as connection:
         connection.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
-        connection.execute(SCRIPT.read_text("utf-8"))
+        connection.execute(own_table_sql(chat_server.PROFILE))
     return said
 
 
@@ -189,9 +191,10 @@ def test_psql_runs_it_twice_and_the_schema_is_still_as_expected(
 ) -> None:
     job = inserted(sql, ada)
     psql = provision.binaries()[cluster.label] / "psql"
+    script = subprocess.run([*OWN_TABLE, "--profile", "chat_server"], capture_output=True, text=True, check=True).stdout
     for _ in range(2):
-        command = [psql, "-X", "-v", "ON_ERROR_STOP=1", "-f", SCRIPT, store_url]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [psql, "-X", "-v", "ON_ERROR_STOP=1", store_url]
+        done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
         assert (done.returncode, "ERROR" in done.stderr) == (0, False), done.stderr
     assert row_of(store_url, job)["status"] == "pending"
     assert app.check_schema() == []
@@ -351,16 +354,25 @@ def test_what_only_treadle_can_do_is_refused_with_the_way_to_do_it(app: Treadle,
     assert traces(app.engine) == before
 
 
-def test_a_new_job_has_no_past(app: Treadle, sql: Sql, ada: str) -> None:
+def test_a_new_job_has_no_past_unless_the_owner_of_the_tables_brings_it(
+    app: Treadle, store_url: str, sql: Sql, ada: str
+) -> None:
     past = {
         "status": "running", "retry_count": "1", "output": "{}", "error": "x", "claimed_at": "now",
         "started_at": "now", "completed_at": "now", "created_at": "yesterday", "updated_at": "yesterday",
     }  # fmt: skip
-    for column, value in past.items():
-        with pytest.raises(errors.FeatureNotSupported, match="has no past") as refused:
-            sql(f"insert into jobs (user_id, job_type, {column}) values (%s, 'greet', '{value}')", ada)
-        assert column in str(refused.value.diag.message_hint)
-    assert sql("select count(*) from jobs") == [(0,)]
+    sql(f"grant usage on schema treadle, auth to {WEB}")
+    sql(f"grant select, insert on jobs, treadle.jobs, treadle.finished, treadle.keys, treadle.events to {WEB}")
+    with psycopg.connect(as_role(store_url, WEB), autocommit=True) as connection:
+        for column, value in past.items():
+            with pytest.raises(errors.FeatureNotSupported, match="has no past") as refused:
+                connection.execute(
+                    f"insert into jobs (user_id, job_type, {column}) values (%s, 'greet', '{value}')", [ada]
+                )
+            assert column in str(refused.value.diag.message_hint)
+        assert sql("select count(*) from jobs") == [(0,)]
+        connection.execute("insert into jobs (user_id, job_type) values (%s, 'greet')", [ada])
+    assert sql("select status from jobs") == [("pending",)]
 
 
 # ------------------------------------------------------------------------------------------ jobs made with SQL
@@ -748,7 +760,7 @@ def test_functions_that_walls_would_blind_are_refused_or_handed_to_the_workers_r
         f"grant all on all tables in schema auth, treadle to {BOSS} with grant option",
         f"grant usage on schema treadle to {BOSS} with grant option",
         "drop view jobs",
-        "drop function jobs_user, jobs_known_user, jobs_insert, jobs_refuse, expire_stale_jobs cascade",
+        "drop function jobs_tenant, jobs_known_user, jobs_insert, jobs_refuse, expire_stale_jobs cascade",
         "drop function jobs_forget_users cascade",
     ):
         sql(statement)

@@ -25,7 +25,7 @@ from treadle.engines.dynamodb.items import (
 )
 from treadle.engines.dynamodb.pools import Each
 from treadle.engines.dynamodb.rows import record_item, record_key
-from treadle.engines.dynamodb.writes import ABSENT, Part, TableInfo, delete, put, there, update
+from treadle.engines.dynamodb.writes import ABSENT, Part, TableInfo, Test, delete, put, there, update
 from treadle.model import UUID, Event, EventKind
 from treadle.model.records import Seal
 from treadle.model.seals import in_order
@@ -154,10 +154,10 @@ def _by_tenant(events: Iterable[Event]) -> list[Event]:
 # -------------------------------------------------------------------------------------------- events
 
 
-def event_parts(table: TableInfo, event: Event) -> list[Part]:
+def event_parts(table: TableInfo, event: Event, *when: Sequence[Test]) -> list[Part]:
     """An event of the audit trail, and the marker that says that no seal holds it yet."""
     item = event_item(event)
-    return [put(table, key_of(item), item), put(table, marker_key(event, table.spread), {})]
+    return [put(table, key_of(item), item, *when), put(table, marker_key(event, table.spread), {})]
 
 
 def event_key(event: Event) -> ItemKey:

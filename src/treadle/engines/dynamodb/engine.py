@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from treadle.engines.batches import check_one_each
 from treadle.engines.dynamodb import schema
+from treadle.engines.dynamodb.adopt import Adopter
 from treadle.engines.dynamodb.audit import AuditTrail, Place
 from treadle.engines.dynamodb.claim import Claimer
 from treadle.engines.dynamodb.client import Client
@@ -26,7 +27,7 @@ from treadle.engines.dynamodb.ranges import Ranges
 from treadle.engines.dynamodb.records import Records
 from treadle.engines.dynamodb.retention import Pruner
 from treadle.engines.dynamodb.schedules import ScheduleItems
-from treadle.engines.dynamodb.settle import Settler
+from treadle.engines.dynamodb.settle import CostDays, Settler
 from treadle.engines.dynamodb.writes import TableInfo
 from treadle.engines.scripts import ItemScript
 from treadle.engines.values import (
@@ -50,6 +51,7 @@ from treadle.engines.values import (
 from treadle.engines.waiting import Waiters
 from treadle.errors import SchemaError
 from treadle.model import Change, Event, Job, State
+from treadle.model.change import Write
 from treadle.model.clock import SystemClock
 from treadle.model.lifecycle import Success, whole
 from treadle.model.memo import Memo
@@ -114,7 +116,9 @@ class DynamoEngine:
         self._lists = Lists(client, reader, table.spread, pools.each)
         self._leases = Leases(client, table, reader, ranges, pools, last_keys, self._skew, real_time=real_time)
         self._enqueuer = EnqueueWriter(client, table, reader, ranges, pools, self._leases.expect)
-        self._settler = Settler(client, table, reader, ranges, cursors, pools, last_keys, self._enqueuer)
+        days, expect = CostDays(client, table), self._leases.expect
+        self._settler = Settler(client, table, reader, ranges, cursors, pools, last_keys, self._enqueuer, days)
+        self._adopter = Adopter(client, table, reader, ranges, pools, days, expect)
         put_back = self._settler.put_back
         self._claimer = Claimer(client, table, ranges, reader, pools, cursors, last_keys, gate, put_back)
         self._pruner = Pruner(client, reader, table, pools.each, real_time=real_time)
@@ -160,7 +164,7 @@ class DynamoEngine:
         check_one_each(changes)
         self._opened()
         repeated = claim is not None and self._claimer.may_be_repeat(claim.token)
-        verdicts = self._settler.settle_all(changes, now or self._clock())
+        verdicts = self._write(changes, now or self._clock())
         if changes:
             self._waiters.wake()
         moment = now or self._clock()  # a lease counts from now, however long the changes took
@@ -172,6 +176,15 @@ class DynamoEngine:
         if claim is not None and jobs:
             self._leases.expect(moment + timedelta(seconds=claim.lease))
         return Turn(verdicts, [ClaimedJob.of(job) for job in jobs], moment, more)
+
+    def _write(self, changes: Sequence[Change], now: datetime) -> list[Verdict]:
+        adopted = [change for change in changes if change.write is Write.ADOPT]
+        if not adopted:
+            return self._settler.settle_all(changes, now)
+        rest = [change for change in changes if change.write is not Write.ADOPT]
+        verdicts = [*self._adopter.adopt(adopted, now), *self._settler.settle_all(rest, now)]
+        found = dict(zip((change.id for change in (*adopted, *rest)), verdicts, strict=True))
+        return [found[change.id] for change in changes]
 
     def extend(self, leases: Sequence[Lease], *, lease: float, now: datetime | None = None) -> list[RenewalResult]:
         self._opened()

@@ -69,6 +69,7 @@ class Settler:
         pools: Pools,
         last_keys: Memory[ItemKey],
         enqueuer: EnqueueWriter,
+        cost_days: "CostDays",
     ) -> None:
         self._client = client
         self._table = table
@@ -78,7 +79,7 @@ class Settler:
         self._pools = pools
         self._last_keys = last_keys
         self._enqueuer = enqueuer
-        self._cost_days = CostDays(client, table)
+        self._cost_days = cost_days
 
     def settle_all(self, changes: Sequence[Change], now: datetime) -> list[Verdict]:
         """Write these changes, several at once; a verdict for each, in order."""
@@ -286,12 +287,14 @@ def change_parts(
         parts += event_parts(table, change.event)
     left = None if change.write is Write.DELETE else after
     parts += list_parts(table, before, left)
-    parts += _cost_parts(table, before, left)
+    parts += cost_parts(table, before, left)
     return [*parts, *_piece_parts(table, before, after)]
 
 
 def _item_parts(table: TableInfo, change: Change, old: ItemKey, new: ItemKey) -> list[Part]:
     """The due item and the id item; the first part carries the fence."""
+    if change.write is Write.ADOPT:
+        raise ValueError("a job that comes from another table is adopted by itself")
     after, tests = change.after, fence(change)
     home = id_key(after.id, table.spread)
     match change.write:
@@ -321,12 +324,12 @@ def _piece_parts(table: TableInfo, before: Job, after: Job) -> Iterator[Part]:
     yield from (delete(table, key) for key in old if key not in new)
 
 
-def _cost_parts(table: TableInfo, before: Job, after: Job | None) -> Iterator[Part]:
+def cost_parts(table: TableInfo, before: Job | None, after: Job | None) -> Iterator[Part]:
     """What an ended job has cost. A job that is retried has not ended: it counts when it ends again.
 
-    None: the job is deleted, and what it has cost with it.
+    Without an `after` the job is deleted, and what it has cost with it; without a `before` it is new.
     """
-    if before.state.final and before.cost_micros > 0:
+    if before is not None and before.state.final and before.cost_micros > 0:
         yield delete(table, cost_key(before, table.spread))
     if after is not None and after.state.final and after.cost_micros > 0 and after.finished_at is not None:
         fields = {

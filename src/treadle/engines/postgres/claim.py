@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from treadle.engines.batches import check_one_each
+from treadle.engines.postgres.adopt import adopt
 from treadle.engines.postgres.connection import WRITE_ERRORS, refusal
 from treadle.engines.postgres.cursors import ClaimCursor, ClaimCursors
 from treadle.engines.postgres.records import await_claims
@@ -104,12 +105,15 @@ class PostgresTurns:
         ruled.update(zip((change.id for change in plain), settle(self._store, plain, now), strict=True))
         groups: dict[Write, list[Change]] = {}
         for change in changes:
-            if not is_plain(change) and (change.takes_key or change.follow is not None):
+            if change.write is Write.ADOPT:
+                groups.setdefault(change.write, []).append(change)
+            elif not is_plain(change) and (change.takes_key or change.follow is not None):
                 ruled[change.id] = settle_alone(self._store, change, now)
             elif not is_plain(change):
                 groups.setdefault(change.write, []).append(change)
-        for group in groups.values():
-            answers = settle_together(self._store, group, now)
+        for kind, group in groups.items():
+            write = adopt if kind is Write.ADOPT else settle_together
+            answers = write(self._store, group, now)
             ruled.update(zip((change.id for change in group), answers, strict=True))
 
     # -------------------------------------------------------------------------------------------- claiming

@@ -23,6 +23,7 @@ _TYPES = {
     "finished_at": "timestamptz", "lease_until": "timestamptz", "cancel_requested": "boolean",
     "cost_micros": "bigint", "revision": "int", "was_revision": "int", "was_lease": "timestamptz", "at": "timestamptz",
     "job": "uuid", "position": "int", "until": "timestamptz", "frees": "boolean",
+    "takes": "boolean",
 }  # fmt: skip
 JSON = frozenset(("payload", "on_end", "result", "error", "progress"))
 

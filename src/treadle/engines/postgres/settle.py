@@ -65,7 +65,7 @@ noted as (
 select id::text from requested
 """
 
-_NOTED = """
+NOTED = """
 noted as (
     insert into @.events (job, revision, at, kind, actor, note, tenant)
     select c.id, c.revision, c.at, c.kind, c.actor, c.note, c.tenant
@@ -83,7 +83,7 @@ written as (
         {", ".join(f"{name} = {selected('c', [name])}" for name in EDITED)}
     from c cross join t where j.id = c.id and j.id = any (array(select id from mine))
     returning j.id
-),{_NOTED}"""
+),{NOTED}"""
 
 _PAYLOAD = "coalesce(c.payload::json, gone.payload)"  # it comes along only if it was edited
 REVIVE = f"""
@@ -95,7 +95,7 @@ written as (
     select {", ".join(_PAYLOAD if name == "payload" else selected("c", [name]) for name in COLUMNS)}
     from c join gone on gone.id = c.id
     returning id
-),{_NOTED}"""
+),{NOTED}"""
 
 # A job is in one of the two tables. What it remembers goes with it, and so does its key, whatever its scope, because
 # nobody would ever free it.
@@ -107,7 +107,7 @@ gone as (delete from @.jobs where id = any (array(select id from live)) returnin
 gone_ended as (delete from @.finished where id = any (array(select id from ended)) returning id),
 written as (select id from gone union all select id from gone_ended),
 freed as (delete from @.keys k using written w where k.job = w.id),
-forgotten as (delete from @.memos m using written w where m.job = w.id),{_NOTED}"""
+forgotten as (delete from @.memos m using written w where m.job = w.id),{NOTED}"""
 
 # ----------------------------------------------------------------------------------- on our own connections
 
@@ -160,10 +160,10 @@ def settle_together(store: PostgresStore, changes: Sequence[Change], now: dateti
         )
         return verdicts(store, batch, {row[0] for row in rows}, now)
 
-    return write_halved(changes, write, _refused_or_busy, WRITE_ERRORS)
+    return write_halved(changes, write, refused_or_busy, WRITE_ERRORS)
 
 
-def _refused_or_busy(_: Change, error: Exception) -> Verdict:
+def refused_or_busy(_: Change, error: Exception) -> Verdict:
     """A lock that was waited for in vain: another open transaction takes the key, or frees it."""
     return Verdict(Ruling.BUSY) if is_locked(error) else Verdict(Ruling.REFUSED, why=refusal(error))
 
@@ -178,7 +178,7 @@ def settle_alone(store: PostgresStore, change: Change, now: datetime | None) -> 
     try:
         return session.transact(write, lock_timeout=LOCK_TIMEOUT)
     except WRITE_ERRORS as error:
-        return _refused_or_busy(change, error)
+        return refused_or_busy(change, error)
 
 
 def verdicts(store: PostgresStore, changes: Sequence[Change], settled: Set[str], now: datetime | None) -> list[Verdict]:

@@ -107,6 +107,33 @@ returning id, revision
 """  # noqa: S608
 
 
+# Nobody has heard of this id: neither a job has it, nor is an event about one that had it and is gone.
+_UNKNOWN = """
+not exists (select 1 from treadle_jobs j where j.id = c.id)
+and not exists (select 1 from treadle_finished j where j.id = c.id)
+and not exists (select 1 from treadle_events e where e.job = c.id)
+"""
+IS_UNKNOWN = f"{unpack(_CHANGE[:1])} select c.id from c where {_UNKNOWN}"  # noqa: S608
+
+_ADOPTED = ("now", *COLUMNS)
+ADOPT = f"""
+{unpack(_ADOPTED)}
+insert into treadle_jobs ({JOB}, later)
+select {", ".join(f"c.{name}" for name in COLUMNS)}, c.state = 'pending' and c.lane <> '' and c.due_at > c.now
+from c where c.state in ('pending', 'running') and {_UNKNOWN}
+on conflict (id) do nothing
+returning id, revision
+"""  # noqa: S608
+ADOPT_ENDED = f"""
+{unpack(_ADOPTED)}
+insert into treadle_finished ({JOB})
+select {", ".join(f"c.{name}" for name in COLUMNS)}
+from c where c.state not in ('pending', 'running') and {_UNKNOWN}
+on conflict (id) do nothing
+returning id, revision
+"""  # noqa: S608
+
+
 # A job is in one of the two tables: each statement deletes what it finds there.
 def _delete_from(table: str) -> str:
     return f"""
@@ -162,7 +189,8 @@ def _write_and_take_key(change: Change, now: datetime, verdicts: dict[str, Verdi
     yield FREE_DEAD_KEYS, key
     holders = yield HOLDERS, key
     if holders and holders[0][1] != job.id:
-        if (yield FITS, packed([_fence_row(change, now)])):
+        fits = IS_UNKNOWN if change.write is Write.ADOPT else FITS
+        if (yield fits, packed([_fence_row(change, now)])):
             verdicts[job.id] = Verdict(Ruling.REFUSED, holder=holders[0][1], why=f"key {job.key!r} is taken")
         else:  # somebody else's job by now, whoever has the key
             yield from _judge([change], verdicts)
@@ -257,6 +285,10 @@ def _revive_row(change: Change, now: datetime) -> Row:
     return tuple(row)
 
 
+def _adopted_row(change: Change, now: datetime) -> Row:
+    return (micros(now), *row_from(change.after))
+
+
 class WriteStatement(NamedTuple):
     """The statement for one kind of write: what it takes for a change, and what follows for the ids it wrote.
 
@@ -275,5 +307,6 @@ STATEMENTS = {
     Write.REVIVE: WriteStatement(REVIVE, _revive_row, then=(DELETE_FINISHED,)),
     Write.REPLACE: WriteStatement(REPLACE, _edit_row),
     Write.REQUEST_CANCEL: WriteStatement(REQUEST_CANCEL, lambda change, _: change.before.id),
+    Write.ADOPT: WriteStatement(ADOPT, _adopted_row, also=ADOPT_ENDED),
     Write.DELETE: WriteStatement(DELETE, _fence_row, then=(DELETE_KEYS, DELETE_MEMOS), also=DELETE_ENDED),
 }

@@ -52,6 +52,7 @@ DID = {  # what an event did to something
     "paused": "paused {}",
     "resumed": "resumed {}",
     "revoked": "revoked {}",
+    "imported": "imported {}",
 }
 
 

@@ -1,105 +1,11 @@
--- The table `jobs` of an application that now runs its jobs with treadle: a view under the names it has always used, and
--- what belonged to that table. See own-table.md.
---
---   psql -v ON_ERROR_STOP=1 -f own-table.sql postgresql://owner@db/shop
---
--- Run it after `treadle migrate` and, where row-level security is wanted, after `treadle rls`. It may be run again, and
--- should be after each migration. For another schema than treadle replace `treadle.` here.
-
-begin;
-
-do $$
-begin
-    if to_regclass('treadle.seals') is null then
-        raise exception 'there is no treadle here, or an old one' using hint = 'Run `treadle migrate` first.';
-    end if;
-    if exists (select 1 from pg_class where oid = to_regclass('public.jobs') and relkind <> 'v') then
-        raise exception 'public.jobs is a table'
-            using hint = 'Rename it first (alter table public.jobs rename to jobs_before) and enqueue what waits in it.';
-    end if;
-end
-$$;
-
--- ------------------------------------------------------------------------------------------------------ the view
-
--- Whose job it is. A tenant that is no UUID is nobody's here; a cast alone would make one such row an error of every read.
-create or replace function public.jobs_user(tenant text) returns uuid
-language sql immutable parallel safe
-return case when tenant ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then tenant::uuid end;
-
--- A part for each status, and not one case over both tables: so who asks for a status reads only where such jobs lie.
-create or replace view public.jobs with (security_invoker = true) as
-select j.id,
-    public.jobs_user(j.tenant) as user_id,
-    j.task as job_type,
-    j.status,
-    j.payload::jsonb as input,
-    nullif(j.result::jsonb, 'null') as output,
-    j.error ->> 'message' as error,
-    j.priority,
-    least(j.failures, j.max_attempts - 1) as retry_count,
-    j.max_attempts - 1 as max_retries,
-    j.due_at as scheduled_for,
-    j.expires_at,
-    j.claimed_at,
-    j.started_at,
-    j.finished_at as completed_at,
-    j.created_at,
-    greatest(j.created_at, j.claimed_at, j.started_at, j.finished_at,
-        (select max(e.at) from treadle.events e where e.job = j.id)) as updated_at
-from (
-    select id, tenant, task, 'pending'::text as status, payload, result, error, priority, failures, max_attempts, due_at,
-        expires_at, claimed_at, started_at, finished_at, created_at
-    from treadle.jobs where state = 'pending'
-    union all
-    select id, tenant, task, 'claimed', payload, result, error, priority, failures, max_attempts, due_at, expires_at,
-        claimed_at, started_at, finished_at, created_at
-    from treadle.jobs where state = 'running' and started_at is null
-    union all
-    select id, tenant, task, 'running', payload, result, error, priority, failures, max_attempts, due_at, expires_at,
-        claimed_at, started_at, finished_at, created_at
-    from treadle.jobs where state = 'running' and started_at is not null
-    union all
-    select id, tenant, task, 'complete', payload, result, error, priority, failures, max_attempts, due_at, expires_at,
-        claimed_at, started_at, finished_at, created_at
-    from treadle.finished where state = 'succeeded'
-    union all
-    select id, tenant, task, 'failed', payload, result, error, priority, failures, max_attempts, due_at, expires_at,
-        claimed_at, started_at, finished_at, created_at
-    from treadle.finished where state in ('failed', 'cancelled')
-) j
-where public.jobs_user(j.tenant) is not null;
-
-alter view public.jobs alter column id set default treadle.new_id();
-alter view public.jobs alter column status set default 'pending';
-alter view public.jobs alter column input set default '{}';
-alter view public.jobs alter column priority set default 0;
-alter view public.jobs alter column retry_count set default 0;
-alter view public.jobs alter column max_retries set default 3;
-alter view public.jobs alter column scheduled_for set default now();
-alter view public.jobs alter column created_at set default now();
-alter view public.jobs alter column updated_at set default now();
-
-comment on view public.jobs is
-    'Universal job queue for all background work types (email processing, agent invocation, reminder delivery, etc.): '
-    'the jobs of treadle, under this application''s names.';
-comment on column public.jobs.job_type is
-    'Discriminator for handler dispatch (e.g., email_processing, agent_invocation, reminder_delivery)';
-comment on column public.jobs.priority is 'Higher priority jobs are claimed first. Default 0.';
-comment on column public.jobs.scheduled_for is
-    'Job is not eligible for claiming until this time. Supports delayed/scheduled execution.';
-comment on column public.jobs.expires_at is 'Optional hard expiry. Jobs past this time are not executed.';
-
 -- The old table's indexes, each over ended jobs and over the others, which lie apart: for the list of one user's jobs and
 -- for deleting them, and for the jobs of a type and status. idx_jobs_poll has its counterpart in treadle's own jobs_claim.
 -- Each costs a part of every write: drop those that no query of yours needs. `treadle migrate --check` leaves an index of
 -- yours alone, if it is not unique.
-create index if not exists idx_jobs_user on treadle.finished (public.jobs_user(tenant));
-create index if not exists idx_jobs_user_waiting on treadle.jobs (public.jobs_user(tenant));
+create index if not exists idx_jobs_user on treadle.finished (public.jobs_tenant(tenant));
+create index if not exists idx_jobs_user_waiting on treadle.jobs (public.jobs_tenant(tenant));
 create index if not exists idx_jobs_type_status on treadle.finished (task, state);
 create index if not exists idx_jobs_type_status_waiting on treadle.jobs (task, state);
-
--- --------------------------------------------------------------------------------------------- writing through it
 
 -- What a foreign key would do, with its lock: whoever deletes the user waits for this transaction, and finds the job.
 create or replace function public.jobs_known_user(user_id uuid) returns void
@@ -113,70 +19,6 @@ begin
     end if;
 end
 $$;
-
-create or replace function public.jobs_insert() returns trigger
-language plpgsql as $$
-declare
-    lacking text;
-    made public.jobs;
-begin
-    select string_agg(name, ', ') into lacking from (values
-        ('id', new.id is null), ('user_id', new.user_id is null), ('job_type', new.job_type is null),
-        ('status', new.status is null), ('input', new.input is null), ('priority', new.priority is null),
-        ('retry_count', new.retry_count is null), ('max_retries', new.max_retries is null),
-        ('scheduled_for', new.scheduled_for is null), ('created_at', new.created_at is null),
-        ('updated_at', new.updated_at is null)) as columns(name, missing)
-    where missing;
-    if lacking is not null then
-        raise exception 'a job must have %', lacking using errcode = 'not_null_violation';
-    end if;
-    if new.status not in ('pending', 'claimed', 'running', 'complete', 'failed') then
-        raise exception 'status: % is none of pending, claimed, running, complete, failed', quote_literal(new.status)
-            using errcode = 'check_violation';
-    end if;
-    if new.status <> 'pending' or new.retry_count <> 0 or new.created_at <> now() or new.updated_at <> now()
-        or num_nonnulls(new.output, new.error, new.claimed_at, new.started_at, new.completed_at) > 0
-    then
-        raise exception 'a new job is pending and has no past' using errcode = 'feature_not_supported',
-            hint = 'Leave out status, output, error, retry_count, claimed_at, started_at, completed_at, created_at and '
-                'updated_at.';
-    end if;
-    perform public.jobs_known_user(new.user_id);
-    if not exists (select 1 from public.jobs j where j.id = new.id) then
-        perform treadle.enqueue(new.job_type, new.input, tenant => new.user_id::text, priority => new.priority,
-            run_after => new.scheduled_for, expires_at => new.expires_at, max_attempts => new.max_retries + 1,
-            retry_base => 30, retry_cap => 900, retry_jitter => 0, id => new.id);
-        select * into made from public.jobs j where j.id = new.id and j.created_at = statement_timestamp();
-    end if;
-    if made.id is null then  -- enqueue() makes no second job of an id, and says nothing
-        raise exception 'id: there is a job % already', new.id using errcode = 'unique_violation';
-    end if;
-    return made;
-end
-$$;
-
-create or replace trigger jobs_insert instead of insert on public.jobs
-for each row execute function public.jobs_insert();
-
-create or replace function public.jobs_refuse() returns trigger
-language plpgsql as $$
-begin
-    if tg_op = 'UPDATE' and new.status is null then
-        raise exception 'a job must have status' using errcode = 'not_null_violation';
-    end if;
-    if tg_op = 'UPDATE' and new.status not in ('pending', 'claimed', 'running', 'complete', 'failed') then
-        raise exception 'status: % is none of pending, claimed, running, complete, failed', quote_literal(new.status)
-            using errcode = 'check_violation';
-    end if;
-    raise exception 'jobs are changed by treadle: no % through this view', lower(tg_op)
-        using errcode = 'feature_not_supported',
-        hint = 'Workers write status, output and error. To stop a job: app.cancel(id) or `treadle jobs cancel`. To run a '
-            'failed one again: app.retry(id) or `treadle jobs retry`. Old ones: `treadle prune`.';
-end
-$$;
-
-create or replace trigger jobs_refuse instead of update or delete on public.jobs
-for each row execute function public.jobs_refuse();
 
 -- ------------------------------------------------------------------------------------------- a user who is deleted
 
@@ -195,11 +37,11 @@ begin
             using hint = 'Delete users in a transaction of isolation level read committed.';
     end if;
     delete from treadle.schedules where tenant = any (tenants);
-    delete from treadle.finished where public.jobs_user(tenant) = any (users);  -- waits for who takes one out just now
+    delete from treadle.finished where public.jobs_tenant(tenant) = any (users);  -- waits for who takes one out just now
     loop
-        delete from treadle.jobs where public.jobs_user(tenant) = any (users);
+        delete from treadle.jobs where public.jobs_tenant(tenant) = any (users);
         get diagnostics waiting = row_count;
-        delete from treadle.finished where public.jobs_user(tenant) = any (users);
+        delete from treadle.finished where public.jobs_tenant(tenant) = any (users);
         get diagnostics ended = row_count;
         exit when waiting + ended = 0;
     end loop;
@@ -236,7 +78,7 @@ declare
 begin
     with stale as materialized (
         select j.id from treadle.jobs j
-        where j.state = 'running' and public.jobs_user(j.tenant) is not null
+        where j.state = 'running' and public.jobs_tenant(j.tenant) is not null
         and coalesce(j.claimed_at, j.started_at,
             greatest(j.created_at, (select max(e.at) from treadle.events e where e.job = j.id))
         ) < moment - interval '30 minutes'
@@ -302,8 +144,8 @@ declare
     sees_all boolean := (select rolsuper or rolbypassrls from pg_roles where rolname = current_user);
     worker text := (select polroles[1]::regrole::text from pg_policy
         where polrelid = 'treadle.jobs'::regclass and polname = 'treadle_worker');
-    owned text := 'case when public.jobs_user(tenant) is null then false '
-        'else public.is_record_owner(public.jobs_user(tenant)) end';
+    owned text := 'case when public.jobs_tenant(tenant) is null then false '
+        'else public.is_record_owner(public.jobs_tenant(tenant)) end';
     place text;
 begin
     if to_regrole('service_role') is not null then
@@ -352,5 +194,3 @@ begin
     end if;
 end
 $$;
-
-commit;
