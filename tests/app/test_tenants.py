@@ -137,6 +137,7 @@ ACTS: dict[str, Callable[[Tenant, str], object]] = {
     "cancel": lambda handle, job_id: handle.cancel(job_id, actor="eve"),
     "retry": lambda handle, job_id: handle.retry(job_id, actor="eve"),
     "events": lambda handle, job_id: handle.events(job_id),
+    "memos": lambda handle, job_id: handle.memos(job_id),
     "why": lambda handle, job_id: handle.why(job_id),
 }
 
@@ -467,8 +468,8 @@ def test_nobody_stops_anothers_schedule_by_taking_the_ids_of_its_ticks(
 # ----------------------------------------------------------------------------------------- all that it offers
 
 REACHED = {
-    "get", "find", "count", "view", "events", "why", "costs", "cancel", "retry", "schedules", "pause", "resume",
-    "pauses", "audit", "verify_audit", "using", "enqueue", "stream", "wait_for", "result_of",
+    "get", "find", "count", "view", "events", "memos", "why", "costs", "cancel", "retry", "schedules", "pause",
+    "resume", "pauses", "audit", "verify_audit", "using", "enqueue", "stream", "wait_for", "result_of",
     "edit", "run_now", "delete", "retry_many", "cancel_many", "delete_many", "resolve_id", "status", "audit_page",
     "views", "failures", "follow", "counts", "budgets",
 }  # fmt: skip

@@ -11,7 +11,7 @@ URL = ("--url", "sqlite:///x.db")
 TOP = (
     "demo", "init", "worker", "serve", "enqueue", "status", "stats", "tasks", "why", "workers", "pause", "resume",
     "pauses", "costs", "drain", "failures", "dev", "top", "tail", "budgets", "export", "completion", "migrate",
-    "doctor", "rls", "prune", "version",
+    "doctor", "rls", "prune", "version", "own-table", "import",
 )  # fmt: skip
 GROUPS = {
     "jobs": ("list", "show", "retry", "cancel", "delete", "edit", "run-now", "count"),

@@ -14,10 +14,10 @@ LOOKS = (
 """Commands that only look at a store or its settings; `{job}` and `{schedule}` are of that store."""
 ACTS = {
     "audit seal", "bench drain", "bench enqueue", "bench latency", "completion", "config set", "demo", "dev", "drain",
-    "enqueue", "init", "jobs cancel", "jobs delete", "jobs edit", "jobs retry", "jobs run-now", "migrate", "pause",
-    "prune", "resume", "rls", "schedules create", "schedules delete", "schedules disable", "schedules enable",
-    "schedules explain", "schedules run", "schedules update", "serve", "tokens create", "tokens revoke", "version",
-    "worker",
+    "enqueue", "import", "init", "jobs cancel", "jobs delete", "jobs edit", "jobs retry", "jobs run-now", "migrate",
+    "own-table", "pause", "prune", "resume", "rls", "schedules create", "schedules delete", "schedules disable",
+    "schedules enable", "schedules explain", "schedules run", "schedules update", "serve", "tokens create",
+    "tokens revoke", "version", "worker",
 }  # fmt: skip
 """Commands that do something, or look at no store."""
 

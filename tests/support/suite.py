@@ -41,6 +41,8 @@ TESTS_OF = {
     "src/treadle/demo/": ("tests/cli/test_demo.py", "tests/cli/test_demo_dashboard.py"),
     "src/treadle/server/": ("tests/server", "tests/browser"),
     "src/treadle/client/": ("tests/client",),
+    "src/treadle/builtin/": ("tests/builtin", "tests/examples/test_backend.py"),
+    "src/treadle/importers/": ("tests/importers",),
     "src/treadle/": ("tests/app", "tests/worker", "tests/cli"),
     "tests/chaos/": ("tests/race/test_chaos_sample.py", "tests/tools"),
     "tests/mutants/": ("tests/tools/test_mutants_are_current.py",),

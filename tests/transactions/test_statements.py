@@ -25,6 +25,7 @@ FRAGMENTS = {
     "JOB",
     "KEY_TIMEOUT",
     "LOCK_TIMEOUT",
+    "NOTED",
     "SETTLED",
     "SETTLE_COMMENTED",
 }  # parts of statements
