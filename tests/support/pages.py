@@ -1,7 +1,7 @@
 """The pages of docs/ that are printed from something else; run as a script it writes them anew.
 
-docs/api.md is printed from the OpenAPI document of the server, docs/requirements-002.md from the registry of
-requirements and the marks of the tests.
+docs/api.md is printed from the OpenAPI document of the server, docs/requirements-000.md and its like from the registry
+of requirements and the marks of the tests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 from tests.support.requirements import TESTS, load
 
 DOCS = TESTS.parent / "docs"
-MATRIX = "002"
+PROGRAMS = {"000": "chat-server", "002": "backend", "003": "companion"}
+"""The documents whose programs stand in examples/, each with its page."""
 SHOWN = 3  # tests of a clause; the others are a number
 NO_BOUND = (None, "")
 PRINTED = "<!-- Printed by `python3 dev.py pages`: change what it is printed from, not this file. -->\n"
@@ -24,7 +25,8 @@ PRINTED = "<!-- Printed by `python3 dev.py pages`: change what it is printed fro
 
 def pages() -> dict[Path, str]:
     """Each page with the text that it should have."""
-    return {DOCS / "api.md": api_page(), DOCS / f"requirements-{MATRIX}.md": matrix_page(MATRIX)}
+    matrices = {DOCS / f"requirements-{document}.md": matrix_page(document) for document in PROGRAMS}
+    return {DOCS / "api.md": api_page(), **matrices}
 
 
 # --------------------------------------------------------------------------------------- the API reference
@@ -144,13 +146,15 @@ def matrix_page(document: str) -> str:
         PRINTED,
         f"# Requirements of {document}, and their tests\n",
         f"The test matrix: what document {document} asks for, clause by clause, and the tests that prove it. Of\n"
-        f"{len(clauses)} clauses {proved} have a test. `python3 dev.py requirements` runs them.",
+        f"{len(clauses)} clauses {proved} have a test. `python3 dev.py requirements` runs them. The program that was\n"
+        f"made from the document: [{PROGRAMS[document]}]({PROGRAMS[document]}.md).",
         "",
         "| | asks | tests |",
         "|---|---|---|",
     ]
     for row, letter, tests in clauses:
-        lines.append(f"| {row.id}.{letter} | {_cell(row.clauses[letter])} | {_tests(tests)} |")
+        proof = "none: it is waived" if row.clauses[letter].startswith("waived:") and not tests else _tests(tests)
+        lines.append(f"| {row.id}.{letter} | {_cell(row.clauses[letter])} | {proof} |")
     return "\n".join(lines) + "\n"
 
 
