@@ -125,6 +125,7 @@ def open_loop(run: Run) -> Figures:
 def served(run: Run) -> Figures:
     """The open loop beside a crowd, while clients ask a server about it: how long do jobs and answers wait?"""
     _surround(run)
+    run.place.analyze()
     if "pause" not in run.side:
         return _paced(run, senders=2, step=1)[0]
     with ServerUnderLoad(run.place, pause=run.side["pause"]) as server:

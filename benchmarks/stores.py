@@ -76,6 +76,9 @@ class StorePlace:
         if name == self.table:
             self.app.cancel(model.id)
 
+    def analyze(self) -> None:
+        """What a server does by itself within a minute after so many rows: without statistics it reads them all."""
+
     def close(self) -> None:
         self.rest()
 
@@ -152,6 +155,9 @@ class PostgresPlace(StorePlace):
         counts = "select xact_commit, deadlocks from pg_stat_database where datname = current_database()"
         [(commits, deadlocks)] = self.execute(counts)
         return {"commits": commits, "deadlocks": deadlocks}
+
+    def analyze(self) -> None:
+        self.execute("analyze")
 
     def state(self) -> dict[str, float]:
         [(dead, size)] = self.execute(

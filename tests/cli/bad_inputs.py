@@ -78,6 +78,8 @@ BASE: Mapping[str, tuple[str, ...]] = {
     "config set": ("lease", "1m"),
     "tokens create": ("grafana", "--scope", "read"),
     "tokens revoke": ("nobody",),
+    "import": ("--from", "jobs", "--profile", "chat_server"),
+    "own-table": ("--sql", "--profile", "chat_server"),
     "bench drain": ("--url", "sqlite:///treadle.db"),
     "bench enqueue": ("--url", "sqlite:///treadle.db"),
     "bench latency": ("--url", "sqlite:///treadle.db"),
@@ -202,12 +204,15 @@ bad_moment = one_of(
     "-5m", "nan", "inf", control, lambda random: f"{letters(random)}!", lambda random: "9" * random.randint(30, 400),
 )  # fmt: skip
 
+NO_NAME = one_of(letters, control, "")
+
 KINDS: Mapping[str, Make] = {
     **dict.fromkeys(("--interval", "--lease", "--grace", "--poll", "--timeout", "--every", "--span"), bad_duration),
     **dict.fromkeys(("--jitter", "--misfire-age"), bad_duration),
     **dict.fromkeys(("--since", "--before", "--until", "--run-after", "--expires"), bad_moment),
     **dict.fromkeys(("--concurrency", "--max-attempts", "--misfire-limit", "--limit", "-n", "--days"), too_large),
-    **dict.fromkeys(("--port", "--jobs"), too_large),
+    **dict.fromkeys(("--port", "--jobs", "--metrics-port", "--expect", "--batch"), too_large),
+    "--revision": bad_number,
     "--priority": bad_number,
     "--payload": bad_json,
     "--cron": bad_cron,
@@ -225,6 +230,15 @@ KINDS: Mapping[str, Make] = {
     "--host": bad_host,
     "--name": bad_name,
     "--schema": one_of(letters, control, "", "gret"),
+    **dict.fromkeys(("--into", "--table"), bad_name),
+    "--map": one_of(bad_path, "tasks.py", "treadle.db", "."),
+    "--profile": one_of(letters, control, "", "tasks:", "no_such:P", "tasks:not_an_app", "raises:P", "broken:P"),
+    "--from": bad_name,
+    "--from-url": bad_url,
+    "--log-format": bad_choice,
+    "--for-each": one_of(letters, control, ""),
+    "--fingerprint": one_of(control, "", "zz"),
+    "--after": bad_moment,
 }
 NAMING = ("enqueue", "worker", "pause", "jobs edit", "schedules create", "tokens create")
 """Commands in which a queue, a lane or a tenant is not a filter: there a name must be one."""
@@ -232,7 +246,9 @@ FOLLOW = {"--tz": ("--cron", "@daily"), "--unique": ("--key", "k"), "--jitter": 
 TIMED = ("schedules create", "schedules update", "schedules preview")
 ARGUMENTS: Mapping[str, Make] = {
     **dict.fromkeys(("why", "jobs show", "jobs edit", "jobs run-now"), one_of(bad_id, NOBODY.upper())),
-    **dict.fromkeys(("jobs retry", "jobs cancel"), bad_id),
+    **dict.fromkeys(("jobs retry", "jobs cancel", "jobs delete"), bad_id),
+    **dict.fromkeys([f"schedules {act}" for act in ("show", "enable", "disable", "delete", "run")], NO_NAME),
+    "drain": NO_NAME,
     "enqueue": one_of(letters, control, "gret", ""),
     "schedules explain": bad_cron,
     "config get": one_of(letters, control, "", "leese", "TREADLE_LEASE"),
@@ -246,7 +262,8 @@ LENIENT = {
     ("config check", "--url"), ("config check", "--app"), ("config set", "--app"), ("config show", "--app"),
     ("config get", "--app"), ("migrate", "--url"), ("rls", "--url"), ("schedules preview", "--url"),
     ("schedules preview", "--app"), ("bench drain", "--url"), ("bench enqueue", "--url"), ("bench latency", "--url"),
-    ("dev", "--app"), ("dev", "--url"), ("tasks", "--url"),
+    ("dev", "--app"), ("dev", "--url"), ("dev", "--log-format"), ("own-table", "--app"),
+    ("tasks", "--url"),
 }  # fmt: skip
 """Where what is wrong is a finding on stdout, plays no part, or may be right."""
 READERS = (
@@ -306,6 +323,8 @@ def _option(random: Random, name: str, meant: Any) -> BadInput:
 def _maker(name: str, option: str) -> Make | None:
     if (name, option) in LENIENT:
         return None
+    if (name, option) == ("own-table", "--schema"):
+        return bad_name
     if option in ("--queue", "--lane", "--tenant") and name in NAMING:
         return one_of(control, lambda random: "x" * random.randint(201, 5000)) if option == "--lane" else bad_name
     return None if option == "--name" and name != "worker" else KINDS.get(option)

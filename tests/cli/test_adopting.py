@@ -51,6 +51,8 @@ def test_the_profile_may_be_the_apps_or_one_of_your_own(call, project):
         "from treadle import Treadle\nfrom treadle.profiles import tenant_ops\n"
         "OURS = tenant_ops.PROFILE\napp = Treadle(profile=OURS)\nplain = Treadle()\n"
     )
+    (project / "torn.py").write_text("def (")
+    (project / "leaves.py").write_text("raise SystemExit(4)")
     wanted = own_table_sql(tenant_ops.PROFILE, table="Job")
     for named in (("--app", "shop:app"), ("--profile", "shop:OURS")):
         assert call("own-table", "--sql", "--table", "Job", *named).out == wanted
@@ -58,6 +60,10 @@ def test_the_profile_may_be_the_apps_or_one_of_your_own(call, project):
         (("--app", "shop:plain"), "it has no table"),
         (("--profile", "shop:app"), "of type Treadle, not a Profile"),
         (("--profile", "shop:nope"), "cannot be imported"),
+        (("--profile", "torn:OURS"), "--profile: importing torn failed: SyntaxError"),
+        (("--profile", "leaves:OURS"), "--profile: importing leaves failed: SystemExit"),
+        (("--profile", "backend", "--schema", "x" * 64), "schema: 'xxx"),
+        (("--profile", "backend", "--into", "x" * 64), "a name of 1 to 63 small letters"),
         (("--profile", "nope"), "must be one of backend, chat_server"),
         (("--profile", "companion"), "it has no table"),
     ):
@@ -138,12 +144,15 @@ def test_what_cannot_be_is_refused_in_one_line(ready, own, project):
         (("--from", "nowhere", "--profile", "mail_assistant"), 1, "there is no table nowhere"),
         ((*ASSISTANT[:4], "--from-url", "sqlite:///nowhere.db"), 1, "there is no file nowhere.db"),
         ((*ASSISTANT[:4], "--from-url", "redis://x"), 2, "'redis' has no tables"),
+        ((*ASSISTANT[:4], "--from-url", "postgresql://me:hidden@[::1"), 2, "--from-url: write postgresql://user:"),
+        ((ASSISTANT[0], "half\udc80", *ASSISTANT[2:]), 2, "is not the name of a table"),
         ((*ASSISTANT[:3], "chat_server", *ASSISTANT[4:]), 2, "has no column 'input'; it has id, job_type"),
         ((*ASSISTANT, "--batch", "0"), 2, "batch"),
     ):
         refused = ready("import", *arguments)
         assert (refused.code, refused.out, refused.err.count("\n")) == (code, "", 1), refused
         assert why in refused.err
+        assert "hidden" not in refused.err
     assert not (project / "nowhere.db").exists()
 
 

@@ -1,6 +1,6 @@
 """The files in deploy/: each parses, fits its schema, starts commands that there are, and asks for metrics we export.
 
-Compose has a published schema (in check-jsonschema). Of Kubernetes and KEDA we check the fields we rely on.
+Compose has a published schema (in check-jsonschema). The fields of Kubernetes and KEDA are in `manifest_shapes.py`.
 """
 
 import json
@@ -20,6 +20,7 @@ import psycopg
 import pytest
 import yaml
 
+from tests.deploy.manifest_shapes import mistakes
 from tests.support.commands import check_command
 from tests.support.making import claimed
 from tests.support.scrape import Scraped, scrape
@@ -140,6 +141,29 @@ def test_every_manifest_has_the_fields_that_kubernetes_requires() -> None:
     [service] = [one for one in found if one["kind"] == "Service"]
     [server] = [one for one in found if one["metadata"]["name"] == "treadle-server"]
     assert service["spec"]["selector"].items() <= server["spec"]["template"]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("manifest", manifests(), ids=lambda one: f"{one['kind']} {one['metadata']['name']}")
+def test_a_manifest_has_no_field_that_kubernetes_would_refuse(manifest: dict[str, Any]) -> None:
+    assert mistakes(manifest) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"securityContext": {"runAsNonRot": True}}, "securityContext.runAsNonRot: is not a field"),
+        ({"livenessProbe": {"periodSeconds": "20"}}, "livenessProbe.periodSeconds: '20' must be of type int"),
+        ({"args": ["treadle", 9090]}, "args[1]: 9090 must be of type str"),
+        ({"env": [{"name": "PORT", "value": 1}]}, "env[0].value: 1 must be of type str"),
+        ({"resources": 1}, "resources: 1 must have fields"),
+    ],
+)
+def test_a_field_that_is_mistyped_is_found(wrong: dict[str, Any], told: str) -> None:
+    [worker] = [
+        one for one in manifests() if one["metadata"]["name"] == "treadle-worker" and one["kind"] == "Deployment"
+    ]
+    container(worker).update(wrong)
+    assert mistakes(worker) == [f"Deployment.spec.template.spec.containers[0].{told}"]
 
 
 def scaled_objects() -> list[dict[str, Any]]:

@@ -214,12 +214,14 @@ def test_metrics_keep_every_digit_of_a_large_number() -> None:
 def test_health_needs_no_token_and_tells_nothing(nobody: Client) -> None:
     assert nobody.get("//healthz") == {"ok": True}
     assert nobody.get("//readyz") == {"ok": True}
+    assert [nobody.ask("HEAD", path).status_code for path in ("//healthz", "//readyz", "/jobs")] == [200, 200, 405]
 
 
 def test_a_server_that_stops_is_alive_and_not_ready(server, nobody: Client) -> None:
     server.stop()
     assert nobody.get("//healthz") == {"ok": True}
     assert nobody.get("//readyz", 503)["detail"] == "the server is stopping"
+    assert nobody.ask("HEAD", "//readyz").status_code == 503
 
 
 @any_store

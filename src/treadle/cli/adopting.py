@@ -10,7 +10,7 @@ import typer
 import treadle.profiles
 from treadle.app.profile import Profile, check_profile
 from treadle.cli import options
-from treadle.cli.discovery import check_spec, find_app, find_ready_store
+from treadle.cli.discovery import broken, check_spec, find_app, find_ready_store
 from treadle.cli.progress import bar
 from treadle.cli.terminal import document, safe, say
 from treadle.errors import ConfigError
@@ -146,3 +146,5 @@ def _named(module: str, name: str) -> object:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"--profile: {module}:{name} cannot be imported: {error}") from None
+    except (Exception, SystemExit) as error:
+        raise broken(module, error, "--profile") from error

@@ -119,13 +119,13 @@ def _load(spec: str, source: str) -> Treadle:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _broken(module_name, error) from error
+            raise broken(module_name, error) from error
         looked = f"{here} and Python's path"
         raise ConfigError(
             f"app: there is no module {error.name!r} (from {source}: {spec}); looked in {looked}"
         ) from None
     except (Exception, SystemExit) as error:
-        raise _broken(module_name, error) from error
+        raise broken(module_name, error) from error
     try:
         found = attrgetter(path)(module)
     except AttributeError:
@@ -162,11 +162,11 @@ def _set_up_django() -> bool:
     try:
         importlib.import_module("django").setup()
     except (Exception, SystemExit) as error:
-        raise _broken(f"{settings} (from {DJANGO_SETTINGS})", error) from error
+        raise broken(f"{settings} (from {DJANGO_SETTINGS})", error) from error
     return True
 
 
-def _broken(module: str, error: BaseException) -> ConfigError:
+def broken(module: str, error: BaseException, field: str = "app") -> ConfigError:
     """The user's module failed while it was imported: say where, in their own file if that can be told."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}"
@@ -175,7 +175,7 @@ def _broken(module: str, error: BaseException) -> ConfigError:
         place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else module
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     what = f"{type(error).__name__}: {message}".rstrip(": ")
-    return ConfigError(f"app: importing {module} failed: {what} ({place}; --debug shows the traceback)")
+    return ConfigError(f"{field}: importing {module} failed: {what} ({place}; --debug shows the traceback)")
 
 
 def machinery(filename: str) -> bool:

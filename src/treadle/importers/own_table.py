@@ -31,7 +31,7 @@ from treadle.model.retry import Retry
 from treadle.tasks.options import Unique
 
 SLACK = 60  # seconds between two clocks: a client may write down the time of its new row by itself
-_SCHEMA = re.compile("[a-z_][a-z0-9_]*")
+_SCHEMA = re.compile("[a-z_][a-z0-9_]{0,62}")  # PostgreSQL cuts longer names
 
 _STORED = (
     "id, tenant, task, state, payload, result, error, reason, queue, lane, task_version, priority, attempt, failures, "
@@ -61,7 +61,7 @@ def own_table_sql(profile: Profile, *, schema: str = "treadle", into: str = "pub
     """
     for field, name in (("schema", schema), ("into", into)):
         if not _SCHEMA.fullmatch(name):
-            raise ConfigError(f"{field}: {name!r} must be a name of small letters, digits and underscores")
+            raise ConfigError(f"{field}: {name!r} must be a name of 1 to 63 small letters, digits and underscores")
     if profile.table is None or profile.fields is None:
         raise ConfigError("profile: it has no table (Profile.table and Profile.fields), so there is no view to write")
     if table is not None and profile.table.script is not None and table != profile.table.name:

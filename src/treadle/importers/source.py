@@ -1,5 +1,6 @@
 """The table whose rows are brought: of PostgreSQL or SQLite, read in batches in the order of its ids."""
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 LOCK_TIMEOUT = 30.0  # seconds to wait for a SQLite file that others keep locked
 CONNECT_TIMEOUT = 10  # seconds
+
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half a character, which no database can be asked for."""
 
 Values = dict[str, Any]
 """A row: what it has by column. Of PostgreSQL all is text, as it prints values in UTC."""
@@ -54,7 +58,7 @@ def _quoted(name: str) -> str:
 
 def _table(name: str) -> str:
     parts = name.split(".")
-    if not all(parts) or "\0" in name:
+    if not all(parts) or "\0" in name or _HALF.search(name):
         raise ConfigError(f"--from: {name!r} is not the name of a table; write jobs, or schema.jobs")
     return ".".join(map(_quoted, parts))
 
@@ -68,9 +72,14 @@ def _postgres(url: str, table: str) -> "Iterator[PostgresTable]":
         import psycopg  # noqa: PLC0415 - only where there is such a database
     except ImportError:
         raise ConfigError("--from-url: PostgreSQL needs its driver; run: pip install 'treadle[postgres]'") from None
+    address = libpq_url(url, "--from-url")[0]
+    try:
+        psycopg.conninfo.conninfo_to_dict(address)
+    except psycopg.ProgrammingError:  # its message shows the URL, with the password
+        raise ConfigError("--from-url: write postgresql://user:password@host/database") from None
     try:
         with psycopg.connect(
-            libpq_url(url, "--from-url")[0],
+            address,
             autocommit=True,
             prepare_threshold=None,
             connect_timeout=CONNECT_TIMEOUT,

@@ -11,12 +11,14 @@ from treadle.server.problems import Refused
 router = APIRouter(tags=["health"])
 
 
+@router.head("/healthz", include_in_schema=False)  # many load balancers ask so
 @router.get("/healthz")
 def healthz() -> dict[str, bool]:
     """Whether the process answers. It asks no store, so a store that is away restarts nobody."""
     return {"ok": True}
 
 
+@router.head("/readyz", include_in_schema=False)  # many load balancers ask so
 @router.get("/readyz")
 def readyz(request: Request) -> dict[str, bool]:
     """Whether requests can be served: the store answers, its schema fits, and the server is not stopping."""
