@@ -6,6 +6,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
+SEARCH_PATH = "-c search_path=public"  # whatever the role's is: a role may have a schema of its name
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
 
 
@@ -22,7 +23,8 @@ class DatabaseManager:
         return self._pool
 
     async def open(self, url: str) -> Pool:
-        self._pool = AsyncConnectionPool(url, min_size=2, max_size=10, open=False)
+        kwargs = {"options": SEARCH_PATH}
+        self._pool = AsyncConnectionPool(url, min_size=2, max_size=10, kwargs=kwargs, open=False)
         await self._pool.open(wait=True, timeout=30)
         return self._pool
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psycopg
 
+from chatServer.database.connection import SEARCH_PATH
 from treadle import Treadle
 from treadle.profiles import chat_server
 
@@ -14,7 +15,7 @@ LOCK = 26  # of the database: two servers may start at once
 
 def migrate(url: str) -> None:
     """Every file may be run again. A database without Supabase gets the few things of it that are needed here."""
-    with psycopg.connect(url, autocommit=True) as connection:
+    with psycopg.connect(url, autocommit=True, options=SEARCH_PATH) as connection:
         connection.execute("select pg_advisory_lock(%s)", [LOCK])
         if connection.execute("select to_regclass('auth.users') is null").fetchone() == (True,):
             connection.execute((SUPABASE / "local.sql").read_bytes())
