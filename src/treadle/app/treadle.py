@@ -83,7 +83,7 @@ class Treadle(Oversight):
         Workers log to `logger` instead of to our own, `treadle.*`. Nothing is opened yet.
 
         With `lend` each call works on a connection that you lend it for one transaction, which you begin and commit;
-        the `url` only says which store that is. See "Connections of your own pool" in docs/claiming.md.
+        the `url` only says which store that is. See docs/transactions.md.
         """
         profile = check_profile(profile or Profile())
         super().__init__(self._store_class(profile.settings, {"url": url, **settings}, clock, lend), profile)
