@@ -248,6 +248,17 @@ def test_a_bad_request_is_refused_by_the_name_of_its_field_and_makes_no_job(chat
     assert chat.jobs(user) == chat.jobs(deleted) == []
 
 
+def test_the_server_goes_on_after_the_database_has_cut_its_connections(chat: Chat, user: str) -> None:
+    chat.sql(
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    remind(chat, user, "0")
+    [job] = ended(chat, user)
+    assert (job["status"], len(delivered(chat, user))) == ("complete", 1)
+    assert chat.ask("GET", "/api/jobs", token(user))[0] == 200
+
+
 def test_settings_that_are_missing_are_named_without_a_traceback(chat: Chat) -> None:
     before = dict(chat.example.environment)
     try:

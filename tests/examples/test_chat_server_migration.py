@@ -159,7 +159,15 @@ def test_jobs_is_a_user_scoped_table_whose_layer_returns_the_users_own_jobs_alon
             assert await (await connection.execute("select current_user = session_user")).fetchone() == (True,)
         return own
 
+    async def look_without_policies(pool: Any) -> list[Row]:
+        return await scoped.own_rows(pool, "reminders", ada)
+
     assert "jobs" in scoped.USER_SCOPED_TABLES
+    sql(database, "alter table reminders disable row level security")
+    try:
+        assert [str(row["user_id"]) for row in with_pool(database, look_without_policies)] == [ada]
+    finally:
+        sql(database, "alter table reminders enable row level security")
     assert [str(row["user_id"]) for row in with_pool(database, look)] == [ada, bob]
 
 

@@ -23,8 +23,14 @@ class DatabaseManager:
         return self._pool
 
     async def open(self, url: str) -> Pool:
-        kwargs = {"options": SEARCH_PATH}
-        self._pool = AsyncConnectionPool(url, min_size=2, max_size=10, kwargs=kwargs, open=False)
+        self._pool = AsyncConnectionPool(
+            url,
+            min_size=2,
+            max_size=10,
+            kwargs={"options": SEARCH_PATH},
+            check=AsyncConnectionPool.check_connection,  # the server may have restarted since it was used
+            open=False,
+        )
         await self._pool.open(wait=True, timeout=30)
         return self._pool
 

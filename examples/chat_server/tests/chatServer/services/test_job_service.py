@@ -193,11 +193,14 @@ async def test_a_job_that_the_service_does_not_hold_is_refused(pool: Pool, servi
 
 async def test_a_claim_that_is_cancelled_leaves_its_job_pending(service: JobService, user: str, sql: Sql) -> None:
     job_id = await service.create("a", {}, user)
+    before = asyncio.all_tasks()
     claiming = asyncio.create_task(service.claim_next())
     await asyncio.sleep(0)  # it has begun
     claiming.cancel()
     with pytest.raises(asyncio.CancelledError):
         await claiming
+    if left := asyncio.all_tasks() - before:
+        await asyncio.wait(left)
     assert (await the_job(sql, job_id))["status"] == "pending"
     assert (await service.claim_next() or {})["id"] == job_id
 
