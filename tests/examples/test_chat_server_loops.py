@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.examples.chat_server import FOLDER, Row, importable, new_user, settings_for, sql
+from tests.examples.chat_server import FOLDER, SECRET, Row, importable, new_user, settings_for, sql
 from tests.support import provision
+from treadle.profiles import chat_server
 from treadle.testing import fakes
 
 LOOPS = {
@@ -178,6 +179,18 @@ def test_each_due_reminder_makes_one_job_however_often_the_loop_looks_and_nothin
 
 
 # ---------------------------------------------------------------------------------------- start, stop, tidy up
+
+
+def test_the_runner_looks_as_often_as_the_profile_says(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from chatServer.config import ChatSettings
+
+    monkeypatch.setenv("DATABASE_URL", database)
+    monkeypatch.setenv("SUPABASE_JWT_SECRET", SECRET)
+    settings, profile = ChatSettings(), chat_server.PROFILE.settings
+    assert settings.runner_poll_seconds == profile["poll"]
+    assert (settings.expiry_seconds, profile["sweep"]) == (300, "5m")
+    assert SECRET not in repr(settings)
+    assert database not in repr(settings)
 
 
 @pytest.mark.covers("000-AC-24.a", "000-AC-24.b", "000-R13.a", "000-AC-23.a")

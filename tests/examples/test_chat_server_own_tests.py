@@ -90,7 +90,7 @@ def test_every_test_of_the_example_passes_on_a_real_postgresql(outcomes: dict[st
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize(
-    ("module", "right", "wrong"), [("job_service", "base=BASE_SECONDS", "base=5"), ("job_handlers", "[:500]", "")]
+    ("module", "right", "wrong"), [("job_service", "max_retries + 1", "max_retries"), ("job_handlers", "[:500]", "")]
 )
 def test_they_notice_a_service_that_does_not_what_it_should(
     example: Callable[[str], Example], module: str, right: str, wrong: str

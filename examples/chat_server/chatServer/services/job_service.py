@@ -11,7 +11,7 @@ from chatServer.database.lending import lend_from
 from treadle import Claimed, Retry, Treadle
 from treadle.profiles import chat_server
 
-MAX_RETRIES, BASE_SECONDS, CAP_SECONDS = 3, 30, 900
+RETRY: Retry = chat_server.PROFILE.task["retry"]  # 30 s, doubled up to 15 minutes
 
 
 class JobNotHeld(LookupError):
@@ -33,14 +33,14 @@ class JobService:
         input: dict[str, Any],
         user_id: str | UUID,
         priority: int = 0,
-        max_retries: int = MAX_RETRIES,
+        max_retries: int = 3,
         scheduled_for: datetime | None = None,
         expires_at: datetime | None = None,
         *,
         key: str | None = None,
     ) -> str:
         """Store a pending job; its id. With a `key` that a job has that has not ended yet, that one's id."""
-        retry = Retry(max_attempts=max_retries + 1, base=BASE_SECONDS, cap=CAP_SECONDS, jitter=0)
+        retry = RETRY._replace(max_attempts=max_retries + 1)
         using: dict[str, Any] = {"tenant": str(user_id), "priority": priority, "retry": retry}
         if scheduled_for is not None:
             using["run_after"] = scheduled_for
