@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from treadle.engines import connect
+from treadle.engines import connect, connect_on
 from treadle.engines.contract import Engine, TenantIsolation
+from treadle.engines.scripts import Lend
 from treadle.model.clock import Clock
 
 if TYPE_CHECKING:
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 class StoreInForce:
     """Settings, read once, and the engine that they name, opened on first use."""
 
-    def __init__(self, defaults: Mapping[str, Any], given: Mapping[str, Any], clock: Clock | None) -> None:
+    def __init__(
+        self, defaults: Mapping[str, Any], given: Mapping[str, Any], clock: Clock | None, lend: Lend | None = None
+    ) -> None:
         self.defaults = defaults
         self.given = given
         self.clock = clock
+        self.lend = lend
 
     @cached_property
     def settings(self) -> "Settings":
@@ -33,10 +37,14 @@ class StoreInForce:
     @cached_property
     def engine(self) -> Engine:
         settings = self.settings
+        clock = self.clock.now if self.clock is not None else None
+        audit_all = settings.audit == "everything"
+        if self.lend is not None:
+            return connect_on(settings.url, self.lend, clock=clock, audit_all=audit_all)
         engine = connect(
             settings.url,
-            clock=self.clock.now if self.clock is not None else None,
-            audit_all=settings.audit == "everything",
+            clock=clock,
+            audit_all=audit_all,
             auto_migrate=settings.auto_migrate,
             listen_url=settings.listen_url,
             plain_sql="sql" in settings.enqueue_allow if "enqueue_allow" in settings.model_fields_set else None,
@@ -77,8 +85,10 @@ class Store:
     tenant: str | None = None  # whose rows alone are seen; None: everybody's
     hooks: "Hooks | None" = None  # of the app, if it has any
 
-    def __init__(self, defaults: Mapping[str, Any], given: Mapping[str, Any], clock: Clock | None) -> None:
-        self._in_force = StoreInForce(defaults, given, clock)
+    def __init__(
+        self, defaults: Mapping[str, Any], given: Mapping[str, Any], clock: Clock | None, lend: Lend | None = None
+    ) -> None:
+        self._in_force = StoreInForce(defaults, given, clock, lend)
         self._stack = [self._in_force]  # and what was put in its place, the last one in force
         self._switching = threading.Lock()
 
@@ -95,6 +105,11 @@ class Store:
     def opened(self) -> bool:
         """Whether the engine was asked for."""
         return self._in_force.opened
+
+    @property
+    def lent(self) -> bool:
+        """Whether each call borrows a connection of the caller's."""
+        return self._in_force.lend is not None
 
     @property
     def named_settings(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -122,7 +137,8 @@ class Store:
             given = {"listen_url": given["url"], **given}
         with self._switching:
             below = self._stack[-1]
-            store = StoreInForce(below.defaults, {**below.given, **given}, clock or below.clock)
+            lend = None if "url" in given else below.lend
+            store = StoreInForce(below.defaults, {**below.given, **given}, clock or below.clock, lend)
             self._stack.append(store)
             self._switch()
         return store

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
@@ -72,6 +73,7 @@ class Treadle(Oversight):
         profile: Profile | None = None,
         logger: logging.Logger | None = None,
         clock: Clock | None = None,
+        lend: "Callable[[], AbstractContextManager[Any]] | None" = None,
         **settings: Any,
     ) -> None:
         """`url` is text, or a URL object of SQLAlchemy.
@@ -79,9 +81,12 @@ class Treadle(Oversight):
         `url` and `settings` win over TREADLE_* variables, treadle.toml and [tool.treadle], these over the `profile`.
 
         Workers log to `logger` instead of to our own, `treadle.*`. Nothing is opened yet.
+
+        With `lend` each call works on a connection that you lend it for one transaction, which you begin and commit;
+        the `url` only says which store that is. See docs/transactions.md.
         """
         profile = check_profile(profile or Profile())
-        super().__init__(self._store_class(profile.settings, {"url": url, **settings}, clock), profile)
+        super().__init__(self._store_class(profile.settings, {"url": url, **settings}, clock, lend), profile)
         self._known = known = dict[str, Definition]()
         self._enqueuer = Enqueuer(self._store, known)
         self.tasks = TaskRegistry(self._enqueuer, known, profile.task)
@@ -306,6 +311,10 @@ class Treadle(Oversight):
             "name": name,
             "schedules": schedules,
         }
+        if self._store.lent:
+            raise NotPossible(
+                "lend: a worker listens and renews leases on connections of its own; give it an app without `lend`"
+            )
         config = worker_config(self.settings, given)
         self.tasks.check_follow_ups()
         worker = Worker(self.engine, self.tasks, config, self.logger, hooks=self.hooks, declared=self.declared())

@@ -1,0 +1,47 @@
+"""Connections to the mailboxes of users."""
+
+import json
+from typing import Any, Literal
+
+from fastapi import APIRouter, HTTPException
+from psycopg.errors import ForeignKeyViolation
+from pydantic import BaseModel, Field
+
+from chatServer.database.connection import get_database_manager
+from chatServer.database.user_scoped_tables import own_rows
+from chatServer.routers.auth import User
+
+router = APIRouter(prefix="/api")
+
+
+class NewConnection(BaseModel):
+    provider: Literal["gmail"]
+    address: str = Field(min_length=3, max_length=320)
+    refresh_token: str = Field(min_length=1, max_length=2048, repr=False)
+
+
+@router.post("/external-connections", status_code=201)
+async def connect(given: NewConnection, user_id: User) -> dict[str, str]:
+    """Keep a connection and enqueue the job that reads the mailbox: both in one transaction, or neither."""
+    try:
+        async with get_database_manager().pool.connection() as connection, connection.cursor() as cursor:
+            await cursor.execute(
+                "insert into external_api_connections (user_id, provider, address, refresh_token)"
+                " values (%s, %s, %s, %s) on conflict (user_id, provider, address)"
+                " do update set refresh_token = excluded.refresh_token returning id",
+                (user_id, given.provider, given.address, given.refresh_token),
+            )
+            [connection_id] = await cursor.fetchone() or [None]
+            await cursor.execute(
+                "insert into jobs (user_id, job_type, input) values (%s, 'email_processing', %s)",
+                (user_id, json.dumps({"connection_id": str(connection_id)})),
+            )
+    except ForeignKeyViolation:
+        raise HTTPException(403, "authorization: this user was deleted") from None
+    return {"id": str(connection_id)}
+
+
+@router.get("/jobs")
+async def jobs(user_id: User) -> list[dict[str, Any]]:
+    """The user's own jobs, the newest first."""
+    return await own_rows(get_database_manager().pool, "jobs", user_id)
