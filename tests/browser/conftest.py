@@ -1,4 +1,4 @@
-"""A server on a SQLite file, and pages of it in Chromium. Tests here are coroutines: `page = await site.open("/jobs")`.
+"""A server on a store, and pages of it in Chromium. Tests here are coroutines: `page = await site.open("/jobs")`.
 
 Every page is watched: a line in its console, a script that fails and a breach of its security policy end the test.
 """
@@ -191,10 +191,10 @@ def night(nights: Nights, served: tuple[Server, str], chrome: Browser, loop: Loo
 
 
 @pytest.fixture
-def site(tmp_path: Path, served: tuple[Server, str], chrome: Browser, clock: FakeClock, loop: Loop) -> Iterator[Site]:
-    """The server on a new SQLite file with the tasks of tests/server/conftest.py, and no worker."""
+def site(store_url: str, served: tuple[Server, str], chrome: Browser, clock: FakeClock, loop: Loop) -> Iterator[Site]:
+    """The server on an empty store with the tasks of tests/server/conftest.py, and no worker."""
     server, url = served
-    app = with_tasks(Treadle(f"sqlite:///{tmp_path}/jobs.db", clock=clock))
+    app = with_tasks(Treadle(store_url, clock=clock))
     server.serve_app(app)
     made = Site(app, clock, url, chrome, server)
     yield made

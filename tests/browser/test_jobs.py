@@ -77,6 +77,21 @@ async def test_new_jobs_are_announced_and_no_row_moves(site: Site) -> None:
     await expect(row).to_have_count(3)
 
 
+async def test_where_somebody_has_scrolled_to_stays_while_values_change(site: Site) -> None:
+    ids = [site.app.enqueue("send", {"to": f"n{place}"}).id for place in range(40)]
+    page = await site.open("/jobs")
+    row = page.locator(f"#job-{ids[0]}")  # the oldest is the last
+    await row.scroll_into_view_if_needed()
+    before, box = await page.evaluate("scrollY"), await row.bounding_box()
+    assert before > 0
+    site.clock.advance(seconds=1)
+    site.app.enqueue("greet", {"name": "later"})
+    run_until_idle(site.app, queues=["mail"])
+    await expect(row.locator(".c-err")).to_contain_text("n0 does not answer")
+    await expect(page.locator("[data-newer]")).to_contain_text("1")
+    assert (await page.evaluate("scrollY"), await row.bounding_box()) == (before, box)
+
+
 async def test_values_change_in_their_rows(site: Site) -> None:
     id_ = site.app.enqueue("send", {"to": "Ada"}).id
     page = await site.open("/jobs")

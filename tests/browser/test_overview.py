@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from tests.browser.conftest import Site
 from tests.browser.pages import links_of
@@ -72,6 +72,32 @@ async def test_the_sentence_turns_when_something_goes_wrong(site: Site) -> None:
     await expect(page.locator("[data-live=verdict] .quote")).to_have_text("ConnectionError: Ada does not answer")
     await page.get_by_role("link", name="Retry…").click()
     await expect(page.locator("#plan")).to_contain_text("1")
+
+
+async def test_the_sign_of_a_verdict_has_the_colour_of_its_need(site: Site) -> None:
+    worker(site)
+    page = await site.open("/")
+    seen = [await sign_of(page)]
+    site.app.pause(queue="mail", actor="grace", reason="the relay is away")
+    site.app.enqueue("send", {"to": "Ada"})
+    await page.reload()
+    seen.append(await sign_of(page))
+    assert seen == ["--ink-2", "--warn"]
+
+
+async def sign_of(page: Page) -> str:
+    """Which colour of the style sheet the sign before the first sentence has."""
+    return str(
+        await page.evaluate("""() => {
+          const colour = (one) => getComputedStyle(one).color;
+          const probe = document.body.appendChild(document.createElement("i"));
+          const sign = colour(document.querySelector(".verdict > h2 .i"));
+          return ["--bad", "--warn", "--ink-2"].find((name) => {
+            probe.style.color = `var(${name})`;
+            return colour(probe) === sign;
+          });
+        }""")
+    )
 
 
 async def test_a_calm_store_says_that_nothing_needs_you_and_asks_for_nothing(site: Site) -> None:

@@ -6,6 +6,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.browser.conftest import Site
+from tests.support.marks import any_store
 from treadle.testing import run_until_idle
 
 
@@ -26,6 +27,7 @@ def night(site: Site) -> dict[str, str]:
     }
 
 
+@any_store  # whose application lives on PostgreSQL
 @pytest.mark.covers("002-U1.a", "002-T1.n")
 async def test_each_row_shows_its_state_in_colour_its_type_age_attempts_and_error(site: Site) -> None:
     jobs = night(site)
@@ -46,6 +48,7 @@ async def test_each_row_shows_its_state_in_colour_its_type_age_attempts_and_erro
     assert created.startswith("2026-01-01T12:00:00")
 
 
+@any_store  # whose application lives on PostgreSQL
 @pytest.mark.covers("002-U1.b", "002-U3.b")
 async def test_jobs_are_filtered_by_state_and_type(site: Site) -> None:
     jobs = night(site)
@@ -62,6 +65,7 @@ async def test_jobs_are_filtered_by_state_and_type(site: Site) -> None:
     await expect(page.locator(f"#job-{jobs['pending']}")).to_be_visible()
 
 
+@any_store  # whose application lives on PostgreSQL
 @pytest.mark.covers("002-U1.c", "002-U3.c")
 async def test_retry_and_cancel_are_on_the_rows_that_can_take_them_and_act(site: Site) -> None:
     jobs = night(site)

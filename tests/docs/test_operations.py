@@ -16,6 +16,7 @@ from annotated_types import Ge
 from tests.support.commands import check_command
 from treadle import builtin
 from treadle.builtin import sql_cleanup
+from treadle.server.dashboard.page import PAGES as SHOWN
 from treadle.server.dashboard.search import FIELDS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -111,3 +112,11 @@ def test_the_dashboard_page_explains_jobs_and_schedules() -> None:
         "what is wrong and where",
     ):
         assert words in schedules, words
+
+
+def test_the_tour_shows_every_page_of_the_dashboard() -> None:
+    tour = (DOCS / "dashboard.md").read_text("utf-8")
+    pictures = re.findall(r"\]\(pictures/([a-z]+)[a-z-]*\.png\)", tour)
+    for path, name, _ in SHOWN:
+        assert f"**{name}**" in tour, name
+        assert (path.strip("/") or "overview") in pictures, name

@@ -1,5 +1,6 @@
 """Every page of the dashboard: who may ask for it, that looking changes nothing, and what strange forms are told."""
 
+import ast
 import random
 from typing import Any
 
@@ -11,10 +12,12 @@ from tests.server.endpoints import PUBLIC, Place, place_in, routes_of
 from tests.server.test_scopes import everything
 from treadle import Treadle
 from treadle.server.api import Server
-from treadle.server.dashboard.page import PAGES
+from treadle.server.dashboard.page import HERE, PAGES
 
 FREE = {("GET", "/login"), ("POST", "/login"), ("POST", "/logout"), ("GET", "/static/{name}")}
 CHECKS = {("POST", "/schedules/check")}  # posts that say what a form would do, and change nothing
+APP = {"app", "whole", "every_queue", "tasks", "_app"}  # of a caller: the app, or a part of it
+PASSED_ON = ["page.py: caller.tasks"]  # to the caller that the endpoints are given
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
@@ -42,6 +45,16 @@ def test_every_page_of_the_frame_is_there(admin: Client, place: Place) -> None:
         answer = admin.ask("GET", f"/{path}")
         assert answer.status_code == 200, path
         assert f"<h1>{name}</h1>" in answer.text, path
+
+
+def test_pages_read_and_act_by_the_endpoints_of_the_api_alone() -> None:
+    """No page goes round them to the app: what it needs and the API lacks is added to the API first."""
+    around = []
+    for path in sorted(HERE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "caller" and node.attr in APP:
+                around.append(f"{path.name}: caller.{node.attr}")
+    assert around == PASSED_ON
 
 
 def test_nobody_is_led_to_sign_in_and_then_to_the_page_they_wanted(nobody: Client, server: Server) -> None:
