@@ -17,6 +17,7 @@ from treadle.builtin.email_transport import (
     default_sender,
     failure,
     shortened,
+    usual_tls,
 )
 from treadle.builtin.http_calls import TIMEOUT, HttpAnswer, Unreachable, call
 from treadle.errors import Ambiguous, GiveUp, Parked
@@ -90,7 +91,7 @@ class Graph:
         for again in (False, True):
             token = self._access_token(now)
             headers = {"Authorization": f"Bearer {token}", **IMMUTABLE, **kind}
-            answer = call(method, url, data, headers, timeout=self._timeout)
+            answer = call(method, url, data, headers, timeout=self._timeout, tls=usual_tls())
             if answer.status != 401 or again:
                 return answer
             self._forget(token)
@@ -124,7 +125,7 @@ class Graph:
         url = f"{self._login}/{quote(self._tenant, safe='')}/oauth2/v2.0/token"
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
         try:
-            answer = call("POST", url, urlencode(form).encode(), kind, timeout=self._timeout)
+            answer = call("POST", url, urlencode(form).encode(), kind, timeout=self._timeout, tls=usual_tls())
         except Ambiguous as error:  # no mail is on its way yet
             raise Unreachable(f"no token from {url}: {error}") from None
         fields = _fields(answer)

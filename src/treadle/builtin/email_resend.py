@@ -14,6 +14,7 @@ from treadle.builtin.email_transport import (
     default_sender,
     failure,
     shortened,
+    usual_tls,
 )
 from treadle.builtin.http_calls import TIMEOUT, HttpAnswer, call
 from treadle.errors import Ambiguous, GiveUp
@@ -57,7 +58,7 @@ class Resend:
             "Idempotency-Key": mail.job_id,
         }
         body = json.dumps(_body(mail)).encode()
-        answer = call("POST", f"{self._url}/emails", body, headers, timeout=self._timeout)
+        answer = call("POST", f"{self._url}/emails", body, headers, timeout=self._timeout, tls=usual_tls())
         if answer.status // 100 == 2:
             return {"provider": self.provider, "message_id": _fields(answer).get("id")}
         raise self._failure(answer, mail.now())

@@ -2,6 +2,7 @@
 
 import re
 import smtplib
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from treadle.builtin.email_transport import (
     checked_timeout,
     default_sender,
     shortened,
+    usual_tls,
 )
 from treadle.builtin.http_calls import TIMEOUT, Unreachable
 from treadle.errors import Ambiguous, ConfigError, GiveUp
@@ -123,7 +125,7 @@ class Smtp:
     @contextmanager
     def _session(self) -> Iterator[smtplib.SMTP]:
         """A connection, logged in; its errors as what they mean to the job, as long as the message has not ended."""
-        context = self._tls or ssl.create_default_context()
+        context = self._tls or usual_tls()
         server: smtplib.SMTP | None = None
         try:
             if self._security == "tls":
@@ -133,6 +135,8 @@ class Smtp:
             if self._security == "starttls":
                 server.starttls(context=context)
             server.ehlo_or_helo_if_needed()
+            if server.sock is not None:  # the end of a message shall not wait for a full packet
+                server.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._user:
                 self._log_in(server)
             yield server

@@ -1,8 +1,10 @@
 """What the transports of `email.send` share: what they are given, what they return, how an answer ends an attempt."""
 
 import re
+import ssl
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from typing import NamedTuple, NotRequired, Protocol, TypedDict
 from urllib.parse import urlsplit
 
@@ -59,6 +61,12 @@ class MailTransport(Protocol):
         """Send it once for this job, as far as the service allows."""
 
 
+@cache
+def usual_tls() -> ssl.SSLContext:
+    """Trusts whom the system trusts. To load all their certificates takes longer than to send a mail."""
+    return ssl.create_default_context()
+
+
 def default_sender(provider: str, sender: str) -> MailAddress | None:
     """The sender given to a transport; ConfigError if it is not an address."""
     try:
@@ -85,9 +93,10 @@ def checked_timeout(provider: str, timeout: float) -> float:
 def checked_url(provider: str, name: str, url: str) -> str:
     """Without a slash at its end."""
     place = urlsplit(url) if isinstance(url, str) else urlsplit("")
-    if place.scheme not in ("http", "https") or not place.hostname or place.username or place.query:
+    if place.scheme not in ("http", "https") or not place.hostname or place.username or place.query or place.fragment:
+        shown = "what is given" if "@" in str(url) else repr(url)  # it may hold a password
         raise ConfigError(
-            f"{provider}: {name}: {url!r} must be a URL such as https://mail.example.org, without a login"
+            f"{provider}: {name}: {shown} must be a URL such as https://mail.example.org, without a login"
         )
     return url.rstrip("/")
 
