@@ -4,6 +4,7 @@ import re
 import smtplib
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from email import policy
@@ -32,6 +33,13 @@ PORTS = {"starttls": 587, "tls": 465, "plain": 25}
 END = b".\r\n"  # of the message: a server delivers nothing before it
 
 _POLICY = policy.SMTP.clone(cte_type="7bit", refold_source="none")
+
+
+class Taken(TypedDict):
+    """What became of each recipient that does not have the mail, in the server's words."""
+
+    refused: dict[str, str]
+    put_off: dict[str, str]
 
 
 class Smtp:
@@ -69,6 +77,8 @@ class Smtp:
             checked_secret("Smtp", user=user)
         self._host, self._port, self._security = host, port or PORTS[security], security
         self._user, self._password = user, password
+        known = (password, f"\0{user}\0{password}")
+        self._secrets = (password, *(b64encode(text.encode()).decode() for text in known if user))
         self._timeout, self._tls = checked_timeout("Smtp", timeout), tls
         self.sender = default_sender("Smtp", sender)
 
@@ -96,30 +106,32 @@ class Smtp:
             waiting = list(taken["put_off"])
             if waiting and go in tried:
                 others = len(mail.email.envelope()) - len(waiting)
-                raise NotTaken(f"{_list(taken['put_off'])}. These are tried again; the other {others} are done with")
+                raise NotTaken(
+                    f"{self._list(taken['put_off'])}. These are tried again; the other {others} are done with"
+                )
         if refused:
             result["refused"] = refused
         return result
 
-    def _deliver(self, mail: OutgoingMail, recipients: list[str], go: int, tried: list[int]) -> "Taken":
+    def _deliver(self, mail: OutgoingMail, recipients: list[str], go: int, tried: list[int]) -> Taken:
         tried.append(go)
         data = re.sub(rb"(?m)^\.", b"..", _message(mail).as_bytes().rstrip(b"\r\n") + b"\r\n")
         with self._session() as server:
             size = [f"size={len(data)}"] if server.has_extn("size") else []
-            _expect(server.mail(mail.sender.address, size), "MAIL FROM", mail.sender.address)
-            taken = _recipients(server, recipients, first=go == 1)
+            self._expect(server.mail(mail.sender.address, size), "MAIL FROM", mail.sender.address)
+            taken = self._recipients(server, recipients, first=go == 1)
             if len(taken["put_off"]) + len(taken["refused"]) == len(recipients):
                 return taken
-            _expect(server.docmd("DATA"), "DATA", "the message", accepted=354)
+            self._expect(server.docmd("DATA"), "DATA", "the message", accepted=354)
             server.send(data)
             try:
                 server.send(END)
                 code, text = server.getreply()
             except (OSError, smtplib.SMTPException) as error:
-                raise Ambiguous(f"{self._host} did not answer for the message: {_words(error)}") from error
+                raise Ambiguous(f"{self._host} did not answer for the message: {self._words(error)}") from error
             if not 200 <= code < 600:
                 raise Ambiguous(f"{self._host} gave no answer that can be read for the message")
-            _expect((code, text), "the message", mail.message_id)
+            self._expect((code, text), "the message", mail.message_id)
             return taken
 
     @contextmanager
@@ -141,12 +153,14 @@ class Smtp:
                 self._log_in(server)
             yield server
         except smtplib.SMTPNotSupportedError as error:
-            raise GiveUp(f"{self._host} does not offer what Smtp(security=, user=) asks for: {_words(error)}") from None
+            raise GiveUp(
+                f"{self._host} does not offer what Smtp(security=, user=) asks for: {self._words(error)}"
+            ) from None
         except smtplib.SMTPResponseException as error:
-            _expect((error.smtp_code, error.smtp_error), "the connection", self._host)
-            raise NotTaken(f"{self._host}: {_words(error)}") from None
+            self._expect((error.smtp_code, error.smtp_error), "the connection", self._host)
+            raise NotTaken(f"{self._host}: {self._words(error)}") from None
         except (OSError, smtplib.SMTPException) as error:
-            raise Unreachable(f"{self._host}:{self._port} cannot be reached: {_words(error)}") from None
+            raise Unreachable(f"{self._host}:{self._port} cannot be reached: {self._words(error)}") from None
         finally:
             if server is not None:
                 with suppress(OSError, smtplib.SMTPException):
@@ -162,37 +176,38 @@ class Smtp:
                 raise NotTaken(said) from None
             raise GiveUp(f"{said}: look at Smtp(user=, password=)") from None
 
+    def _recipients(self, server: smtplib.SMTP, recipients: list[str], *, first: bool) -> Taken:
+        """Name them to the server; an error if nobody is left to send to, unless others have had the mail before."""
+        taken: Taken = {"refused": {}, "put_off": {}}
+        for address in recipients:
+            code, text = server.rcpt(address)
+            if code >= 500:
+                taken["refused"][address] = self._said(code, text)
+            elif code // 100 != 2:
+                taken["put_off"][address] = self._said(code, text)
+        if len(taken["refused"]) == len(recipients) and first:
+            raise GiveUp(f"every recipient is refused: {self._list(taken['refused'])}")
+        if taken["put_off"] and len(taken["refused"]) + len(taken["put_off"]) == len(recipients):
+            raise NotTaken(f"every recipient is put off: {self._list(taken['put_off'])}")
+        return taken
 
-class Taken(TypedDict):
-    """What became of each recipient that does not have the mail, in the server's words."""
+    def _expect(self, answer: tuple[int, Any], what: str, about: str, accepted: int = 0) -> None:
+        """Go on after this answer, give up after a 5xx, try later after all else."""
+        code, text = answer
+        if code == accepted or (not accepted and code // 100 == 2):
+            return
+        said = f"the mail server answered {what} of {about} with {self._said(code, text)}"
+        raise GiveUp(said) if code >= 500 else NotTaken(said)
 
-    refused: dict[str, str]
-    put_off: dict[str, str]
+    def _said(self, code: int, text: object) -> str:
+        words = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        return shortened(f"{code} {words}", *self._secrets)
 
+    def _words(self, error: Exception) -> str:
+        return shortened(f"{type(error).__name__}: {error}", *self._secrets)
 
-def _recipients(server: smtplib.SMTP, recipients: list[str], *, first: bool) -> Taken:
-    """Name them to the server; an error if nobody is left to send to, unless others have had the mail before."""
-    taken: Taken = {"refused": {}, "put_off": {}}
-    for address in recipients:
-        code, text = server.rcpt(address)
-        if code >= 500:
-            taken["refused"][address] = _said(code, text)
-        elif code // 100 != 2:
-            taken["put_off"][address] = _said(code, text)
-    if len(taken["refused"]) == len(recipients) and first:
-        raise GiveUp(f"every recipient is refused: {_list(taken['refused'])}")
-    if taken["put_off"] and len(taken["refused"]) + len(taken["put_off"]) == len(recipients):
-        raise NotTaken(f"every recipient is put off: {_list(taken['put_off'])}")
-    return taken
-
-
-def _expect(answer: tuple[int, Any], what: str, about: str, accepted: int = 0) -> None:
-    """Go on after this answer, give up after a 5xx, try later after all else."""
-    code, text = answer
-    if code == accepted or (not accepted and code // 100 == 2):
-        return
-    said = f"the mail server answered {what} of {about} with {_said(code, text)}"
-    raise GiveUp(said) if code >= 500 else NotTaken(said)
+    def _list(self, people: dict[str, str]) -> str:
+        return shortened("; ".join(f"{address}: {words}" for address, words in people.items()), *self._secrets)
 
 
 def _message(mail: OutgoingMail) -> EmailMessage:
@@ -221,15 +236,3 @@ def _message(mail: OutgoingMail) -> EmailMessage:
 
 def _header_address(one: MailAddress) -> Address:
     return Address(one.name, addr_spec=one.address)
-
-
-def _said(code: int, text: object) -> str:
-    return shortened(f"{code} {text.decode('utf-8', 'replace') if isinstance(text, bytes) else text}")
-
-
-def _list(people: dict[str, str]) -> str:
-    return shortened("; ".join(f"{address}: {words}" for address, words in people.items()))
-
-
-def _words(error: Exception) -> str:
-    return shortened(f"{type(error).__name__}: {error}")
