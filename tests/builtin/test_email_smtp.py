@@ -13,6 +13,8 @@ from treadle import ConfigError, Job, Reason, State, Treadle
 from treadle.builtin.email_send import Email, Smtp
 from treadle.testing import FakeClock, fakes
 from treadle.testing.fakes import SmtpServer
+from treadle.testing.fakes.listener import Listener
+from treadle.testing.fakes.smtp_session import SmtpSession
 
 THREE = {**MAIL, "to": ["ada@example.org", "bob@example.org"], "bcc": "cid@example.org"}
 
@@ -53,6 +55,7 @@ def test_the_mail_arrives_as_it_was_meant(app: Treadle, clock: FakeClock, server
     assert message["Date"].datetime == clock.now()
     assert (message["List-Unsubscribe"], message["X-Note"]) == (f"<{link}>", "Grüße")
     assert message["Subject"].split() == ["Grüße"] * 20
+    assert f"List-Unsubscribe: <{link}>\r\n".encode() in got.data  # not encoded: programs read it
     kinds = [part.get_content_type() for part in message.walk()]
     assert kinds == ["multipart/alternative", "text/plain", "text/html"]
     assert message.get_body(["plain"]).get_content().rstrip() == text.replace("\r\n", "\n").replace("\r", "\n")
@@ -68,6 +71,19 @@ def test_it_logs_in_over_an_encrypted_connection(app: Treadle) -> None:
     server_side, client_side = certificate()
     with fakes.smtp(user="shop", password="hush hush", starttls=server_side) as server:
         job = ended(app, server, user="shop", password="hush hush", security="starttls", tls=client_side)
+        assert (job.state, server.sent[0].user) == (State.SUCCEEDED, "shop")
+
+
+class EncryptedSmtpServer(SmtpServer):
+    """Speaks TLS from the first byte, as on port 465."""
+
+    def start(self) -> None:
+        self._server = Listener(self, SmtpSession, 0, certificate()[0])
+
+
+def test_a_connection_can_be_encrypted_from_the_first_byte(app: Treadle) -> None:
+    with EncryptedSmtpServer(user="shop", password="hush") as server:
+        job = ended(app, server, user="shop", password="hush", security="tls", tls=certificate()[1])
         assert (job.state, server.sent[0].user) == (State.SUCCEEDED, "shop")
 
 
