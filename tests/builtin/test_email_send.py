@@ -70,6 +70,7 @@ def test_the_default_is_used_where_none_is_named(app: Treadle, all_three: dict[s
     [
         ({}, "transport: is missing; give one of graph, resend, smtp"),
         ({"transport": "fax"}, "transport: 'fax' is not registered here; known: graph, resend, smtp"),
+        ({"transport": ""}, "transport: '' is not registered here; known: graph, resend, smtp"),
         ({"transport": "graph", "headers": {"List-Id": "x"}}, "headers: 'List-Id' cannot be sent by Graph"),
         ({"transport": "smtp", "to": "nobody"}, "to: .*'nobody' is not an address"),
         ({"transport": "smtp", "attachments": []}, "attachments: "),

@@ -64,7 +64,7 @@ class EmailSender:
         return transport.send(ctx, mail)
 
     def _transport(self, email: Email) -> MailTransport:
-        name = email.transport or self._usual
+        name = self._usual if email.transport is None else email.transport
         known = ", ".join(sorted(self._transports))
         if name is None:
             raise ValueError(f"transport: is missing; give one of {known}")
