@@ -100,8 +100,8 @@ class Graph:
     def words(self, answer: HttpAnswer) -> str:
         """What Graph says is wrong."""
         error = _fields(answer).get("error")
-        said = f"{error.get('code', '')}: {error.get('message', '')}" if isinstance(error, dict) else answer.text
-        words = shortened(said, self._client_secret, self._token.value if self._token else "")
+        problem = f"{error.get('code', '')}: {error.get('message', '')}" if isinstance(error, dict) else answer.text
+        words = shortened(problem, self._client_secret, self._token.value if self._token else "")
         return f"{words}{PERMISSIONS}" if answer.status in (401, 403) else words
 
     def _forget(self, token: str) -> None:

@@ -35,7 +35,7 @@ END = b".\r\n"  # of the message: a server delivers nothing before it
 _POLICY = policy.SMTP.clone(cte_type="7bit", refold_source="none")
 
 
-class Taken(TypedDict):
+class Undelivered(TypedDict):
     """What became of each recipient that does not have the mail, in the server's words."""
 
     refused: dict[str, str]
@@ -96,32 +96,32 @@ class Smtp:
         while waiting:
             go += 1
             name = "send" if go == 1 else f"send {go}"
-            taken: Taken | None = ctx.once(
+            undelivered: Undelivered | None = ctx.once(
                 name, self._deliver, mail, waiting, go, tried, on_ambiguous=mail.on_ambiguous
             )
-            if taken is None:
+            if undelivered is None:
                 result["unconfirmed"] = True
                 break
-            refused.update(taken["refused"])
-            waiting = list(taken["put_off"])
+            refused.update(undelivered["refused"])
+            waiting = list(undelivered["put_off"])
             if waiting and go in tried:
                 others = len(mail.email.envelope()) - len(waiting)
                 raise NotTaken(
-                    f"{self._list(taken['put_off'])}. These are tried again; the other {others} are done with"
+                    f"{self._list(undelivered['put_off'])}. These are tried again; the other {others} are done with"
                 )
         if refused:
             result["refused"] = refused
         return result
 
-    def _deliver(self, mail: OutgoingMail, recipients: list[str], go: int, tried: list[int]) -> Taken:
+    def _deliver(self, mail: OutgoingMail, recipients: list[str], go: int, tried: list[int]) -> Undelivered:
         tried.append(go)
         data = re.sub(rb"(?m)^\.", b"..", _message(mail).as_bytes().rstrip(b"\r\n") + b"\r\n")
         with self._session() as server:
             size = [f"size={len(data)}"] if server.has_extn("size") else []
             self._expect(server.mail(mail.sender.address, size), "MAIL FROM", mail.sender.address)
-            taken = self._recipients(server, recipients, first=go == 1)
-            if len(taken["put_off"]) + len(taken["refused"]) == len(recipients):
-                return taken
+            undelivered = self._recipients(server, recipients, first=go == 1)
+            if len(undelivered["put_off"]) + len(undelivered["refused"]) == len(recipients):
+                return undelivered
             self._expect(server.docmd("DATA"), "DATA", "the message", accepted=354)
             server.send(data)
             try:
@@ -132,7 +132,7 @@ class Smtp:
             if not 200 <= code < 600:
                 raise Ambiguous(f"{self._host} gave no answer that can be read for the message")
             self._expect((code, text), "the message", mail.message_id)
-            return taken
+            return undelivered
 
     @contextmanager
     def _session(self) -> Iterator[smtplib.SMTP]:
@@ -171,35 +171,35 @@ class Smtp:
         try:
             server.login(self._user, self._password)
         except smtplib.SMTPAuthenticationError as error:  # the server's words may repeat what it was told
-            said = f"{self._host} refused the login of {self._user} ({error.smtp_code})"
+            problem = f"{self._host} refused the login of {self._user} ({error.smtp_code})"
             if error.smtp_code < 500:
-                raise NotTaken(said) from None
-            raise GiveUp(f"{said}: look at Smtp(user=, password=)") from None
+                raise NotTaken(problem) from None
+            raise GiveUp(f"{problem}: look at Smtp(user=, password=)") from None
 
-    def _recipients(self, server: smtplib.SMTP, recipients: list[str], *, first: bool) -> Taken:
+    def _recipients(self, server: smtplib.SMTP, recipients: list[str], *, first: bool) -> Undelivered:
         """Name them to the server; an error if nobody is left to send to, unless others have had the mail before."""
-        taken: Taken = {"refused": {}, "put_off": {}}
+        undelivered: Undelivered = {"refused": {}, "put_off": {}}
         for address in recipients:
             code, text = server.rcpt(address)
             if code >= 500:
-                taken["refused"][address] = self._said(code, text)
+                undelivered["refused"][address] = self._quoted(code, text)
             elif code // 100 != 2:
-                taken["put_off"][address] = self._said(code, text)
-        if len(taken["refused"]) == len(recipients) and first:
-            raise GiveUp(f"every recipient is refused: {self._list(taken['refused'])}")
-        if taken["put_off"] and len(taken["refused"]) + len(taken["put_off"]) == len(recipients):
-            raise NotTaken(f"every recipient is put off: {self._list(taken['put_off'])}")
-        return taken
+                undelivered["put_off"][address] = self._quoted(code, text)
+        if len(undelivered["refused"]) == len(recipients) and first:
+            raise GiveUp(f"every recipient is refused: {self._list(undelivered['refused'])}")
+        if undelivered["put_off"] and len(undelivered["refused"]) + len(undelivered["put_off"]) == len(recipients):
+            raise NotTaken(f"every recipient is put off: {self._list(undelivered['put_off'])}")
+        return undelivered
 
     def _expect(self, answer: tuple[int, Any], what: str, about: str, accepted: int = 0) -> None:
         """Go on after this answer, give up after a 5xx, try later after all else."""
         code, text = answer
         if code == accepted or (not accepted and code // 100 == 2):
             return
-        said = f"the mail server answered {what} of {about} with {self._said(code, text)}"
-        raise GiveUp(said) if code >= 500 else NotTaken(said)
+        problem = f"the mail server answered {what} of {about} with {self._quoted(code, text)}"
+        raise GiveUp(problem) if code >= 500 else NotTaken(problem)
 
-    def _said(self, code: int, text: object) -> str:
+    def _quoted(self, code: int, text: object) -> str:
         words = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
         return shortened(f"{code} {words}", *self._secrets)
 

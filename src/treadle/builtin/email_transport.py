@@ -111,10 +111,10 @@ def shortened(text: str, *secrets: str) -> str:
 
 def failure(answer: HttpAnswer, service: str, words: str, now: datetime) -> Exception:
     """The error that ends the attempt as this answer asks for; nobody knows what a 5xx has done."""
-    said = f"{service} answered {answer.status}: {words}"
+    problem = f"{service} answered {answer.status}: {words}"
     if answer.status >= 500:
-        return Ambiguous(said)
+        return Ambiguous(problem)
     wait = answer.retry_after(now) if answer.status == 429 else None
     if wait is not None:
-        return RetryLater(said, after=min(wait, LONGEST_WAIT))
-    return NotTaken(said) if answer.status in (408, 429) else GiveUp(said)
+        return RetryLater(problem, after=min(wait, LONGEST_WAIT))
+    return NotTaken(problem) if answer.status in (408, 429) else GiveUp(problem)
