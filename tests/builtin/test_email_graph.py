@@ -1,5 +1,6 @@
 """email.send with Microsoft Graph: a draft is made, sent, and looked at before anything is done again."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,9 +8,9 @@ import pytest
 
 from tests.builtin.mailing import MAIL, attempted, mailer, to_graph
 from tests.support.marks import any_store
-from treadle import ConfigError, Job, Reason, State, Treadle
+from treadle import ConfigError, GiveUp, Job, Reason, State, Treadle
 from treadle.builtin.email_send import Email, Graph
-from treadle.testing import FakeClock, fakes
+from treadle.testing import FakeClock, FakeContext, fakes
 from treadle.testing.fakes import GraphServer
 
 
@@ -113,6 +114,15 @@ def test_a_mail_that_comes_late_to_the_sent_ones_is_waited_for(
     clock.advance(minutes=1)
     assert attempted(app, job).state is State.SUCCEEDED
     assert asked(server).count("POST send") == len(server.sent) == 1
+
+
+def test_a_worker_that_wakes_up_late_cannot_send_the_draft_again(app: Treadle, server: GraphServer) -> None:
+    """It froze before its request, and another one has sent the draft meanwhile."""
+    job = ended(app, server)
+    [id] = [json.loads(memo.value_json or "") for memo in app.memos(job) if memo.name == "draft"]
+    with pytest.raises(GiveUp, match="Graph answered 400"):
+        app.tasks["email.send"](FakeContext(job=job, done={"draft": id}), Email(**MAIL))
+    assert len(server.sent) == 1
 
 
 ENDS = {"park": (State.FAILED, 1, None), "send": (State.SUCCEEDED, 2, None), "skip": (State.SUCCEEDED, 1, True)}

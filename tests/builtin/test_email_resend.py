@@ -9,7 +9,7 @@ from tests.builtin.mailing import MAIL, MINUTELY, attempted, mailer, to_resend
 from tests.support.marks import any_store
 from treadle import ConfigError, Job, Reason, Retry, State, Treadle
 from treadle.builtin.email_send import Email, Resend
-from treadle.testing import FakeClock, fakes
+from treadle.testing import FakeClock, FakeContext, fakes
 from treadle.testing.fakes import ResendServer
 
 
@@ -52,6 +52,13 @@ def test_a_request_without_a_clear_answer_is_repeated_with_the_same_key(
     job = attempted(app, job)
     assert (job.state, len(server.sent)) == (State.SUCCEEDED, 1)
     assert job.result["message_id"] == server.sent[0]["id"]
+
+
+def test_a_worker_that_wakes_up_late_sends_no_second_mail(app: Treadle, server: ResendServer) -> None:
+    """It froze before its request, and another one has sent the mail meanwhile."""
+    job = ended(app, server)
+    assert app.tasks["email.send"](FakeContext(job=job), Email(**MAIL)) == job.result
+    assert (len(server.requests), len(server.sent)) == (2, 1)
 
 
 ENDS = {"park": (State.FAILED, 1, None), "send": (State.SUCCEEDED, 2, None), "skip": (State.SUCCEEDED, 1, True)}
