@@ -1,0 +1,95 @@
+"""Resend: one request with an idempotency key, which Resend remembers for 24 hours."""
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from treadle.builtin.email_message import Email
+from treadle.builtin.email_transport import (
+    OutgoingMail,
+    SentEmail,
+    checked_secret,
+    checked_timeout,
+    checked_url,
+    default_sender,
+    failure,
+    shortened,
+    usual_tls,
+)
+from treadle.builtin.http_calls import TIMEOUT, HttpAnswer, call
+from treadle.errors import Ambiguous, GiveUp
+from treadle.tasks.context import Context
+
+KEY_KEPT = timedelta(hours=23)  # Resend says 24: an hour is left for clocks that differ
+
+
+class Resend:
+    """Sends with Resend; `sender` is who a mail is from that names none."""
+
+    provider = "resend"
+
+    def __init__(
+        self, api_key: str, *, sender: str = "", url: str = "https://api.resend.com", timeout: float = TIMEOUT
+    ) -> None:
+        checked_secret("Resend", api_key=api_key)
+        self._api_key = api_key
+        self.sender = default_sender("Resend", sender)
+        self._url = checked_url("Resend", "url", url)
+        self._timeout = checked_timeout("Resend", timeout)
+
+    def __repr__(self) -> str:
+        return f"Resend(sender={str(self.sender or '')!r}, url={self._url!r})"
+
+    def check(self, email: Email) -> None:
+        """Resend takes all that an Email can hold."""
+
+    def send(self, ctx: Context, mail: OutgoingMail) -> SentEmail:
+        """Repeat it with the job's key while Resend remembers the key; then `on_ambiguous` decides."""
+        first = datetime.fromisoformat(ctx.once("first try", lambda: mail.now().isoformat(), on_ambiguous="send"))
+        remembered = mail.now() < first + KEY_KEPT
+        policy = "send" if remembered else mail.on_ambiguous
+        sent: SentEmail | None = ctx.once("send", self._post, mail, on_ambiguous=policy)
+        return sent or {"provider": self.provider, "message_id": None, "unconfirmed": True}
+
+    def _post(self, mail: OutgoingMail) -> SentEmail:
+        headers = {
+            "Authorization": f"Bearer {self._api_key}",
+            "Content-Type": "application/json",
+            "Idempotency-Key": mail.job_id,
+        }
+        body = json.dumps(_body(mail)).encode()
+        answer = call("POST", f"{self._url}/emails", body, headers, timeout=self._timeout, tls=usual_tls())
+        if answer.status // 100 == 2:
+            return {"provider": self.provider, "message_id": _fields(answer).get("id")}
+        raise self._failure(answer, mail.now())
+
+    def _failure(self, answer: HttpAnswer, now: datetime) -> Exception:
+        fields = _fields(answer)
+        code = str(fields.get("name", ""))
+        words = shortened(f"{code} {fields.get('message', '')}".strip() or answer.text, self._api_key)
+        if answer.status in (401, 403) and "api_key" in code:
+            return GiveUp(f"Resend refused the API key ({answer.status} {code}): look at Resend(api_key=...)")
+        if answer.status == 409 and code == "concurrent_idempotent_requests":
+            return Ambiguous(f"Resend is still busy with an earlier attempt of this job: {words}")
+        if answer.status == 409:
+            return GiveUp(
+                f"Resend has taken this job's mail before, with other content: {words}. It is not sent again. "
+                "Something that the transport adds, such as the sender, has changed between two attempts"
+            )
+        return failure(answer, "Resend", words, now)
+
+
+def _fields(answer: HttpAnswer) -> dict[str, Any]:
+    try:
+        found = json.loads(answer.body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _body(mail: OutgoingMail) -> dict[str, Any]:
+    email = mail.email
+    lists = {name: [str(one) for one in email.recipients(name)] for name in ("to", "cc", "bcc", "reply_to")}
+    optional = {**lists, "text": email.text, "html": email.html, "headers": email.headers}
+    given = {name: value for name, value in optional.items() if value}
+    return {"from": str(mail.sender), "subject": email.subject, **given}

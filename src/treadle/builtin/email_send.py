@@ -1,0 +1,101 @@
+"""`email.send`: sends a mail over SMTP, Microsoft Graph or Resend, once for a job however often the job runs.
+
+email_send.register(app, Smtp("mail.example.org", user="shop", password=..., sender="shop@example.org"))
+app.enqueue("email.send", {"to": "ada@example.org", "subject": "Welcome", "text": "Good to see you."})
+"""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from treadle.app.treadle import Treadle
+from treadle.builtin.email_graph import Graph
+from treadle.builtin.email_message import Email, MailAddress, model_for
+from treadle.builtin.email_resend import Resend
+from treadle.builtin.email_smtp import Smtp
+from treadle.builtin.email_transport import MailTransport, NotTaken, OutgoingMail, SentEmail
+from treadle.errors import ConfigError
+from treadle.tasks.context import Context, OnAmbiguous
+from treadle.tasks.task import Task
+
+__all__ = ["Email", "Graph", "MailTransport", "NotTaken", "Resend", "SentEmail", "Smtp", "register"]
+
+NAME = "email.send"
+DEFAULT = "default"
+
+
+class EmailSender:
+    """Sends mails of an app by the transports it was given."""
+
+    def __init__(
+        self,
+        app: Treadle,
+        transports: MailTransport | Mapping[str, MailTransport],
+        *,
+        on_ambiguous: OnAmbiguous = "park",
+        name: str = NAME,
+    ) -> None:
+        known = dict(transports) if isinstance(transports, Mapping) else {DEFAULT: transports}
+        if not known:
+            raise ConfigError(
+                f'{name}: no transport is given; give it Smtp("mail.example.org"), Graph(...) or Resend(...)'
+            )
+        for key, transport in known.items():
+            if not isinstance(key, str) or not key.strip():
+                raise ConfigError(f"{name}: {key!r} must be a name of a transport: text that is not empty")
+            if not callable(getattr(transport, "send", None)) or not hasattr(transport, "provider"):
+                raise ConfigError(
+                    f"{name}: transport {key!r} must be a Smtp, Graph or Resend, not {type(transport).__name__}"
+                )
+        if on_ambiguous not in get_args(OnAmbiguous):
+            raise ConfigError(f"{name}: on_ambiguous: {on_ambiguous!r} must be 'park', 'send' or 'skip'")
+        self._app, self._transports, self._on_ambiguous = app, known, on_ambiguous
+        self._usual = DEFAULT if DEFAULT in known else next(iter(known)) if len(known) == 1 else None
+
+    def check(self, email: Email) -> None:
+        """Refuse by a ValueError what no transport here can send."""
+        transport = self._transport(email)
+        self._from(email, transport)
+        transport.check(email)
+
+    def send(self, ctx: Context, email: Email) -> SentEmail:
+        transport = self._transport(email)
+        sender = self._from(email, transport)
+        mail = OutgoingMail(email, sender, ctx.job.id, self._app.engine.now, self._on_ambiguous)
+        return transport.send(ctx, mail)
+
+    def _transport(self, email: Email) -> MailTransport:
+        name = self._usual if email.transport is None else email.transport
+        known = ", ".join(sorted(self._transports))
+        if name is None:
+            raise ValueError(f"transport: is missing; give one of {known}")
+        if name not in self._transports:
+            raise ValueError(f"transport: {name!r} is not registered here; known: {known}")
+        return self._transports[name]
+
+    def _from(self, email: Email, transport: MailTransport) -> MailAddress:
+        sender = MailAddress.of(email.sender) if email.sender else transport.sender
+        if sender is None:
+            raise ValueError("sender: is missing; give it here, or sender= where the transport is registered")
+        return sender
+
+
+def register(
+    app: Treadle,
+    transports: MailTransport | Mapping[str, MailTransport],
+    *,
+    on_ambiguous: OnAmbiguous = "park",
+    name: str = NAME,
+    **options: Any,
+) -> Task[..., SentEmail]:
+    """Register a task that sends mail; `options` are those of `app.register`, such as `retry`.
+
+    `transports` is one, or several by name: then the payload's `transport` says which, and "default" is the usual one.
+    `on_ambiguous` says what follows if nobody can find out whether a mail was sent, as in `ctx.once`.
+    """
+    sender = EmailSender(app, transports, on_ambiguous=on_ambiguous, name=name)
+
+    def email_send(ctx: Context, email: Email) -> SentEmail:
+        return sender.send(ctx, email)
+
+    email_send.__annotations__["email"] = model_for(sender.check)
+    return app.register(name, email_send, **options)
