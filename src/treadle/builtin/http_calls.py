@@ -117,7 +117,7 @@ def call(
                 raise http.client.IncompleteRead(content, answer.length)
             return HttpAnswer(answer.status, cast("Mapping[str, str]", answer.headers), content)
         except TimeoutError:
-            raise Ambiguous(f"{place.host} did not answer within {timeout:g} s") from None
+            raise Ambiguous(f"{place.host} did not answer within {round(timeout, 1):g} s") from None
         except (OSError, http.client.HTTPException) as error:
             raise Ambiguous(f"{place.host} did not answer: {_words(error)}") from error
         except ValueError:  # nothing is sent before all headers are there; the message would show the value
