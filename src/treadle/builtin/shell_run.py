@@ -213,8 +213,8 @@ def _chunk(descriptor: int) -> bytes | None:
 
 def _text(output: bytes, secrets: list[str]) -> str:
     """The last of the output as text that can be stored, without what is secret."""
-    text = hide(output.decode("utf-8", "replace"), secrets)
-    return text.encode()[-MOST_OUTPUT:].decode("utf-8", "ignore").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    text = output.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return hide(text, secrets).encode()[-MOST_OUTPUT:].decode("utf-8", "ignore")
 
 
 def _signal_name(number: int) -> str:
