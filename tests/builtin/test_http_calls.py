@@ -45,7 +45,7 @@ def peer(speak: Callable[[socket.socket], object]) -> Iterator[str]:
 
 
 def says(*parts: bytes) -> Callable[[socket.socket], object]:
-    return lambda connection: [connection.sendall(part) for part in parts]
+    return lambda connection: connection.sendall(b"".join(parts))
 
 
 def drip(first: bytes, again: bytes) -> Callable[[socket.socket], object]:

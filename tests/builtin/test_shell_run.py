@@ -297,6 +297,19 @@ def test_a_worker_that_stops_ends_the_command_and_gives_the_job_back(
     assert family.gone()
 
 
+def test_the_command_ends_although_the_process_that_watches_it_is_killed(
+    make_app: Callable[..., Treadle], family: Family
+) -> None:
+    app = make_app(clock=None)
+    shell_run.register(app, {"it": script(FAMILY, str(family.file))}, retry=Retry(max_attempts=1))
+    with working(app):
+        job = app.enqueue("shell.run", {"command": "it"})
+        os.kill(family.pids()[2], signal.SIGKILL)
+        [job] = ended(app, job)
+    assert "the process that watched it was killed" in job.error.message
+    assert family.gone()
+
+
 WORKER = """
 import sys
 from treadle import Treadle

@@ -107,19 +107,19 @@ def run(ctx: Context, command: AllowedCommand, words: list[str]) -> Ran:
     began = time.monotonic()
     end = _run(ctx, command, [program, *words[1:]], environment)
     output = _text(end.output, command.secrets())
-    said = f": {shown}" if (shown := output.strip()[-SHOWN:]) else ""
+    tail = f": {shown}" if (shown := output.strip()[-SHOWN:]) else ""
     if end.error:
         raise GiveUp(f"command {command.name!r}: {program} cannot be run: {end.error}")
     if end.stopped:
-        raise _stopped(ctx, command, end.stopped + said)
+        raise _stopped(ctx, command, end.stopped + tail)
     if end.code == 0:
         return {"code": 0, "output": output, "ms": round((time.monotonic() - began) * 1000)}
     how = f"exit code {end.code}" if end.code > 0 else f"ended by {_signal_name(-end.code)}"
     if end.code in command.give_up:
-        raise GiveUp(f"command {command.name!r}: {how}{said}")
+        raise GiveUp(f"command {command.name!r}: {how}{tail}")
     if end.code < 0 and command.given.once:
-        raise Ambiguous(f"command {command.name!r}: {how}{said}")
-    raise CommandFailed(f"command {command.name!r}: {how}{said}")
+        raise Ambiguous(f"command {command.name!r}: {how}{tail}")
+    raise CommandFailed(f"command {command.name!r}: {how}{tail}")
 
 
 def _stopped(ctx: Context, command: AllowedCommand, why: str) -> Exception:
@@ -142,7 +142,7 @@ def _run(ctx: Context, command: AllowedCommand, words: list[str], environment: d
         start_new_session=True,  # so that a Ctrl-C, or a signal to the worker's group, leaves it to us
     )
     try:
-        return _Run(process).to_its_end(ctx, command)
+        return RunningCommand(process).to_its_end(ctx, command)
     finally:
         for pipe in (process.stdin, process.stdout, process.stderr):
             pipe.close()  # type: ignore[union-attr] # with stdin the command is asked to end, if it still runs
@@ -150,7 +150,7 @@ def _run(ctx: Context, command: AllowedCommand, words: list[str], environment: d
             process.wait(command.kill_after + 1)
 
 
-class _Run:
+class RunningCommand:
     """A command at work, behind the process that watches it."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
@@ -175,16 +175,21 @@ class _Run:
                         os.write(self._process.stdin.fileno(), b"stop\n")  # type: ignore[union-attr] # a pipe
                 if time.monotonic() >= give_up_at:  # a kill that the system does not carry out
                     return End(-signal.SIGKILL, bytes(self._output), stopped)
-        kind, _, rest = self._report.decode("utf-8", "replace").strip().partition(" ")
-        if kind == "exit":
-            return End(int(rest), bytes(self._output), stopped)
-        if kind == "error":
-            return End(1, b"", error=rest)
-        return End(
-            -signal.SIGKILL,
-            bytes(self._output),
-            stopped or f"the process that watches it failed: {kind} {rest}"[:SHOWN],
-        )
+        return self._reported(stopped)
+
+    def _reported(self, stopped: str) -> End:
+        """Its end, as the process that watched it says; if that one was killed, the command must not stay."""
+        report = dict(line.partition(" ")[::2] for line in self._report.decode("utf-8", "replace").splitlines())
+        output = bytes(self._output)
+        if "exit" in report:
+            return End(int(report["exit"]), output, stopped)
+        if "error" in report:
+            return End(1, b"", error=report["error"])
+        if "pid" in report:
+            with suppress(ProcessLookupError):
+                os.killpg(int(report["pid"]), signal.SIGKILL)
+        why = self._report.decode("utf-8", "replace").strip()[-SHOWN:]
+        return End(-signal.SIGKILL, output, stopped or f"the process that watched it was killed: {why}")
 
     def _read(self) -> bool:
         """Wait a moment for what it writes; False when the process that watches it has ended."""

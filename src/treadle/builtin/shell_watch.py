@@ -3,8 +3,8 @@
     python -I -S shell_watch.py KILL_AFTER PROGRAM ARGUMENT...
 
 The worker holds the other end of stdin. When it writes there, or is gone, the command's process group is asked to end,
-and killed KILL_AFTER seconds later. The command writes to stdout; stderr tells the worker how it ended. This file
-imports nothing of treadle, so that it starts at once.
+and killed KILL_AFTER seconds later. The command writes to stdout; stderr tells the worker which process it is, and how
+it ended. This file imports nothing of treadle, so that it starts at once.
 """
 
 import os
@@ -32,18 +32,21 @@ def main(kill_after: float, program: str, *arguments: str) -> None:
             setsigdef=USUAL,
         )
     except OSError as error:
-        os.write(2, f"error {error.strerror}\n".encode())
+        _report(f"error {error.strerror}")
         return
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1)  # so that the output ends when nobody else can write to it
-    code = _watched(pid, woken, kill_after)
+    _report(f"pid {pid}")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the output ends when nobody else can write to it
+    _report(f"exit {_watched(pid, woken, kill_after)}")
+
+
+def _report(line: str) -> None:
     with suppress(BrokenPipeError):  # the worker is gone
-        os.write(2, f"exit {code}\n".encode())
+        os.write(2, f"{line}\n".encode())
 
 
 def _watched(pid: int, woken: int, kill_after: float) -> int:
     """Wait for its end, or bring it about; all of the group ends with it."""
-    told, kill_at = False, float("inf")
+    asked, kill_at = False, float("inf")
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -53,11 +56,11 @@ def _watched(pid: int, woken: int, kill_after: float) -> int:
             _signal(pid, signal.SIGKILL)
             kill_at = float("inf")
         left = None if kill_at == float("inf") else max(0.0, kill_at - time.monotonic())
-        ready, _, _ = select.select([woken] if told else [0, woken], [], [], left)
+        ready, _, _ = select.select([woken] if asked else [0, woken], [], [], left)
         if woken in ready:
             os.read(woken, 4096)
         if 0 in ready:
-            told, kill_at = True, time.monotonic() + kill_after
+            asked, kill_at = True, time.monotonic() + kill_after
             _signal(pid, signal.SIGTERM)
 
 

@@ -152,15 +152,15 @@ def failure_of(answer: HttpAnswer, job: Job, retry_after: float | None, secrets:
     """What becomes of a delivery that was answered with anything but success."""
     words = "".join(char if char.isprintable() else " " for char in answer.text[: SHOWN * 4])
     shown = hide(" ".join(words.split()), [*secrets])[:SHOWN]
-    said = f"the receiver answered {answer.status}" + (f": {shown}" if shown else "")
+    refusal = f"the receiver answered {answer.status}" + (f": {shown}" if shown else "")
     if answer.status == 410:
-        return GiveUp(f"{said}; the endpoint is gone, and nothing more is sent")
+        return GiveUp(f"{refusal}; the endpoint is gone, and nothing more is sent")
     if 300 <= answer.status < 400:
-        return NotDelivered(f"{said}; redirects are not followed: send to the URL that it leads to")
+        return NotDelivered(f"{refusal}; redirects are not followed: send to the URL that it leads to")
     if answer.status in (429, 503) and retry_after is not None:
         usual = job.retry.delay(job.failures + 1, 0.0)
-        return RetryLater(said, after=max(usual, min(retry_after, LONGEST_RETRY_AFTER)))
-    return NotDelivered(said)
+        return RetryLater(refusal, after=max(usual, min(retry_after, LONGEST_RETRY_AFTER)))
+    return NotDelivered(refusal)
 
 
 def _checked(name: str, secrets: Mapping[str, EndpointSecrets]) -> dict[str, EndpointSecrets]:
