@@ -13,7 +13,7 @@ import pytest
 from tests.testing.fakes.certificates import certificate
 from treadle import Ambiguous
 from treadle.builtin import http_calls
-from treadle.builtin.http_calls import HttpAnswer, HttpUrl, Unreachable, call
+from treadle.builtin.http_calls import HttpReply, HttpUrl, Unreachable, call
 from treadle.errors import InvalidInput
 from treadle.testing import fakes
 
@@ -222,4 +222,4 @@ def test_a_header_that_would_smuggle_a_line_is_refused_and_its_value_is_not_show
     ],
 )
 def test_retry_after_is_seconds_or_a_date(given: str, seconds: float | None) -> None:
-    assert HttpAnswer(429, {"Retry-After": given}, b"").retry_after(NOW) == seconds
+    assert HttpReply(429, {"Retry-After": given}, b"").retry_after(NOW) == seconds

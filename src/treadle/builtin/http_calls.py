@@ -30,7 +30,7 @@ class Unreachable(Exception):
     """The request was not sent: the name, the connection or the certificate failed."""
 
 
-class HttpAnswer(NamedTuple):
+class HttpReply(NamedTuple):
     """What came back; `headers` finds a name in any case."""
 
     status: int
@@ -52,6 +52,10 @@ class HttpAnswer(NamedTuple):
             until = parsedate_to_datetime(given)
             return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - now).total_seconds())
         return None
+
+
+HttpAnswer = HttpReply
+"""Its name in other built-in tasks; the class of this name is `app.answers`'."""
 
 
 class HttpUrl(NamedTuple):
@@ -95,7 +99,7 @@ def call(
     timeout: float = TIMEOUT,
     address: str | None = None,
     tls: ssl.SSLContext | None = None,
-) -> HttpAnswer:
+) -> HttpReply:
     """Send one request on a connection of its own; redirects are answers like any other.
 
     `timeout` is for all of it but the look-up of the name. `address` is the IP address to connect to, instead of what
@@ -115,7 +119,7 @@ def call(
             content = answer.read(LARGEST_ANSWER)
             if answer.length and len(content) < LARGEST_ANSWER:
                 raise http.client.IncompleteRead(content, answer.length)
-            return HttpAnswer(answer.status, cast("Mapping[str, str]", answer.headers), content)
+            return HttpReply(answer.status, cast("Mapping[str, str]", answer.headers), content)
         except TimeoutError:
             raise Ambiguous(f"{place.host} did not answer within {round(timeout, 1):g} s") from None
         except (OSError, http.client.HTTPException) as error:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypedDict
 from pydantic import AfterValidator, JsonValue
 
 from treadle.app.treadle import Treadle
-from treadle.builtin.http_calls import HttpAnswer, HttpUrl, Unreachable, call
+from treadle.builtin.http_calls import HttpReply, HttpUrl, Unreachable, call
 from treadle.builtin.webhook_guard import AddressGuard
 from treadle.builtin.webhook_signature import EndpointSecrets, keys_of, sign
 from treadle.errors import ConfigError, GiveUp, InvalidInput, InvalidTiming, RetryLater, TreadleError
@@ -117,7 +117,7 @@ class WebhookDelivery:
             return {"status": answer.status, "ms": round((time.monotonic() - began) * 1000)}
         raise failure_of(answer, job, answer.retry_after(now), secrets)
 
-    def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
+    def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
         """To the addresses that were checked, one after the other until one can be reached."""
         end = time.monotonic() + self._timeout
         target = self._guard.target(url)
@@ -148,7 +148,7 @@ def body_of(job: Job, event: str, data: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def failure_of(answer: HttpAnswer, job: Job, retry_after: float | None, secrets: Iterable[str]) -> Exception:
+def failure_of(answer: HttpReply, job: Job, retry_after: float | None, secrets: Iterable[str]) -> Exception:
     """What becomes of a delivery that was answered with anything but success."""
     words = "".join(char if char.isprintable() else " " for char in answer.text[: SHOWN * 4])
     shown = hide(" ".join(words.split()), [*secrets])[:SHOWN]
