@@ -49,12 +49,13 @@ def says(*parts: bytes) -> Callable[[socket.socket], object]:
 
 
 def drip(first: bytes, again: bytes) -> Callable[[socket.socket], object]:
-    """Say a little, and again, until nobody listens."""
+    """Say a little, and again, until nobody listens; for ten seconds at most, so that a bug is seen."""
 
     def speak(connection: socket.socket) -> None:
         connection.sendall(first)
         connection.settimeout(0.02)
-        while True:
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
             connection.sendall(again)
             with suppress(TimeoutError):
                 if not connection.recv(100):

@@ -173,9 +173,10 @@ def test_a_code_of_give_up_ends_the_job_and_a_signal_is_named(app: Treadle) -> N
     assert (job.state, job.reason, job.error.message) == (State.FAILED, Reason.PERMANENT, "command 'it': exit code 2")
 
 
-def test_a_signal_that_ended_it_is_named(app: Treadle) -> None:
-    job = result(app, script("import os; os.kill(os.getpid(), 9)"))
-    assert (job.state, job.error.message) == (State.PENDING, "command 'it': ended by SIGKILL")
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "PIPE", "KILL"])
+def test_a_signal_that_ended_it_is_named_and_none_is_ignored_from_the_start(app: Treadle, name: str) -> None:
+    job = result(app, ["sh", "-c", "kill -s {name} $$; echo it goes on"], name=name)
+    assert (job.state, job.error and job.error.message) == (State.PENDING, f"command 'it': ended by SIG{name}")
 
 
 @pytest.mark.parametrize(
