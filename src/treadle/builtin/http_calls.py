@@ -1,26 +1,36 @@
 """One HTTP request and its answer, for built-in tasks: what was never sent, and what nobody knows of."""
 
 import http.client
+import ipaddress
 import math
+import re
+import socket
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from io import BufferedReader, RawIOBase
+from typing import Any, NamedTuple, cast
+from urllib.parse import urlsplit
 
-from treadle.errors import Ambiguous
+from treadle.errors import Ambiguous, InvalidInput
 
 LARGEST_ANSWER = 1 << 20  # bytes; what comes after them is not read
-TIMEOUT = 30.0  # seconds without a word
+LONGEST_URL = 8_000  # characters
+TIMEOUT = 30.0  # seconds for all of it, however slowly the answer comes
+CONNECT_TIMEOUT = 10.0  # seconds of them for the connection to one address
+
+_URL = re.compile(r"[!-~]+")
+_HOST = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Unreachable(Exception):
     """The request was not sent: the name, the connection or the certificate failed."""
 
 
-class HttpAnswer(NamedTuple):
+class HttpReply(NamedTuple):
     """What came back; `headers` finds a name in any case."""
 
     status: int
@@ -38,10 +48,46 @@ class HttpAnswer(NamedTuple):
         if given.isascii() and given.isdigit():
             seconds = float(given)
             return seconds if math.isfinite(seconds) else None
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             until = parsedate_to_datetime(given)
             return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - now).total_seconds())
         return None
+
+
+HttpAnswer = HttpReply
+"""Its name in other built-in tasks; the class of this name is `app.answers`'."""
+
+
+class HttpUrl(NamedTuple):
+    """An http or https URL, taken apart."""
+
+    secure: bool
+    host: str
+    port: int
+    target: str  # path and query
+
+    @classmethod
+    def of(cls, url: str) -> "HttpUrl":
+        """InvalidInput for what is not one; the message does not repeat the URL, which may hold a secret."""
+        if not isinstance(url, str) or not _URL.fullmatch(url) or len(url) > LONGEST_URL:
+            ways = "write https://example.org/path, other characters percent-encoded and names as punycode"
+            raise InvalidInput("url", f"must be at most {LONGEST_URL:,} ASCII characters without spaces; {ways}")
+        try:
+            place = urlsplit(url)
+            host, port = place.hostname or "", place.port
+        except ValueError:
+            raise InvalidInput("url", "its port must be from 1 to 65535, and an IPv6 address in brackets") from None
+        if place.scheme not in ("http", "https"):
+            raise InvalidInput("url", f"must begin with https:// or http://, not with {place.scheme[:20] + ':'!r}")
+        if "@" in place.netloc:
+            raise InvalidInput("url", "must not hold a user or a password")
+        if port == 0:
+            raise InvalidInput("url", "its port must be from 1 to 65535")
+        if not _is_host(host):
+            raise InvalidInput("url", "has no host, or one that cannot be a name; write https://example.org/path")
+        secure = place.scheme == "https"
+        path = f"{place.path or '/'}?{place.query}" if place.query else place.path or "/"
+        return cls(secure, host, port or (443 if secure else 80), path)
 
 
 def call(
@@ -53,49 +99,127 @@ def call(
     timeout: float = TIMEOUT,
     address: str | None = None,
     tls: ssl.SSLContext | None = None,
-) -> HttpAnswer:
+) -> HttpReply:
     """Send one request on a connection of its own; redirects are answers like any other.
 
-    `address` is the IP address to connect to, instead of what the name of the host leads to: the certificate and the
-    Host header are still the name's. Unreachable if the request cannot have arrived, Ambiguous if it may have.
+    `timeout` is for all of it but the look-up of the name. `address` is the IP address to connect to, instead of what
+    the name of the host leads to: the certificate and the Host header are still the name's. Unreachable if the request
+    cannot have arrived, Ambiguous if it may have, InvalidInput if the URL or a header is not one.
     """
-    place = urlsplit(url)
-    connection = _Connection(place, timeout, address, tls)
-    path = f"{place.path or '/'}?{place.query}" if place.query else place.path or "/"
+    place = HttpUrl.of(url)
+    connection = _Connection(place, time.monotonic() + timeout, address, tls)
     try:
         try:
             connection.connect()
-        except (OSError, http.client.HTTPException, ValueError) as error:  # a certificate's error is an OSError
-            raise Unreachable(f"{place.hostname} cannot be reached: {_words(error)}") from None
+        except (OSError, ValueError) as error:  # a certificate's error is an OSError, a name that is too long is not
+            raise Unreachable(f"{place.host} cannot be reached: {_words(error)}") from None
         try:
-            connection.request(method, path, body, {"User-Agent": "treadle", **(headers or {})})
+            connection.request(method, place.target, body, {"User-Agent": "treadle", **(headers or {})})
             answer = connection.getresponse()
-            return HttpAnswer(answer.status, answer.headers, answer.read(LARGEST_ANSWER))
+            content = answer.read(LARGEST_ANSWER)
+            if answer.length and len(content) < LARGEST_ANSWER:
+                raise http.client.IncompleteRead(content, answer.length)
+            return HttpReply(answer.status, cast("Mapping[str, str]", answer.headers), content)
+        except TimeoutError:
+            raise Ambiguous(f"{place.host} did not answer within {round(timeout, 1):g} s") from None
         except (OSError, http.client.HTTPException) as error:
-            raise Ambiguous(f"{place.hostname} did not answer: {_words(error)}") from error
+            raise Ambiguous(f"{place.host} did not answer: {_words(error)}") from error
+        except ValueError:  # nothing is sent before all headers are there; the message would show the value
+            raise InvalidInput("headers", "a name or a value has a line break, or is not Latin-1") from None
     finally:
-        connection.close()
+        connection.hang_up()
 
 
 class _Connection(http.client.HTTPConnection):
-    """To the address that was checked, not to what the name leads to a moment later."""
+    """To the address that was checked, not to what the name leads to a moment later; until a deadline."""
 
-    def __init__(self, place: SplitResult, timeout: float, address: str | None, tls: ssl.SSLContext | None) -> None:
-        secure = place.scheme == "https"
-        self._tls = (tls or ssl.create_default_context()) if secure else None
+    def __init__(self, place: HttpUrl, deadline: float, address: str | None, tls: ssl.SSLContext | None) -> None:
+        self._tls = (tls or ssl.create_default_context()) if place.secure else None
         self._address = address
-        self.default_port = 443 if secure else 80  # http.client leaves it out of the Host header
-        super().__init__(place.hostname or "", place.port or self.default_port, timeout=timeout)
+        self._deadline = deadline
+        self._opened: socket.socket | None = None
+        self.default_port = 443 if place.secure else 80  # http.client leaves it out of the Host header
+        super().__init__(place.host, place.port)
 
     def connect(self) -> None:
-        name = self.host
-        self.host = self._address or name
-        try:
-            super().connect()
-        finally:
-            self.host = name
-        if self._tls is not None:
-            self.sock = self._tls.wrap_socket(self.sock, server_hostname=name)
+        failure: OSError | None = None
+        for family, address in self._addresses():
+            opened = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                opened.settimeout(min(CONNECT_TIMEOUT, _left(self._deadline)))
+                opened.connect(address)
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is not None:
+                    opened = self._tls.wrap_socket(opened, server_hostname=self.host)
+            except OSError as error:
+                opened.close()
+                failure = error
+            except BaseException:
+                opened.close()
+                raise
+            else:
+                self._opened, self.sock = opened, cast("socket.socket", _TimedSocket(opened, self._deadline))
+                return
+        raise failure or OSError("the name leads nowhere")
+
+    def hang_up(self) -> None:
+        """Close it; http.client closes its side of a connection while the answer is still to be read."""
+        self.close()
+        if self._opened is not None:
+            self._opened.close()
+
+    def _addresses(self) -> Iterator[tuple[int, Any]]:
+        """Where to connect, in turn; no name is looked up if the address was given."""
+        flags = 0 if self._address is None else socket.AI_NUMERICHOST
+        for family, _, _, _, address in socket.getaddrinfo(
+            self._address or self.host, self.port, type=socket.SOCK_STREAM, flags=flags
+        ):
+            yield family, address
+
+
+class _TimedSocket:
+    """A socket that sends and reads until a deadline, not for so long each time: a peer may drip."""
+
+    def __init__(self, opened: socket.socket, deadline: float) -> None:
+        self._socket, self._deadline = opened, deadline
+
+    def sendall(self, data: bytes) -> None:
+        self._socket.settimeout(_left(self._deadline))
+        self._socket.sendall(data)
+
+    def makefile(self, _mode: str) -> BufferedReader:
+        """What http.client reads its answer from; always of bytes."""
+        return BufferedReader(_TimedReader(self._socket, self._deadline))
+
+    def close(self) -> None:
+        """The connection closes it, when the answer has been read."""
+
+
+class _TimedReader(RawIOBase):
+    def __init__(self, opened: socket.socket, deadline: float) -> None:
+        self._socket, self._deadline = opened, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._socket.settimeout(_left(self._deadline))
+        return self._socket.recv_into(buffer)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
+
+
+def _is_host(host: str) -> bool:
+    if ":" in host:
+        with suppress(ValueError):
+            return ipaddress.ip_address(host).version == 6
+        return False
+    return _HOST.fullmatch(host) is not None
 
 
 def _words(error: BaseException) -> str:

@@ -1,0 +1,203 @@
+"""`webhook.deliver`: posts an event to somebody's URL, signed as Standard Webhooks says, until it is taken.
+
+    webhook_deliver.register(app, secrets={"default": "whsec_…"})
+    app.enqueue("webhook.deliver", {"url": "https://example.org/hooks", "event": "order.paid", "data": {"order": 7}})
+
+The receiver may get the same webhook more than once, and knows it by the header `webhook-id`: the id of the job.
+"""
+
+import json
+import ssl
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC
+from typing import Annotated, Any, TypedDict
+
+from pydantic import AfterValidator, JsonValue
+
+from treadle.app.treadle import Treadle
+from treadle.builtin.http_calls import HttpReply, HttpUrl, Unreachable, call
+from treadle.builtin.webhook_guard import AddressGuard
+from treadle.builtin.webhook_signature import EndpointSecrets, keys_of, sign
+from treadle.errors import ConfigError, GiveUp, InvalidInput, InvalidTiming, RetryLater, TreadleError
+from treadle.model import Job, Retry
+from treadle.model.clock import Duration, seconds
+from treadle.tasks.context import Context
+from treadle.tasks.secrets import hide
+from treadle.tasks.task import Task
+
+NAME = "webhook.deliver"
+RETRY = Retry(max_attempts=14, base="30s", cap="12h", jitter="30s")  # for about 41 hours
+ANSWER_WITHIN = "20s"
+LONGEST_ANSWER_WAIT = 600.0  # seconds
+LONGEST_RETRY_AFTER = 86_400.0  # seconds
+LONGEST_EVENT = 200  # characters
+SHOWN = 200  # characters of an answer, in an error
+
+FindSecret = Callable[[str], EndpointSecrets | None]
+
+
+class NotDelivered(TreadleError):
+    """The receiver did not take it; the attempt has failed, and the job is tried again."""
+
+
+class Delivery(TypedDict):
+    """How it was taken: the status, and how long the receiver took to say so."""
+
+    status: int
+    ms: int
+
+
+def _url(url: str) -> str:
+    try:
+        HttpUrl.of(url)
+    except InvalidInput as error:
+        raise ValueError(error.problem) from None
+    return url
+
+
+def _event(event: str) -> str:
+    if not event.strip() or not event.isprintable() or len(event) > LONGEST_EVENT:
+        raise ValueError(f"must be 1 to {LONGEST_EVENT} printable characters, such as order.paid")
+    return event
+
+
+Url = Annotated[str, AfterValidator(_url)]
+EventName = Annotated[str, AfterValidator(_event)]
+
+
+class WebhookDelivery:
+    """Sends webhooks; `secrets` are those of each endpoint by its name, or a function that finds them by the name."""
+
+    def __init__(
+        self,
+        app: Treadle,
+        secrets: Mapping[str, EndpointSecrets] | FindSecret,
+        *,
+        allow: Iterable[str] = (),
+        answer_within: Duration = ANSWER_WITHIN,
+        tls: ssl.SSLContext | None = None,
+        name: str = NAME,
+    ) -> None:
+        self._app, self._name, self._tls = app, name, tls
+        self._guard = AddressGuard(allow)
+        self._timeout = seconds(answer_within, f"{name}: answer_within")
+        if not 0 < self._timeout <= LONGEST_ANSWER_WAIT:
+            raise InvalidTiming(f"{name}: answer_within: must be more than 0 and at most {LONGEST_ANSWER_WAIT:g} s")
+        self._find: FindSecret
+        if isinstance(secrets, Mapping):
+            self._find = _checked(name, secrets).__getitem__
+            self._names: list[str] | None = sorted(secrets)
+        elif callable(secrets):
+            self._find, self._names = secrets, None
+        else:
+            raise ConfigError(f'{name}: secrets: must be a dict such as {{"default": "whsec_…"}}, or a function')
+
+    def endpoint(self, endpoint: str) -> str:
+        """The name of an endpoint, if it may be one."""
+        if self._names is not None and endpoint not in self._names:
+            raise ValueError(f"{endpoint!r} has no secret here; known: {', '.join(self._names)}")
+        return endpoint
+
+    def deliver(self, job: Job, url: str, event: str, data: Any, endpoint: str) -> Delivery:
+        """Post it once; an error says what becomes of the job."""
+        secrets = self._secrets(endpoint)
+        now = self._app.engine.now()
+        stamp = int(now.timestamp())
+        body = body_of(job, event, data)
+        headers = {
+            "Content-Type": "application/json",
+            "webhook-id": job.id,
+            "webhook-timestamp": str(stamp),
+            "webhook-signature": sign(secrets, job.id, stamp, body),
+        }
+        began = time.monotonic()
+        answer = self._post(url, body, headers)
+        if 200 <= answer.status < 300:
+            return {"status": answer.status, "ms": round((time.monotonic() - began) * 1000)}
+        raise failure_of(answer, job, answer.retry_after(now), secrets)
+
+    def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+        """To the addresses that were checked, one after the other until one can be reached."""
+        end = time.monotonic() + self._timeout
+        target = self._guard.target(url)
+        failure = Unreachable(f"the name {target.url.host} leads to no address")
+        for address in target.addresses:
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                return call("POST", url, body, headers, timeout=left, address=address, tls=self._tls)
+            except Unreachable as error:
+                failure = error
+        raise failure
+
+    def _secrets(self, endpoint: str) -> list[str]:
+        found = self._find(endpoint)  # of a dict it is there: the payload was checked
+        if not found:
+            raise GiveUp(f"endpoint: {endpoint!r} has no secret; give it one where {self._name} is registered")
+        secrets = [found] if isinstance(found, str) else list(found)
+        keys_of(secrets)
+        return secrets
+
+
+def body_of(job: Job, event: str, data: Any) -> bytes:
+    """What is posted: the same bytes at each attempt of the job."""
+    created = job.created_at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    body = {"type": event, "timestamp": created, "data": data}
+    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def failure_of(answer: HttpReply, job: Job, retry_after: float | None, secrets: Iterable[str]) -> Exception:
+    """What becomes of a delivery that was answered with anything but success."""
+    words = "".join(char if char.isprintable() else " " for char in answer.text[: SHOWN * 4])
+    shown = hide(" ".join(words.split()), [*secrets])[:SHOWN]
+    refusal = f"the receiver answered {answer.status}" + (f": {shown}" if shown else "")
+    if answer.status == 410:
+        return GiveUp(f"{refusal}; the endpoint is gone, and nothing more is sent")
+    if 300 <= answer.status < 400:
+        return NotDelivered(f"{refusal}; redirects are not followed: send to the URL that it leads to")
+    if answer.status in (429, 503) and retry_after is not None:
+        usual = job.retry.delay(job.failures + 1, 0.0)
+        return RetryLater(refusal, after=max(usual, min(retry_after, LONGEST_RETRY_AFTER)))
+    return NotDelivered(refusal)
+
+
+def _checked(name: str, secrets: Mapping[str, EndpointSecrets]) -> dict[str, EndpointSecrets]:
+    if not secrets:
+        raise ConfigError(f'{name}: secrets: there are none; give it {{"default": "whsec_…"}}')
+    for endpoint, own in secrets.items():
+        if not isinstance(endpoint, str) or not endpoint:
+            raise ConfigError(f"{name}: secrets: {endpoint!r} is not the name of an endpoint")
+        try:
+            keys_of(own)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: endpoint {endpoint!r}: {error}") from None
+    return {endpoint: own if isinstance(own, str) else list(own) for endpoint, own in secrets.items()}
+
+
+def register(
+    app: Treadle,
+    secrets: Mapping[str, EndpointSecrets] | FindSecret,
+    *,
+    allow: Iterable[str] = (),
+    answer_within: Duration = ANSWER_WITHIN,
+    tls: ssl.SSLContext | None = None,
+    name: str = NAME,
+    **options: Any,
+) -> Task[..., Delivery]:
+    """Register the delivery of webhooks as a task; `options` are those of `app.register`, such as `retry`.
+
+    `secrets` has the secret of each endpoint, or several while they are changed, the newest first: all of them sign.
+    A function is given the endpoint's name at each attempt instead. `allow` opens hosts and networks that are not of
+    the public internet. `tls` is what certificates are checked with.
+    """
+    delivery = WebhookDelivery(app, secrets, allow=allow, answer_within=answer_within, tls=tls, name=name)
+    endpoint_name = Annotated[str, AfterValidator(delivery.endpoint)]
+
+    def webhook_deliver(
+        ctx: Context, url: Url, event: EventName, data: JsonValue, endpoint: endpoint_name = "default"
+    ) -> Delivery:
+        return delivery.deliver(ctx.job, url, event, data, endpoint)
+
+    return app.register(name, webhook_deliver, **{"retry": RETRY, **options})
