@@ -19,7 +19,7 @@ from treadle.builtin.email_transport import (
     shortened,
     usual_tls,
 )
-from treadle.builtin.http_calls import TIMEOUT, HttpAnswer, Unreachable, call
+from treadle.builtin.http_calls import TIMEOUT, HttpReply, Unreachable, call
 from treadle.errors import Ambiguous, GiveUp, Parked
 from treadle.tasks.context import Context
 
@@ -83,7 +83,7 @@ class Graph:
 
     def request(
         self, method: str, path: str, now: datetime, body: object = None, query: dict[str, str] | None = None
-    ) -> HttpAnswer:
+    ) -> HttpReply:
         """One request with a token; once more with a new one if it is refused."""
         url = f"{self._url}{path}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
         data = b"" if body is None else json.dumps(body).encode()
@@ -97,7 +97,7 @@ class Graph:
             self._forget(token)
         raise AssertionError("not reached")
 
-    def words(self, answer: HttpAnswer) -> str:
+    def words(self, answer: HttpReply) -> str:
         """What Graph says is wrong."""
         error = _fields(answer).get("error")
         problem = f"{error.get('code', '')}: {error.get('message', '')}" if isinstance(error, dict) else answer.text
@@ -192,13 +192,13 @@ class _Draft:
             "again, enqueue it again"
         )
 
-    def _request(self, method: str, path: str, body: object = None, query: dict[str, str] | None = None) -> HttpAnswer:
+    def _request(self, method: str, path: str, body: object = None, query: dict[str, str] | None = None) -> HttpReply:
         answer = self._answer(method, path, body, query)
         if answer.status // 100 != 2:
             raise failure(answer, "Graph", self._graph.words(answer), self._mail.now())
         return answer
 
-    def _answer(self, method: str, path: str, body: object = None, query: dict[str, str] | None = None) -> HttpAnswer:
+    def _answer(self, method: str, path: str, body: object = None, query: dict[str, str] | None = None) -> HttpReply:
         return self._graph.request(method, self._messages + path, self._mail.now(), body, query)
 
 
@@ -225,7 +225,7 @@ def _person(one: MailAddress) -> dict[str, dict[str, str]]:
     return {"emailAddress": {"address": one.address, **({"name": one.name} if one.name else {})}}
 
 
-def _fields(answer: HttpAnswer) -> dict[str, Any]:
+def _fields(answer: HttpReply) -> dict[str, Any]:
     try:
         found = json.loads(answer.body)
     except ValueError:

@@ -16,7 +16,7 @@ from treadle.builtin.email_transport import (
     shortened,
     usual_tls,
 )
-from treadle.builtin.http_calls import TIMEOUT, HttpAnswer, call
+from treadle.builtin.http_calls import TIMEOUT, HttpReply, call
 from treadle.errors import Ambiguous, GiveUp
 from treadle.tasks.context import Context
 
@@ -63,7 +63,7 @@ class Resend:
             return {"provider": self.provider, "message_id": _fields(answer).get("id")}
         raise self._failure(answer, mail.now())
 
-    def _failure(self, answer: HttpAnswer, now: datetime) -> Exception:
+    def _failure(self, answer: HttpReply, now: datetime) -> Exception:
         fields = _fields(answer)
         code = str(fields.get("name", ""))
         words = shortened(f"{code} {fields.get('message', '')}".strip() or answer.text, self._api_key)
@@ -79,7 +79,7 @@ class Resend:
         return failure(answer, "Resend", words, now)
 
 
-def _fields(answer: HttpAnswer) -> dict[str, Any]:
+def _fields(answer: HttpReply) -> dict[str, Any]:
     try:
         found = json.loads(answer.body)
     except ValueError:

@@ -9,7 +9,7 @@ from typing import NamedTuple, NotRequired, Protocol, TypedDict
 from urllib.parse import urlsplit
 
 from treadle.builtin.email_message import Email, MailAddress
-from treadle.builtin.http_calls import HttpAnswer
+from treadle.builtin.http_calls import HttpReply
 from treadle.errors import Ambiguous, ConfigError, GiveUp, RetryLater
 from treadle.tasks.context import Context, OnAmbiguous
 
@@ -109,7 +109,7 @@ def shortened(text: str, *secrets: str) -> str:
     return line if len(line) <= LONGEST_WORDS else f"{line[:LONGEST_WORDS]}..."
 
 
-def failure(answer: HttpAnswer, service: str, words: str, now: datetime) -> Exception:
+def failure(answer: HttpReply, service: str, words: str, now: datetime) -> Exception:
     """The error that ends the attempt as this answer asks for; nobody knows what a 5xx has done."""
     problem = f"{service} answered {answer.status}: {words}"
     if answer.status >= 500:

@@ -54,10 +54,6 @@ class HttpReply(NamedTuple):
         return None
 
 
-HttpAnswer = HttpReply
-"""Its name in other built-in tasks; the class of this name is `app.answers`'."""
-
-
 class HttpUrl(NamedTuple):
     """An http or https URL, taken apart."""
 
