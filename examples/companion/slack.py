@@ -43,7 +43,7 @@ class Slack:
             if code in PASSING:
                 raise Ambiguous(f"slack: {method}: {code}")
             raise GiveUp(f"slack: {method}: {code}; {ADVICE.get(code, 'see what this method may answer')}")
-        return said
+        return said  # type: ignore[no-any-return] # an answer as it came
 
     def pages(self, method: str, part: str, **arguments: Any) -> Iterator[dict[str, Any]]:
         """What a method lists under the name `part`, page by page."""
