@@ -29,6 +29,7 @@ PLANNED = "treadle jobs list --task daily_summary --app companion:app"
 DEAD = "treadle jobs list --state dead_letter --app companion:app"
 
 QUICK = {"TREADLE_LEASE": "1.5", "TREADLE_SWEEP": "0.2", "TREADLE_POLL": "0.1", "TREADLE_SCHEDULE_INTERVAL": "0.2"}
+DOCS = EXAMPLES.parent / "docs"
 POST = "POST /api/chat.postMessage"
 
 
@@ -154,7 +155,7 @@ def test_two_schedulers_and_a_crowd_of_syncs_plan_one_summary_a_user_in_the_user
 
 @dynamodb_only
 @pytest.mark.slow
-@pytest.mark.covers("003-S19.a", "003-S19.b", "003-S19.c")
+@pytest.mark.covers("003-S19.a", "003-S19.b")
 def test_a_dead_letter_is_listed_and_sentry_has_its_context_and_no_name_and_no_token(
     companion: Example, workspace: SlackServer, ingest: SentryServer, seen: Treadle
 ) -> None:
@@ -241,6 +242,35 @@ def test_a_user_who_moves_gets_the_next_summary_at_the_new_time_and_one_a_date(m
     assert clock.now() == datetime.fromisoformat("2026-03-08T12:00-04:00")
 
 
+@dynamodb_only
+def test_each_date_has_a_summary_of_the_day_before_which_may_have_23_hours(morning: Morning) -> None:
+    workspace = morning.workspace
+    morning.go("2026-03-07T06:30-05:00")  # in the night to the 8th the clocks of New York go forward
+    users = {workspace.add_user("Ada", tz="America/New_York"): "Ada", workspace.add_user("Bo", tz="Asia/Tokyo"): "Bo"}
+    slack = morning.modules("slack").Slack(workspace.base_url, workspace.token)
+    for hour in range(74):
+        slack.call("chat.postMessage", channel="general", text=f"note {hour}")
+        for user in users if hour % 6 == 0 else ():
+            morning.sync(user)
+        morning.go((morning.clock.now() + timedelta(hours=1)).isoformat())
+    posted = [message for message in workspace.messages if "metadata" in message]
+    said = [message["text"].splitlines()[0].removeprefix("Good morning, ") for message in posted]
+    assert [line for line in said if line.startswith("Ada")] == [
+        "Ada. On Friday, 06 March there were 0 messages.",
+        "Ada. On Saturday, 07 March there were 18 messages.",
+        "Ada. On Sunday, 08 March there were 23 messages.",
+        "Ada. On Monday, 09 March there were 24 messages.",
+    ]
+    assert [line for line in said if line.startswith("Bo")] == [
+        "Bo. On Saturday, 07 March there were 4 messages.",
+        "Bo. On Sunday, 08 March there were 24 messages.",
+        "Bo. On Monday, 09 March there were 24 messages.",
+    ]
+    tokens = [message["metadata"]["event_payload"]["token"] for message in posted]
+    assert len(set(tokens)) == len(tokens) == 7
+    assert posted[-1]["text"].endswith("• note 63\n• note 64")  # in the order in which they were written
+
+
 @pytest.mark.parametrize(
     ("now", "tz", "due"),
     [
@@ -306,6 +336,16 @@ def test_an_answer_that_does_not_come_and_a_busy_slack_cost_attempts_and_no_seco
     run_until_idle(app)
     assert (app.get(other.id).state, app.get(other.id).attempt) == (State.SUCCEEDED, 2)
     assert len(workspace.messages) == 2
+
+
+@pytest.mark.covers("003-S21.b")
+def test_the_documentation_says_that_idempotency_is_the_handlers_task() -> None:
+    promises, recipes = ((DOCS / name).read_text("utf-8") for name in ("promises.md", "idempotent-handlers.md"))
+    assert "your side effect may have happened twice. Make handlers idempotent" in promises
+    assert "[recipes](idempotent-handlers.md)" in promises
+    assert "This page shows how\nto write handlers for which that does no harm" in recipes
+    readme = (EXAMPLES / "companion" / "README.md").read_text("utf-8")
+    assert "idempotent-handlers.md#what-must-not-repeat-once" in readme
 
 
 def test_slack_is_read_page_by_page(modules: Callable[[str], ModuleType]) -> None:
