@@ -18,7 +18,7 @@ from treadle.model import check_name
 from treadle.tasks.context import Context, OnAmbiguous
 from treadle.tasks.task import Task
 
-__all__ = ["InApp", "register"]
+__all__ = ["InApp", "Notification", "register"]
 
 NAME = "notify.send"
 LONGEST_TITLE = 250  # characters
@@ -40,7 +40,7 @@ class ChannelFailed(Exception):
 
 
 class Notification(BaseModel):
-    """A payload; `register` narrows the channels to those that it was given."""
+    """A payload of `notify.send`: what to tell, through which channels, and for whom a row in the app is."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -49,6 +49,12 @@ class Notification(BaseModel):
     body: str = Field(min_length=1, max_length=LONGEST_BODY)
     type: Kind = "info"
     user: str | None = Field(default=None, min_length=1, max_length=200)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_data(cls, value: Any) -> Any:
+        """Callers make one of this class, and `register` narrows it to the channels that it was given."""
+        return value.model_dump() if isinstance(value, Notification) else value
 
     @model_validator(mode="after")
     def _somebody_hears_it(self) -> Self:
