@@ -8,7 +8,7 @@ from slack import Slack
 
 from treadle import Treadle
 from treadle.integrations.sentry import instrument
-from treadle.profiles.companion import PROFILE
+from treadle.profiles import companion
 
 
 def setting(name: str, example: str) -> str:
@@ -18,7 +18,7 @@ def setting(name: str, example: str) -> str:
 
 
 app = Treadle(
-    setting("COMPANION_STORE", "dynamodb://companion?region=eu-central-1"), profile=PROFILE, auto_migrate=True
+    setting("COMPANION_STORE", "dynamodb://companion?region=eu-central-1"), profile=companion.PROFILE, auto_migrate=True
 )
 sentry_sdk.init(os.environ.get("SENTRY_DSN"))  # without one, nothing is sent
 instrument(app, redact={"*": ["name"]})  # the names of users stay here

@@ -7,7 +7,7 @@ from jobs import register
 from slack import Slack
 
 from treadle import Treadle
-from treadle.profiles.companion import PROFILE
+from treadle.profiles import companion
 from treadle.testing import FakeClock, fakes, run_until_idle
 
 USERS = {"Ada": "America/New_York", "Grace": "Asia/Tokyo"}
@@ -15,7 +15,7 @@ USERS = {"Ada": "America/New_York", "Grace": "Asia/Tokyo"}
 
 def two_mornings() -> None:
     clock = FakeClock(datetime(2026, 3, 7, 15, tzinfo=UTC))  # on Sunday, 8 March the clocks of New York go forward
-    app = Treadle("sqlite:///:memory:", clock=clock, profile=PROFILE)
+    app = Treadle("sqlite:///:memory:", clock=clock, profile=companion.PROFILE)
     with fakes.slack(clock=clock) as workspace:
         for name, tz in USERS.items():
             workspace.add_user(name, tz=tz)

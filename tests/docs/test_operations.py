@@ -15,7 +15,6 @@ from annotated_types import Ge
 
 from tests.support.commands import check_command
 from treadle import builtin
-from treadle.builtin import sql_cleanup
 from treadle.server.dashboard.page import PAGES as SHOWN
 from treadle.server.dashboard.search import FIELDS
 
@@ -83,15 +82,22 @@ def test_the_guide_explains_when_to_enable_the_queue_and_how_to_run_it(monkeypat
         assert word in parts["Schedules"]
     schedules = of_the_backend("cleanups", monkeypatch).SCHEDULES
     explained = rows_of(parts["Built-in tasks"])
-    assert explained.pop(sql_cleanup.NAME)
+    for name in built_in():
+        assert explained.pop(name)
     assert {task: cells[-1] for task, cells in explained.items()} == dict(schedules.values())
 
 
 def test_every_built_in_task_is_on_its_page_and_in_the_guide() -> None:
-    modules = (importlib.import_module(f"treadle.builtin.{one.name}") for one in pkgutil.iter_modules(builtin.__path__))
-    for name in [module.NAME for module in modules if hasattr(module, "NAME")]:
-        assert f"## {name}" in (DOCS / "builtin.md").read_text("utf-8")
+    assert len(built_in()) == 5
+    for name in built_in():
+        assert f"| [`{name}`](" in (DOCS / "builtin.md").read_text("utf-8")
         assert f"| `{name}` |" in (DOCS / "operations.md").read_text("utf-8")
+
+
+def built_in() -> list[str]:
+    """The names of the built-in tasks, as their modules have them."""
+    modules = (importlib.import_module(f"treadle.builtin.{one.name}") for one in pkgutil.iter_modules(builtin.__path__))
+    return [module.NAME for module in modules if hasattr(module, "NAME")]
 
 
 @pytest.mark.covers("002-O1.c")

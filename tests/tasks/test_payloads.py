@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr, computed_field
+from pydantic import AfterValidator, BaseModel, Field, SecretStr, computed_field
 
 from tests.support.marks import any_store
 from treadle import ConfigError, Context, InvalidPayload, Job, Reason, Retry, State, Task, Treadle
@@ -571,3 +571,34 @@ def test_a_validator_that_raises_something_of_its_own_ends_the_job_too(make_app:
     [job] = run_until_idle(new)
     assert (job.state, job.reason) == (State.FAILED, Reason.INVALID_PAYLOAD)
     assert job.error.type == "ZeroDivisionError"
+
+
+class Greeting(BaseModel):
+    name: str
+
+
+def test_a_whole_model_may_be_annotated(app: Treadle) -> None:
+    def greet(greeting: Annotated[Greeting, AfterValidator(lambda given: given)]) -> None: ...
+
+    assert app.register("greet", greet).enqueue(Greeting(name="Ada")).payload == {"name": "Ada"}
+
+
+def test_an_error_shows_the_types_of_a_task_by_their_names_and_without_validators(app: Treadle) -> None:
+    def small(given: str) -> str:
+        if given.isupper():
+            raise ValueError("write it small")
+        return given
+
+    Name = Annotated[str, AfterValidator(small)]  # noqa: N806
+
+    def greet(
+        ctx: Context, names: list[Name], kind: Literal["a.b", "c"] = "a.b", *, by: Greeting | None = None
+    ) -> None: ...
+
+    task = app.register("greet", greet)
+    with pytest.raises(InvalidPayload) as refused:
+        task.enqueue(["ada", "BOB"])
+    assert refused.value.problem == (
+        "does not fit task greet(names: list[str], kind: Literal['a.b', 'c'] = 'a.b', *, by: Greeting | None = None): "
+        "names.1: write it small"
+    )

@@ -47,7 +47,7 @@ def careful(payload: Payload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise InvalidPayload("payload", f"{payload._name}{signature}: {error}") from None
+        raise InvalidPayload("payload", f"{payload._shown}: {error}") from None
     try:
         valid = adapter.validate_python(bound.arguments[single] if single else bound.arguments)
     except ValidationError as error:

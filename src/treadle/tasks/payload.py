@@ -11,13 +11,13 @@ The shape follows from the handler's signature (a parameter annotated `Context` 
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from treadle.errors import ConfigError, InvalidJob, InvalidPayload
 from treadle.model import PAYLOAD_CAP, Job, check_finite, json_text
 from treadle.model.text import json_data
-from treadle.tasks.context import Context
 from treadle.tasks.secrets import ANY_DEPTH, ANY_KEY, NO_SECRETS, Path, Secrets, hide, revealed, spelt, stand_in
+from treadle.tasks.signature import as_called, is_context, is_whole, signature_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -48,15 +48,15 @@ class Payload:
     ) -> None:
         """`secret` are paths that the task names, beside the secrets that its types tell."""
         self._name = name
-        signature = _signature(handler, name)
-        self.context_parameter = next((p.name for p in signature.parameters.values() if _is_context(p)), None)
+        signature = signature_of(handler, name)
+        self.context_parameter = next((p.name for p in signature.parameters.values() if is_context(p)), None)
         taken = [p for p in signature.parameters.values() if p.name != self.context_parameter]
         for parameter in taken:
             if parameter.kind in _VARIADIC or parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
                 raise ConfigError(f"task {name!r}: parameter {parameter} cannot be filled from JSON; name it")
         self._signature = signature.replace(parameters=taken)
         self._by_place = [p.name for p in taken if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-        self.single = taken[0].name if len(taken) == 1 and _whole(taken[0], model) else None
+        self.single = taken[0].name if len(taken) == 1 and is_whole(taken[0], model) else None
         self.wants_job = self.single == "job" and model is None
         self._adapter = _adapter(name, taken, self.single, model)
         self._bind()
@@ -139,7 +139,7 @@ class Payload:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidPayload("payload", f"{self._name}{self._signature}: {error}") from None
+            raise InvalidPayload("payload", f"{self._shown}: {error}") from None
         if self.single:
             bound.apply_defaults()
         return bound.arguments
@@ -245,7 +245,11 @@ class Payload:
         hidden = self.secrets.values(given)
         shown = hide(shown, hidden)
         parts = [(hide(f"payload.{place}".rstrip("."), hidden), hide(words, hidden)) for place, words in found[:100]]
-        raise InvalidPayload("payload", f"{what} task {self._name}{self._signature}: {shown}", parts) from None
+        raise InvalidPayload("payload", f"{what} task {self._shown}: {shown}", parts) from None
+
+    @property
+    def _shown(self) -> str:
+        return as_called(self._name, self._signature)
 
     def _blame(self, error: Exception, given: Any) -> NoReturn:
         """InvalidPayload for what a validator has raised of its own, such as a bug; its cause tells where that was."""
@@ -256,13 +260,15 @@ class Payload:
         values, secret = self.secrets.values(given), bool(self.secrets.paths)
         cause = stand_in(error, lambda text: hide(text, values)) if secret else error
         words = type(error).__name__ if secret else f"{type(error).__name__}: {error}"
-        problem = f"does not fit task {self._name}{self._signature}: a validator raised {words}"
+        problem = f"does not fit task {self._shown}: a validator raised {words}"
         raise InvalidPayload("payload", problem) from cause
 
     def _words(self, item: Any) -> str:
         """What Pydantic says of a part of a payload; a validator's own words about a secret may hold some of it."""
         own = item["type"] in ("value_error", "assertion_error")
-        return "its validator refuses it" if own and self.secrets.covers(item["loc"]) else str(item["msg"])
+        if own and self.secrets.covers(item["loc"]):
+            return "its validator refuses it"
+        return str(item["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
 
     def _secrets(self, named: Sequence[Path]) -> Secrets:
         """What is secret in it: by its types, and by the paths that the task names. ConfigError for a slip of these."""
@@ -343,29 +349,6 @@ def _masked(data: Any, path: str = "payload") -> str:
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     found = [_masked(item, str(name)) for name, item in items]
     return next(filter(None, found), path if data == _MASK else "")
-
-
-def _signature(handler: Callable[..., Any], name: str) -> inspect.Signature:
-    try:
-        return inspect.signature(handler, eval_str=True)
-    except (NameError, AttributeError, SyntaxError, TypeError) as error:
-        raise ConfigError(
-            f"task {name!r}: an annotation cannot be resolved ({error}); define its type at module level"
-        ) from error
-
-
-def _is_context(parameter: inspect.Parameter) -> bool:
-    """Whether this parameter is given the Context: annotated `Context`, or `Context | None` with a default."""
-    kind = parameter.annotation
-    return kind is Context or (Context in get_args(kind) and set(get_args(kind)) <= {Context, type(None)})
-
-
-def _whole(parameter: inspect.Parameter, model: type | None) -> bool:
-    """Whether this only parameter is the whole payload rather than one key of it."""
-    if model is not None or parameter.name in ("payload", "job"):
-        return True
-    kind = parameter.annotation
-    return isinstance(kind, type) and hasattr(kind, "model_fields") and hasattr(kind, "model_validate")
 
 
 def _adapter(name: str, taken: list[inspect.Parameter], single: str | None, model: type | None) -> "TypeAdapter[Any]":
