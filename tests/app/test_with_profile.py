@@ -119,6 +119,10 @@ def test_a_word_for_some_jobs_of_a_state_finds_these_page_by_page_and_no_others(
     assert app.count(state="pending", task="work")[State.PENDING] == 5
     assert app.count(state=State.PENDING)[State.PENDING] == app.count()[State.PENDING] == 10
     assert app.count(state="failed", queue="other")[State.PENDING] == 0
+    monkeypatch.setattr(queries, "MOST_READ", 1)  # jobs; none is read for these numbers
+    counted = app.counts()
+    assert (counted["counts"]["failed"], counted["counts"]["pending"], counted["labels"]) == (5, 5, {})
+    assert (counted["total"], counted["exact"]) == (10, True)
 
 
 @any_store

@@ -77,6 +77,19 @@ async def test_new_jobs_are_announced_and_no_row_moves(site: Site) -> None:
     await expect(row).to_have_count(3)
 
 
+async def test_the_tab_of_scheduled_jobs_counts_them_and_leads_to_them(site: Site) -> None:
+    site.app.enqueue("greet", {"name": "now"})
+    site.app.tasks["greet"].using(run_after="2h").enqueue(name="later")
+    page = await site.open("/jobs")
+    tab = page.locator(".tabs a", has_text="Scheduled")
+    await expect(tab.locator("span")).to_have_text("1")
+    site.app.tasks["greet"].using(run_after="3h").enqueue(name="much later")
+    await expect(tab.locator("span")).to_have_text("2")
+    await tab.click()
+    await expect(page.locator(".tabs [aria-current]")).to_have_text("Scheduled 2")
+    await expect(page.locator("tr[data-row]")).to_have_count(2)
+
+
 async def test_where_somebody_has_scrolled_to_stays_while_values_change(site: Site) -> None:
     ids = [site.app.enqueue("send", {"to": f"n{place}"}).id for place in range(40)]
     page = await site.open("/jobs")

@@ -120,12 +120,22 @@ def test_count_names_every_state(store):
     counted = store("jobs", "count", "--json").json
     assert counted == {
         "counts": {"pending": 1, "running": 0, "succeeded": 1, "failed": 1, "cancelled": 0},
+        "labels": {"scheduled": 1, "retrying": 0},
         "total": 3,
         "exact": True,
         "estimates": [],
     }
     assert store("jobs", "count", "--queue", "mail", "--json").json["total"] == 1
-    assert [line.split() for line in store("jobs", "count").out.splitlines()][-1] == ["total", "3"]
+    said = [line.split() for line in store("jobs", "count").out.splitlines()]
+    assert (said[:2], said[-1]) == ([["pending", "1"], ["scheduled", "1"]], ["total", "3"])
+
+
+def test_a_count_of_too_many_pending_jobs_says_of_how_many_it_knows_that_they_are_scheduled(treadle, monkeypatch):
+    monkeypatch.setattr("treadle.app.queries.MOST_COUNTED", 2)
+    for _ in range(3):
+        treadle("enqueue", "greet", '{"name": "Bob"}', "--run-after", "1h")
+    said = [line.split() for line in treadle("jobs", "count").out.splitlines()]
+    assert said[:2] == [["pending", "2", "estimate"], ["scheduled", "2+"]]
 
 
 def test_looking_at_a_store_that_is_not_there_does_not_create_it(call, project):

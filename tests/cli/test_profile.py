@@ -67,6 +67,7 @@ def test_show_and_count_and_what_is_done_to_a_job_speak_the_same_words(words):
     assert words("jobs", "show", job["job_id"]).out.splitlines()[0].split() == [job["job_id"], "failed"]
     assert words("jobs", "count", "--json").json == {
         "counts": {"pending": 1, "failed": 1, "running": 0, "completed": 1, "dead_letter": 0, "canceled": 1},
+        "labels": {},
         "total": 4,
         "exact": True,
         "estimates": [],

@@ -116,6 +116,11 @@ def test_an_answer_that_is_none_is_said_in_words(
     assert TOKEN not in str(error.value)
 
 
+def test_a_server_from_before_labels_were_counted_is_understood(scripted: Scripted) -> None:
+    old = {"counts": {"pending": 2}, "total": 2, "exact": True, "estimates": []}
+    assert scripted.answers(Reply(body=old)).counts() == {**old, "labels": {}}
+
+
 def test_an_answer_that_is_too_large_says_so(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("treadle.client.transport.LARGEST_ANSWER", 10)
     with pytest.raises(EngineError, match="more than 10 bytes; ask for fewer with --limit"):

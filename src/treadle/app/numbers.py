@@ -37,7 +37,8 @@ class Numbers(Pauses, Bulk):
     ) -> dict[State, Count]:
         """How many jobs there are, by stored state; every state is named.
 
-        `state` as in `find`; what a word means only a part of is counted by reading it.
+        `state` as in `find`; what a word means only a part of is counted by reading it, but for parts of the pending
+        jobs: how many are scheduled or retrying is known from the look that counts them.
 
         Without a `limit` all of them are counted. With one, it counts up to so many of a state, and is as quick beside
         a million; only a filter that few jobs match is a scan. A number is then `exact` if there are no more. Else
@@ -53,17 +54,29 @@ class Numbers(Pauses, Bulk):
     def counts(self, /, **where: str | None) -> dict[str, Any]:
         """How many jobs there are, by state or the profile's words for them; those of `estimates` are not exact.
 
-        `where` is `task`, `queue`, `tenant` and `lane`. Of each state it looks at 50,000 jobs at most.
+        `where` is `task`, `queue`, `tenant` and `lane`. Of each state it looks at 50,000 jobs at most. Without words of
+        a profile, `labels` says how many of the pending jobs are scheduled and retrying; if the number of pending jobs
+        is not exact, so many at least.
         """
         limit = queries.MOST_COUNTED
         if self.profile.states:
             words = self.profile.words()
             found = {word: list(self.count(state=word, limit=limit, **where).values()) for word in words}
+            labels = {}
         else:
-            found = {state.value: [count] for state, count in self.count(limit=limit, **where).items()}
+            counts = self.count(limit=limit, **where)
+            found = {state.value: [count] for state, count in counts.items()}
+            labels = {label: int(counts[State.PENDING].of([label])) for label in ("scheduled", "retrying")}
         estimates = [word for word, parts in found.items() if not all(part.exact for part in parts)]
         numbers = {word: sum(parts) for word, parts in found.items()}
-        return {"counts": numbers, "total": sum(numbers.values()), "exact": not estimates, "estimates": estimates}
+        total = sum(numbers.values())
+        return {
+            "counts": numbers,
+            "labels": labels,
+            "total": total,
+            "exact": not estimates,
+            "estimates": estimates,
+        }
 
     def failures(
         self,

@@ -61,6 +61,11 @@ class Selection(NamedTuple):
             LABELS[state] == own or self.of(state).expired is not None for state, own in labels
         )
 
+    @property
+    def labelled(self) -> bool:
+        """Whether it says nothing but labels of pending jobs beside what the engine filters by."""
+        return self[2:] == (None,) * 6 and self.meaning is not None and set(self.meaning) == {State.PENDING}
+
     def of(self, state: State | None) -> JobFilter:
         """The part of it that an engine filters by."""
         labels = (self.meaning or {}).get(state) if state is State.CANCELLED else None
@@ -214,13 +219,16 @@ def count(engine: JobStore, wanted: Selection, *, limit: int | None = None) -> d
     for state in asked.keys() - together:
         stored |= {state: Count(0), **engine.count(asked[state], limit=limit)}
     return {
-        state: stored.get(state, Count(0)) if part.whole else _read_count(engine, part, limit)
+        state: stored.get(state, Count(0)) if part.whole else _part_count(engine, part, limit)
         for state, part in parts.items()
     }
 
 
-def _read_count(engine: JobStore, wanted: Selection, limit: int | None) -> Count:
-    """How many jobs are meant; with a limit, of the first MOST_READ."""
+def _part_count(engine: JobStore, wanted: Selection, limit: int | None) -> Count:
+    """How many jobs of one state are meant; what is read job by job, up to the limit and MOST_READ."""
+    if wanted.labelled:
+        pending = engine.count(wanted.of(State.PENDING), limit=limit).get(State.PENDING, Count(0))
+        return pending.of((wanted.meaning or {})[State.PENDING])
     if limit is None:
         return Count(sum(map(len, walk(engine, wanted))))
     number, looked, cursor = 0, 0, None

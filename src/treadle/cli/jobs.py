@@ -141,14 +141,21 @@ def count(
     lane: OfLane = None,
     as_json: options.Json = False,
 ) -> None:
-    """Count jobs by state; of a state with more than 50,000 it says about how many, quickly."""
+    """Count jobs by state; of a state with more than 50,000 it says about how many, quickly.
+
+    Below the pending jobs it says how many of them are scheduled (due later) and retrying (tried before).
+    """
     with closing(find_target(app, url)) as store:
         view = store.counts(task=task, queue=queue, tenant=tenant, lane=lane)
     if as_json:
         document(view)
         return
     for word, number in view["counts"].items():
-        say(coloured(word, f"{safe(word):<10}"), f" {number:>10,}{'  estimate' * (word in view['estimates'])}")
+        sure = word not in view["estimates"]
+        say(coloured(word, f"{safe(word):<10}"), f" {number:>10,}{'' if sure else '  estimate'}")
+        for label, part in view["labels"].items() if word == State.PENDING else ():
+            if part:
+                say(f"  {label:<8} {part:>10,}{'' if sure else '+'}")
     say(f"{'total':<10} {view['total']:>10,}{'  estimate' * (not view['exact'])}")
 
 

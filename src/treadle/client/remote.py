@@ -140,7 +140,8 @@ class RemoteTreadle(RemoteBulk, RemoteOversight):
     def counts(self, **where: str | None) -> dict[str, Any]:
         """How many jobs there are, by the server's words for their states; those of `estimates` are not exact."""
         answer = self._http.get("/jobs/count", given(where))
-        return read(lambda: {name: answer[name] for name in ("counts", "total", "exact", "estimates")})
+        names = ("counts", "labels", "total", "exact", "estimates")
+        return read(lambda: {name: {"labels": {}, **answer}[name] for name in names})  # older servers count no labels
 
     def failures(self, **filters: Any) -> Failures:
         """The jobs that failed or will be tried again, grouped by what went wrong; filters as in `Treadle.failures`."""

@@ -133,12 +133,14 @@ class JobStore(LeaseStore, Protocol):
         """
         ...
 
-    def count(self, where: JobFilter, *, limit: int | None = None) -> dict[State, Count]:
+    def count(self, where: JobFilter, *, limit: int | None = None, now: datetime | None = None) -> dict[State, Count]:
         """How many jobs match, by state; what is not named there is not there.
 
         With a `limit` it counts up to so many jobs of a state that match. It is exact where no more do; else there are
         so many at least, or as many as the store's statistics say, which no tenant hears. A store where each read is
         paid for looks at so many jobs, whether they match or not: then there are as many as it saw at least.
+
+        The count of pending jobs has `labels` (Job.label), from the same look: exact if it is, else at least so many.
         """
         ...
 

@@ -1,11 +1,11 @@
 """How a job lies in a row of a table: the same columns, in the same order, in every SQL engine."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from treadle.engines.values import Lease
+from treadle.engines.values import Count, Lease
 from treadle.model import Change, Fence, FollowUp, Job, JobError, OnEnd, Progress, Reason, Scope, State, holds_nul
 from treadle.model.memo import Memo, MemoState
 from treadle.model.retry import Retry
@@ -28,6 +28,18 @@ EDITED = (
 NEW = (*COLUMNS[: COLUMNS.index("state")], "trace")  # what an enqueue says; the rest follows from the state
 
 Row = tuple[Any, ...]
+
+
+def counts_from(rows: Iterable[Row], limit: int | None = None) -> dict[State, Count]:
+    """The counts in rows of state, number, scheduled and retrying; with a limit, of a look at one more than that."""
+    counts: dict[State, Count] = {}
+    for state, number, scheduled, retrying in rows:
+        parts = {"pending": number - scheduled - retrying, "scheduled": scheduled, "retrying": retrying}
+        labels = parts if state == State.PENDING else {}
+        most = number if limit is None else limit
+        if number:
+            counts[State(state)] = Count.up_to(most, number, exact=number <= most, labels=labels)
+    return counts
 
 
 def job_from(row: Row, moment: Callable[[Any], datetime | None]) -> Job:

@@ -1,6 +1,6 @@
 """What passes through the engine contract: claims and their answers, filters, pages, receipts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -164,14 +164,28 @@ class JobFilter(NamedTuple):
 
 
 class Count(int):
-    """How many there are. If it is not `exact`, there are at least so many, or it is an estimate."""
+    """How many there are. If it is not `exact`, there are at least so many, or it is an estimate.
+
+    `labels` are for pending jobs: how many of those that were looked at are pending, scheduled and retrying.
+    """
 
     exact: bool
+    labels: Mapping[str, int]
 
-    def __new__(cls, number: int, exact: bool = True) -> "Count":
+    def __new__(cls, number: int, exact: bool = True, labels: Mapping[str, int] | None = None) -> "Count":
         count = super().__new__(cls, number)
         count.exact = exact
+        count.labels = labels or {}
         return count
+
+    @classmethod
+    def up_to(cls, limit: int, number: int, *, exact: bool, labels: Mapping[str, int]) -> "Count":
+        """What a look with a limit found, which may be one more than the limit."""
+        return cls(min(number, limit), exact, {label: min(found, limit) for label, found in labels.items()})
+
+    def of(self, labels: Collection[str]) -> "Count":
+        """How many of them have one of these labels."""
+        return Count(sum(self.labels.get(label, 0) for label in labels), self.exact)
 
 
 class Page(NamedTuple):

@@ -59,7 +59,10 @@ def list_jobs(caller: Reader, query: Annotated[JobQuery, Query()]) -> JobDocumen
 
 @router.get("/count")
 def count(caller: Reader, query: Annotated[CountQuery, Query()]) -> JobDocument:
-    """How many jobs there are by state: exact up to 50,000 of a state, those of `estimates` above that."""
+    """How many jobs there are by state: exact up to 50,000 of a state, those of `estimates` above that.
+
+    `labels` say how many of the pending jobs are scheduled and retrying: at least so many, if `pending` is an estimate.
+    """
     return caller.app.counts(task=query.task, queue=caller.queue(query.queue), tenant=query.tenant, lane=query.lane)
 
 

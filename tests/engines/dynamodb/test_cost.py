@@ -311,6 +311,9 @@ COSTS = {
         done(State.FAILED), lambda engine, _, now: engine.find(JobFilter(State.FAILED), limit=50), 0, 9
     ),
     "count, 1,000 pending": Cost(many(1000), lambda engine, _, now: engine.count(JobFilter()), 0, 116),
+    "count up to 100 of 1,000 pending, and their labels": Cost(
+        many(1000), lambda engine, _, now: engine.count(JobFilter(State.PENDING), limit=100), 0, 51
+    ),
     "prune, nothing old": Cost(nothing, lambda engine, _, now: engine.prune(KEPT, limit=10), 0, 80),
     "prune, one succeeded": Cost(over(State.SUCCEEDED), lambda engine, _, now: engine.prune(KEPT, limit=10), 1, 81),
     "prune, one failed": Cost(over(State.FAILED), lambda engine, _, now: engine.prune(KEPT, limit=10), 4, 82),

@@ -161,6 +161,18 @@ def test_a_list_of_failed_jobs_costs_the_same_beside_twenty_thousand(engine: Eng
     assert steps(engine, lambda: len(engine.find(JobFilter(state=State.FAILED), limit=10).jobs) == 10) <= 1.3 * alone
 
 
+def test_a_count_with_a_limit_and_its_labels_costs_the_same_beside_any_number(engine: Engine, clock: FakeClock) -> None:
+    def look() -> bool:
+        found = engine.count(JobFilter(), limit=1000)[State.PENDING]
+        return not found.exact and found.of(["scheduled"]) == found == 1000
+
+    later = clock.now() + HOUR
+    insert(engine, (a_job(clock.now(), due_at=later) for _ in range(1001)))
+    alone = steps(engine, look)
+    insert(engine, (a_job(clock.now(), due_at=later) for _ in range(MANY)))
+    assert steps(engine, look) <= 1.01 * alone
+
+
 def test_expired_leases_and_jobs_are_found_at_the_same_cost_beside_twenty_thousand(
     engine: Engine, clock: FakeClock
 ) -> None:

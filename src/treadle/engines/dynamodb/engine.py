@@ -237,9 +237,10 @@ class DynamoEngine:
         self._opened()
         return self._lists.find(where, limit=limit, cursor=cursor, bare=bare)
 
-    def count(self, where: JobFilter, *, limit: int | None = None) -> dict[State, Count]:
+    def count(self, where: JobFilter, *, limit: int | None = None, now: datetime | None = None) -> dict[State, Count]:
         self._opened()
-        return self._reader.count(where) if limit is None else self._reader.estimate(where, limit)
+        moment = now or self._clock()
+        return self._reader.count(where, moment) if limit is None else self._reader.estimate(where, limit, moment)
 
     def tally(
         self, *, since: datetime, limit: int, tenant: str | None = None, now: datetime | None = None

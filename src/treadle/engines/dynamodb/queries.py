@@ -3,6 +3,7 @@
 Every read is consistent and none goes through an index, so nothing here is stale.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from heapq import merge
@@ -153,39 +154,45 @@ class Reader:
 
     # ------------------------------------------------------------------------------------- numbers
 
-    def count(self, where: JobFilter) -> dict[State, Count]:
-        counts: dict[State, int] = {}
+    def count(self, where: JobFilter, now: datetime) -> dict[State, Count]:
+        counts: Counter[State] = Counter()
+        labels: Counter[str] = Counter()
+        moment = text_of(now)
         if where.state is None or not where.state.final:
             for item in self._active(where):
-                state = State(item["status"]["S"])
-                counts[state] = counts.get(state, 0) + 1
+                counts[State(item["status"]["S"])] += 1
+                labels.update(_label(item, moment))
         if where.state is None or where.state.final:
             for states in self._each(lambda number: self._ended(number, where), range(self._spread)):
-                for state in states:
-                    counts[state] = counts.get(state, 0) + 1
-        return {state: Count(number) for state, number in counts.items()}
+                counts.update(states)
+        return {
+            state: Count(number, labels=labels if state is State.PENDING else None) for state, number in counts.items()
+        }
 
-    def estimate(self, where: JobFilter, limit: int) -> dict[State, Count]:
+    def estimate(self, where: JobFilter, limit: int, now: datetime) -> dict[State, Count]:
         """How many match among `limit` due items, and of those that have ended among the `limit` newest jobs."""
         wanted = [where.state] if where.state is not None else list(State)
         counts: dict[State, Count] = {}
         if any(not state.final for state in wanted):
-            counts |= self._seen(self.due_items(where.queue), where, limit)
+            counts |= self._seen(self.due_items(where.queue), where, limit, now)
         if any(state.final for state in wanted):
             partitions = [f"id#{number:02x}" for number in range(self._spread)]
-            ended = self._seen(self.merged(partitions, limit, "~", None), where, limit)
+            ended = self._seen(self.merged(partitions, limit, "~", None), where, limit, now)
             counts |= {state: count for state, count in ended.items() if state.final}
         return {state: count for state, count in counts.items() if state in wanted and (count or not count.exact)}
 
-    def _seen(self, items: Iterable[Item], where: JobFilter, limit: int) -> dict[State, Count]:
+    def _seen(self, items: Iterable[Item], where: JobFilter, limit: int, now: datetime) -> dict[State, Count]:
         """How many of the first of these items match, by state; a job that is met twice counts once."""
-        where, looked = where._replace(state=None), 0
-        ids: dict[State, set[str]] = {state: set() for state in State}
+        where, looked, moment = where._replace(state=None), 0, text_of(now)
+        found: dict[State, dict[str, Sequence[str]]] = {state: {} for state in State}
         for item in islice(items, limit + 1):
             looked += 1
             if "status" in item and matches(item, where):
-                ids[State(item["status"]["S"])].add(id_of(item))
-        return {state: Count(min(len(found), limit), looked <= limit) for state, found in ids.items()}
+                found[State(item["status"]["S"])][id_of(item)] = _label(item, moment)
+        return {
+            state: Count.up_to(limit, len(jobs), exact=looked <= limit, labels=Counter(chain(*jobs.values())))
+            for state, jobs in found.items()
+        }
 
     def _ended(self, number: int, where: JobFilter) -> list[State]:
         """The states of the records in one partition that match."""
@@ -270,6 +277,15 @@ def _tally(job: Job, now: datetime) -> Tally:
     due = job.state is State.PENDING and job.due_at <= now
     at = job.claimed_at if job.state is State.RUNNING else job.finished_at if job.state.final else job.due_at
     return Tally(job.queue, job.task, job.state, error, 1, int(due), at or job.due_at)
+
+
+def _label(item: Item, now: str) -> Sequence[str]:
+    """What Job.label says of a pending job; nothing of another."""
+    if item["status"]["S"] != State.PENDING:
+        return ()
+    if item.get("attempts", {}).get("N", "0") != "0":
+        return ("retrying",)
+    return ("scheduled",) if item["scheduled_for"]["S"] > now else ("pending",)
 
 
 _DEFAULTS = {"tenant": "default", "queue": "default", "lane": ""}

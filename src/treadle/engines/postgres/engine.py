@@ -164,8 +164,11 @@ class PostgresEngine:
     def find(self, where: JobFilter, *, limit: int, cursor: str | None = None, bare: bool = False) -> Page:
         return queries.find(self.session, where, limit, cursor, bare)
 
-    def count(self, where: JobFilter, *, limit: int | None = None) -> dict[State, Count]:
-        return queries.count(self.session, where) if limit is None else queries.estimate(self.session, where, limit)
+    def count(self, where: JobFilter, *, limit: int | None = None, now: datetime | None = None) -> dict[State, Count]:
+        moment = self._store.clock.written(now)
+        if limit is None:
+            return queries.count(self.session, where, moment)
+        return queries.estimate(self.session, where, limit, moment)
 
     def tally(
         self, *, since: datetime, limit: int, tenant: str | None = None, now: datetime | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from treadle.engines.batches import MOST_QUEUES, merged_tallies
 from treadle.engines.postgres.rows import JOB, job_from, storable
 from treadle.engines.postgres.session import Session
-from treadle.engines.rows import BARE_COLUMNS, COLUMNS, Row
+from treadle.engines.rows import BARE_COLUMNS, COLUMNS, Row, counts_from
 from treadle.engines.values import LISTED, Count, JobFilter, Page, Tally
 from treadle.model import UUID, Job, State
 from treadle.model.clock import from_micros, micros
@@ -64,6 +64,13 @@ _LOOKS = " union all ".join(
 TALLY = f"{_TALLY} from ({_LOOKS}) as seen group by 1, 2, 3, 4"
 
 
+_LABELS = """
+count(*) filter (where failures = 0 and due_at > coalesce(%s::timestamptz, statement_timestamp())),
+count(*) filter (where failures > 0)
+"""
+_NO_LABELS = "0, 0"
+
+
 def get(session: Session, ids: Sequence[str]) -> list[Job | None]:
     """These jobs, in order."""
     text = json.dumps([id_ for id_ in ids if is_id(id_)])
@@ -79,13 +86,13 @@ def find(session: Session, where: JobFilter, limit: int, cursor: str | None, bar
     return Page(jobs, _cursor(jobs[-1], where) if jobs and len(jobs) >= limit else None)
 
 
-def count(session: Session, where: JobFilter) -> dict[State, Count]:
+def count(session: Session, where: JobFilter, now: datetime | None) -> dict[State, Count]:
     """How many jobs match, by state."""
-    rows = session.read(*_count_sql(where)) if _storable(where) else []
-    return {State(state): Count(number) for state, number in rows}
+    rows = session.read(*_count_sql(where, now)) if _storable(where) else []
+    return counts_from(rows)
 
 
-def estimate(session: Session, where: JobFilter, limit: int) -> dict[State, Count]:
+def estimate(session: Session, where: JobFilter, limit: int, now: datetime | None) -> dict[State, Count]:
     """How many jobs match, by state, up to a limit; beyond it, as many as the planner expects.
 
     Its statistics are of everybody's jobs: a tenant is told the limit instead.
@@ -93,18 +100,22 @@ def estimate(session: Session, where: JobFilter, limit: int) -> dict[State, Coun
     states = [where.state] if where.state is not None else list(State)
     if not _storable(where):
         return {}
-    looks = []
+    looks: list[str] = []
+    parameters: list[Any] = []
     for state in states:
         conditions, values = _conditions(where._replace(state=state))
-        fits = " and ".join(conditions)
+        fits, waits = " and ".join(conditions), state is State.PENDING
         looks.append(
-            f"select '{state}', count(*) from (select 1 from {_tables(state)[0]} where {fits} limit %s) as looked"
+            f"select '{state}', count(*), {_LABELS if waits else _NO_LABELS} from (select "
+            f"{'failures, due_at' if waits else '1'} from {_tables(state)[0]} where {fits} limit %s) as looked"
         )
-    rows = session.read(" union all ".join(looks), [*values, limit + 1] * len(states))
-    counts = {State(state): Count(min(number, limit), number <= limit) for state, number in rows if number}
+        parameters += [*([now] if waits else []), *values, limit + 1]
+    rows = session.read(" union all ".join(looks), parameters)
+    counts = counts_from(rows, limit)
     for state, count in counts.items():
         if not count.exact and where.tenant is None:
-            counts[state] = Count(max(count, _expected(session, where._replace(state=state))), exact=False)
+            expected = max(count, _expected(session, where._replace(state=state)))
+            counts[state] = Count(expected, exact=False, labels=count.labels)
     return counts
 
 
@@ -160,12 +171,16 @@ def find_sql(where: JobFilter, limit: int, cursor: str | None, bare: bool = Fals
     return sql, [*([*values, limit] * len(parts)), limit]
 
 
-def _count_sql(where: JobFilter) -> tuple[str, list[Any]]:
+def _count_sql(where: JobFilter, now: datetime | None) -> tuple[str, list[Any]]:
     conditions, values = _conditions(where)
     filters = f"where {' and '.join(conditions)}" if conditions else ""
-    tables = _tables(where.state)
-    parts = [f"select state, count(*) from {table} {filters} group by state" for table in tables]
-    return " union all ".join(parts), values * len(tables)
+    parts: list[str] = []
+    parameters: list[Any] = []
+    for table in _tables(where.state):
+        labels, moment = (_LABELS, [now]) if table == "@.jobs" else (_NO_LABELS, [])
+        parts.append(f"select state, count(*), {labels} from {table} {filters} group by state")
+        parameters += [*moment, *values]
+    return " union all ".join(parts), parameters
 
 
 def _storable(where: JobFilter) -> bool:

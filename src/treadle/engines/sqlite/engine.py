@@ -162,8 +162,11 @@ class SqliteEngine:
     def find(self, where: JobFilter, *, limit: int, cursor: str | None = None, bare: bool = False) -> Page:
         return queries.find(self.file, where, limit, cursor, bare)
 
-    def count(self, where: JobFilter, *, limit: int | None = None) -> dict[State, Count]:
-        return queries.count(self.file, where) if limit is None else queries.estimate(self.file, where, limit)
+    def count(self, where: JobFilter, *, limit: int | None = None, now: datetime | None = None) -> dict[State, Count]:
+        moment = now or self._clock()
+        if limit is None:
+            return queries.count(self.file, where, moment)
+        return queries.estimate(self.file, where, limit, moment)
 
     def tally(
         self, *, since: datetime, limit: int, tenant: str | None = None, now: datetime | None = None

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from treadle.engines.batches import MOST_QUEUES, merged_tallies
+from treadle.engines.rows import counts_from
 from treadle.engines.sqlite.connection import DatabaseFile
 from treadle.engines.sqlite.rows import BARE, IDS, JOB, job_from
 from treadle.engines.values import LISTED, Count, JobFilter, Page, Tally
@@ -49,17 +50,22 @@ def find(file: DatabaseFile, where: JobFilter, limit: int, cursor: str | None, b
     return Page(jobs, _cursor(jobs[-1], by_end) if len(jobs) == limit else None)
 
 
-def count(file: DatabaseFile, where: JobFilter) -> dict[State, Count]:
+_LABELS = "count(*) filter (where failures = 0 and due_at > ?), count(*) filter (where failures > 0)"
+_NO_LABELS = "0, 0"
+
+
+def count(file: DatabaseFile, where: JobFilter, now: datetime) -> dict[State, Count]:
     """How many jobs match, by state."""
     conditions, values = _conditions(where)
     counts: dict[State, Count] = {}
     for table in _tables(where.state):
-        sql = f"select state, count(*) from {table} {_where(conditions)} group by state"  # noqa: S608
-        counts.update({State(state): Count(number) for state, number in file.rows(sql, *values)})
+        labels, moment = (_LABELS, [micros(now)]) if table == "treadle_jobs" else (_NO_LABELS, [])
+        sql = f"select state, count(*), {labels} from {table} {_where(conditions)} group by state"  # noqa: S608
+        counts.update(counts_from(file.rows(sql, *moment, *values)))
     return counts
 
 
-def estimate(file: DatabaseFile, where: JobFilter, limit: int) -> dict[State, Count]:
+def estimate(file: DatabaseFile, where: JobFilter, limit: int, now: datetime) -> dict[State, Count]:
     """How many jobs match, by state, up to a limit; all states at one moment.
 
     What nearly every job matches ends early. What few match is a scan: no index is by tenant, task or lane.
@@ -68,14 +74,16 @@ def estimate(file: DatabaseFile, where: JobFilter, limit: int) -> dict[State, Co
     fits = "".join(f" and {condition}" for condition in conditions)
     looks, parameters = [], []
     for state in [where.state] if where.state is not None else State:
+        waits = state is State.PENDING
         looks.append(f"""
-            select '{state}', count(*) from (
-                select 1 from {_tables(state)[0]} where state = '{state}'{fits} limit ?
+            select '{state}', count(*), {_LABELS if waits else _NO_LABELS} from (
+                select {"failures, due_at" if waits else "1"} from {_tables(state)[0]} where state = '{state}'{fits}
+                limit ?
             )
             """)  # noqa: S608 - no word of it is a caller's
-        parameters += [*values, limit + 1]
+        parameters += [*([micros(now)] if waits else []), *values, limit + 1]
     rows = file.rows(" union all ".join(looks), *parameters)
-    return {State(state): Count(min(number, limit), number <= limit) for state, number in rows if number}
+    return counts_from(rows, limit)
 
 
 # A step from queue to queue in each of the three indexes of waiting jobs, so that one queue hides no other.

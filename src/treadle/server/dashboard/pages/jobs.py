@@ -206,7 +206,8 @@ class _Page:
             chips=self._chips(),
             bound=self.bound,
             tabs=self._tabs(counts, bool(about["profile"]["states"])),
-            total=_total(self.filters.get("state"), counts),
+            partly=counts is not None and bool(counts["labels"]) and "pending" in counts["estimates"],
+            total=_known(counts).get(self.filters.get("state"), ""),
             acts=offered(self.filters.get("state")),
             wording=search.in_words(self.filters),
             command=["jobs", "list", *search.options(self.filters)],
@@ -275,17 +276,14 @@ class _Page:
     def _tabs(self, counts: Mapping[str, Any] | None, profiled: bool) -> list[dict[str, Any]]:
         """All, and the states, each with how many jobs are in it if that is known."""
         state, rest = self.given.get("state"), self._without("state")
-        numbers: Mapping[str, int] = counts["counts"] if counts else {}
-        estimates = counts["estimates"] if counts else ()
-        known = {word: _number(number, word in estimates) for word, number in numbers.items()}
-        words = [*numbers] if profiled else [*TABS]
+        words = [*(counts["counts"] if counts else ())] if profiled else [*TABS]
         if state is not None and state not in words:
             words.append(state)
-        every = _number(counts["total"], not counts["exact"]) if counts else ""
+        known = _known(counts)
         states = [
             {"word": word, "count": known.get(word, ""), "href": self._to({**rest, "state": word})} for word in words
         ]
-        return [{"word": None, "count": every, "href": self._to(rest)}, *states]
+        return [{"word": None, "count": known.get(None, ""), "href": self._to(rest)}, *states]
 
 
 def _address(filters: Mapping[str, str], /, **more: Any) -> str:
@@ -298,13 +296,21 @@ def _number(value: int, estimate: bool) -> str:
     return f"{'~' if estimate else ''}{value:,}"
 
 
-def _total(state: str | None, counts: Mapping[str, Any] | None) -> str:
-    """How many jobs the list has, if that is known."""
+def _known(counts: Mapping[str, Any] | None) -> dict[str | None, str]:
+    """How many jobs the list of each state has, as far as that is known; None is the list of all."""
     if counts is None:
-        return ""
-    if state is None:
-        return _number(counts["total"], not counts["exact"])
-    return _number(counts["counts"][state], state in counts["estimates"]) if state in counts["counts"] else ""
+        return {}
+    partly = "pending" in counts["estimates"]
+    return {
+        None: _number(counts["total"], not counts["exact"]),
+        **{word: _number(number, word in counts["estimates"]) for word, number in counts["counts"].items()},
+        **{label: _at_least(number) if partly else f"{number:,}" for label, number in counts["labels"].items()},
+    }
+
+
+def _at_least(number: int) -> str:
+    """A number with a plus; nothing where none was seen: that says nothing about the others."""
+    return f"{number:,}+" if number else ""
 
 
 def _row(job: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
