@@ -14,6 +14,7 @@ from treadle import (
     EngineUnavailable,
     GiveUp,
     InvalidInput,
+    InvalidJob,
     LeaseLost,
     Reason,
     Retry,
@@ -51,6 +52,11 @@ def test_a_claimed_job_runs_under_the_name_and_lease_that_were_asked_for(app: Tr
     assert (job.state, job.worker, job.attempt, job.lease_token) == (State.RUNNING, "batch-1", 1, claimed.token)
     assert job.lease_until == claimed.lease_until == clock.now() + timedelta(minutes=10)
     assert (claimed.job.payload, claimed.job.started_at) == ({"image": 7}, None)
+
+
+def test_the_name_of_one_task_is_not_a_list_of_letters(app: Treadle) -> None:
+    with pytest.raises(InvalidJob, match=r"tasks: 'count' is not a list; write tasks=\['count'\]"):
+        app.claim(tasks="count")
 
 
 def test_only_the_tasks_and_queues_that_were_asked_for_are_claimed(app: Treadle) -> None:

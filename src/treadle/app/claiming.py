@@ -42,6 +42,8 @@ def claim(
     )
     name = own_name() if worker is None else worker
     check_name("worker", name)
+    if isinstance(tasks, str):
+        raise InvalidJob("tasks", f"{tasks!r} is not a list; write tasks=[{tasks!r}]")
     names = None if tasks is None else tuple(name_of(task) for task in tasks)
     versions = {name: task.options.version for name, task in app.tasks.items()}
     request = Claim(new_id(), name, limit, settings.lease, settings.queues, None, names, versions)

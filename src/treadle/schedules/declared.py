@@ -13,7 +13,7 @@ from treadle.model import EventKind, OnEnd
 from treadle.model.records import RETIRED, Schedule
 from treadle.schedules.acts import BY_CODE, brought_to, made
 from treadle.schedules.for_each import RowStore, row_handler
-from treadle.schedules.modules import module_name
+from treadle.schedules.modules import calling_module, module_name
 from treadle.schedules.rules import EXPANSION, check, fields_of
 from treadle.tasks.context import Context
 from treadle.tasks.follow_ups import on_end
@@ -75,6 +75,8 @@ class Declarations:
         if (None, task.name) not in self._declared:
             timing = {name: value for name, value in options.items() if name != "payload"}
             module = str(getattr(task.handler, "__module__", ""))
+            if module.startswith("treadle.builtin."):  # a built-in task is declared by the program that registers it
+                module = calling_module()
             self.declare(task.name, task, options.get("payload"), timing, module=module)
 
     def declared(self) -> list[Schedule]:
@@ -173,11 +175,14 @@ def _refuse_missing_payload(name: str, task: Task[..., Any]) -> None:
         return
     try:
         task.payload.encode_value({})
-    except InvalidPayload:
-        listed = ", ".join(needed)
+    except InvalidPayload as error:
+        if task.payload.single is not None:  # of a model, its fields
+            parts = (part.removeprefix("payload").lstrip(".") for part, _ in error.parts)
+            needed = [part for part in parts if part.isidentifier()] or needed
+        written = ", ".join(f"{one!r}: …" for one in needed)
         raise ConfigError(
-            f"schedule {name!r}: task {task.name!r} needs {listed}, and no payload is given; write "
-            f"payload={{{needed[0]!r}: …}}, give the parameter a default, or for_each= rows that have it"
+            f"schedule {name!r}: task {task.name!r} needs {', '.join(needed)}, and no payload is given; write "
+            f"payload={{{written}}}, give the parameter a default, or for_each= rows that have it"
         ) from None
     except ConfigError:  # an annotation that is defined further down: a worker that starts looks again
         return

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import FrameType
 from zlib import crc32
 
 from treadle.model.records import DECLARES, Schedule, subject
@@ -18,6 +19,14 @@ def module_name(name: str) -> str:
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")
     return Path(file).stem.replace(" ", "_") if file else name
+
+
+def calling_module() -> str:
+    """The name of the module that has called treadle."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("treadle."):
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 
 
 def can_judge(module: str) -> bool:
