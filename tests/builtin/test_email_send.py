@@ -262,6 +262,14 @@ def test_no_secret_is_stored_logged_or_shown(
     assert [secret for secret in secrets for text in shown if secret in text] == []
 
 
+def test_a_secret_that_is_a_part_of_another_does_not_keep_it_from_being_hidden(app: Treadle) -> None:
+    with fakes.smtp(user="shop", password="canary") as server:
+        login = b64encode(b"\0shop\0canary").decode()  # its end is the password's own base64
+        server.fail_next(550, error=f"you said {login} canary", on="MAIL *")
+        task = mailer(app, to_smtp(server, user="shop", password="canary"))
+        assert attempted(app, task.enqueue(Email(**MAIL))).error.message.endswith("550 you said *** ***")
+
+
 @pytest.mark.parametrize(
     "transport",
     [

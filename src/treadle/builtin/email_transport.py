@@ -99,7 +99,7 @@ def checked_timeout(provider: str, timeout: float) -> float:
 
 def checked_url(provider: str, name: str, url: str) -> str:
     """Without a slash at its end; http is for this machine alone, since a key or a mail would be seen on its way."""
-    wrong = f"{provider}: {name}: the URL"  # it is not shown: it may hold a password
+    wrong = f"{provider}: {name}:"  # the URL is not shown: it may hold a password
     try:
         place = HttpUrl.of(url)
     except InvalidInput as error:
@@ -129,7 +129,7 @@ def fields_of(answer: HttpReply) -> dict[str, Any]:
 
 def shortened(text: str, *secrets: str) -> str:
     """What a service says, on one line, without these secrets."""
-    for secret in filter(None, secrets):
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a part of another
         text = text.replace(secret, "***")
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_WORDS else f"{line[:LONGEST_WORDS]}..."
