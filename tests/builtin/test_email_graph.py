@@ -8,7 +8,7 @@ import pytest
 
 from tests.builtin.mailing import MAIL, attempted, mailer, to_graph
 from tests.support.marks import any_store
-from treadle import ConfigError, GiveUp, Job, Reason, State, Treadle
+from treadle import ConfigError, Job, Reason, State, Treadle
 from treadle.builtin.email_send import Email, Graph
 from treadle.testing import FakeClock, FakeContext, fakes
 from treadle.testing.fakes import GraphServer
@@ -119,10 +119,160 @@ def test_a_mail_that_comes_late_to_the_sent_ones_is_waited_for(
 def test_a_worker_that_wakes_up_late_cannot_send_the_draft_again(app: Treadle, server: GraphServer) -> None:
     """It froze before its request, and another one has sent the draft meanwhile."""
     job = ended(app, server)
-    [id] = [json.loads(memo.value_json or "") for memo in app.memos(job) if memo.name == "draft"]
-    with pytest.raises(GiveUp, match="Graph answered 400"):
-        app.tasks["email.send"](FakeContext(job=job, done={"draft": id}), Email(**MAIL))
+    [id] = [json.loads(memo.value_json or "") for memo in app.memos(job) if memo.name == "draft 1"]
+    late = app.tasks["email.send"](FakeContext(job=job, done={"draft 1": id}), Email(**MAIL))
+    assert (late, len(server.sent)) == (job.result, 1)
+    assert asked(server).count("POST send") == 2
+
+
+@pytest.mark.parametrize("status", [400, 404, 409])
+def test_a_mail_that_left_while_it_was_sent_again_is_a_success(
+    app: Treadle, clock: FakeClock, server: GraphServer, status: int
+) -> None:
+    """The look finds a draft. Then the frozen worker sends it, and Graph refuses the second request."""
+    server.drop_next(before=True, on="*/send")
+    job = ended(app, server)
+    server.drop_next(on="*/send")
+    clock.advance(minutes=1)
+    attempted(app, job)
+    server.fail_next(200, body={"isDraft": True}, on="GET *")  # as it was a moment before
+    server.fail_next(status, on="*/send")
+    clock.advance(minutes=1)
+    job = attempted(app, job)
+    assert (job.state, job.result["message_id"], len(server.sent)) == (State.SUCCEEDED, f"<{job.id}@example.org>", 1)
+
+
+def test_a_draft_that_was_deleted_before_it_was_sent_is_made_anew(
+    app: Treadle, clock: FakeClock, server: GraphServer
+) -> None:
+    """Graph has refused clearly: nobody can have sent it."""
+    server.fail_next(429, on="*/send")
+    job = ended(app, server)
+    server.clear()
+    clock.advance(minutes=1)
+    job = attempted(app, job)
+    assert (job.state, len(server.sent), server.drafts) == (State.SUCCEEDED, 1, [])
+    assert [memo.name for memo in app.memos(job) if memo.name.startswith("draft")] == ["draft 1", "draft 2"]
+
+
+def test_a_draft_that_is_deleted_each_time_is_made_anew_at_each_attempt(
+    app: Treadle, clock: FakeClock, server: GraphServer
+) -> None:
+    server.fail_next(429, on="*/send")
+    job = ended(app, server)
+    server.clear()
+    server.fail_next(404, on="*/send", times=2)
+    server.fail_next(404, on="GET */messages/*", times=2)
+    clock.advance(minutes=1)
+    job = attempted(app, job)
+    assert (job.state, job.error.type) == (State.PENDING, "treadle.builtin.email_graph.DraftGone")
+    clock.advance(minutes=1)
+    assert attempted(app, job).state is State.SUCCEEDED
     assert len(server.sent) == 1
+
+
+def test_a_draft_that_is_gone_while_a_frozen_worker_may_have_sent_it_is_not_made_anew(
+    app: Treadle, clock: FakeClock, server: GraphServer
+) -> None:
+    server.drop_next(before=True, on="*/send")
+    job = ended(app, server)
+    server.fail_next(404, on="*/send")
+    server.fail_next(200, body={"isDraft": True}, on="GET *")
+    server.fail_next(404, on="GET *")
+    clock.advance(minutes=1)
+    job = attempted(app, job)
+    assert (job.state, job.error.type) == (State.PENDING, "treadle.errors.Ambiguous")
+    server.clear()
+    clock.advance(minutes=1)
+    job = attempted(app, job)
+    assert (job.state, job.error.type, server.drafts) == (State.FAILED, "treadle.errors.Parked", [])
+
+
+UNREADABLE = [b"", b"<html>login</html>", [], b'{"isDra', b"[" * 200_000, {}, {"isDraft": None}, {"isDraft": "false"}]
+
+
+@pytest.mark.parametrize("body", UNREADABLE, ids=lambda body: repr(body)[:20])
+@pytest.mark.parametrize("status", [200, 204])
+def test_a_look_that_cannot_be_read_is_repeated(
+    app: Treadle, clock: FakeClock, server: GraphServer, body: Any, status: int
+) -> None:
+    server.drop_next(before=True, on="*/send")
+    job = ended(app, server)
+    server.fail_next(status, body=body, on="GET *")
+    clock.advance(minutes=1)
+    job = attempted(app, job)
+    assert (job.state, server.sent) == (State.PENDING, [])
+    assert "no answer that can be read" in job.error.message
+    clock.advance(minutes=1)
+    assert (attempted(app, job).state, len(server.sent)) == (State.SUCCEEDED, 1)
+
+
+@pytest.mark.parametrize("body", [b"", {"value": None}, {"value": [7]}, {"value": [{"id": 7}]}], ids=repr)
+def test_a_search_for_the_draft_that_cannot_be_read_is_repeated(
+    app: Treadle, clock: FakeClock, server: GraphServer, body: Any
+) -> None:
+    server.drop_next(on="POST */messages")
+    job = ended(app, server)
+    server.fail_next(200, body=body, on="GET *")
+    clock.advance(minutes=1)
+    assert "no answer that can be read" in attempted(app, job).error.message
+    clock.advance(minutes=1)
+    assert (attempted(app, job).state, len(server.sent), server.drafts) == (State.SUCCEEDED, 1, [])
+
+
+TOKEN = {"access_token": "t", "expires_in": 3599}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (400, {"error": "x", "error_codes": None}, "no token: 400 x: look at the tenant"),
+        (400, {"error": "x", "error_codes": {"a": 1}}, "no token: 400 x: look at the tenant"),
+        (400, b"[" * 200_000, "no token: 400 : look at the tenant"),
+        (200, {**TOKEN, "access_token": "t\n\u20ac"}, "no token: the answer of the token endpoint cannot be read"),
+        (200, {**TOKEN, "access_token": None}, "no token: the answer of the token endpoint cannot be read"),
+        (200, {**TOKEN, "expires_in": "soon"}, "no token: the answer of the token endpoint cannot be read"),
+        (200, {**TOKEN, "expires_in": 1e999}, "no token: the answer of the token endpoint cannot be read"),
+        (200, b"<html>", "no token: the answer of the token endpoint cannot be read"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_an_odd_answer_instead_of_a_token_is_said_clearly(
+    app: Treadle, server: GraphServer, status: int, body: Any, words: str
+) -> None:
+    server.fail_next(status, body=body, on="*/token")
+    job = ended(app, server)
+    assert job.state is (State.FAILED if status == 400 else State.PENDING)
+    assert words in job.error.message
+
+
+@pytest.mark.parametrize("lifetime", ["3599", 10**18, "9" * 5000, 0, -5])
+def test_any_lifetime_of_a_token_will_do(app: Treadle, server: GraphServer, lifetime: object) -> None:
+    server.fail_next(200, body={"access_token": "refused", "expires_in": lifetime}, on="*/token")
+    assert ended(app, server).state is State.SUCCEEDED
+    assert asked(server).count("POST token") == 2  # the first one was refused
+
+
+def test_a_token_that_was_replaced_is_hidden_too(app: Treadle, server: GraphServer) -> None:
+    task = mailer(app, to_graph(server))
+    attempted(app, task.enqueue(Email(**MAIL)))
+    [old] = server._tokens
+    server.expire_tokens()
+    attempted(app, task.enqueue(Email(**MAIL)))
+    server.fail_next(400, error=f"was {old}, is {next(iter(server._tokens))}", on="POST */messages")
+    assert "was ***, is ***:" in attempted(app, task.enqueue(Email(**MAIL))).error.message
+
+
+def test_a_mail_that_may_have_been_sent_stays_in_its_mailbox(
+    make_app: Any, clock: FakeClock, server: GraphServer
+) -> None:
+    first, second = make_app(), make_app()
+    server.drop_next(on="*/send")
+    job = ended(first, server)
+    mailer(second, to_graph(server, sender="office@example.org"))
+    clock.advance(minutes=1)
+    job = attempted(second, job)
+    assert (job.state, [mail["_user"] for mail in server.sent]) == (State.SUCCEEDED, ["shop@example.org"])
 
 
 ENDS = {"park": (State.FAILED, 1, None), "send": (State.SUCCEEDED, 2, None), "skip": (State.SUCCEEDED, 1, True)}

@@ -95,6 +95,56 @@ def test_the_key_counts_from_the_first_try_and_an_hour_is_kept_in_reserve(
     assert len(server.sent) == 1
 
 
+@pytest.mark.parametrize("policy", ["park", "skip"])
+@pytest.mark.parametrize("status", [401, 429])
+def test_a_clear_refusal_after_a_lost_answer_leaves_the_doubt(
+    app: Treadle, clock: FakeClock, server: ResendServer, status: int, policy: str
+) -> None:
+    """The refusal says nothing of the first try, and Resend has forgotten its key a day later."""
+    server.drop_next()
+    job = ended(app, server, on_ambiguous=policy)
+    server.fail_next(status, headers={"Retry-After": "86400"})
+    clock.advance(minutes=1)
+    job = attempted(app, job)
+    clock.advance(days=1)
+    if job.state is State.FAILED:
+        app.retry(job)
+    job = attempted(app, job)
+    assert len(server.sent) == 1
+    if policy == "park":
+        assert (job.state, job.error.type) == (State.FAILED, "treadle.errors.Parked")
+        assert "an earlier attempt began it at 2026-01-01 12:00:00 UTC" in job.error.message
+    else:
+        assert (job.state, job.result["unconfirmed"]) == (State.SUCCEEDED, True)
+
+
+@pytest.mark.parametrize("policy", ["park", "skip"])
+def test_a_day_of_clear_refusals_costs_none_of_the_hours_of_a_later_doubt(
+    app: Treadle, clock: FakeClock, server: ResendServer, policy: str
+) -> None:
+    server.fail_next(429, headers={"Retry-After": "86400"})
+    job = ended(app, server, on_ambiguous=policy)
+    clock.advance(days=1)
+    server.drop_next()
+    assert attempted(app, job).state is State.PENDING
+    clock.advance(hours=22)
+    job = attempted(app, job)
+    assert (job.state, job.result, len(server.sent)) == (
+        State.SUCCEEDED, {"provider": "resend", "message_id": server.sent[0]["id"]}, 1
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", ["0", "1", "Thu, 01 Jan 2015 00:00:00 GMT"])
+def test_a_429_waits_at_least_as_long_as_the_task_does_itself(
+    app: Treadle, clock: FakeClock, server: ResendServer, asked: str
+) -> None:
+    server.fail_next(429, headers={"Retry-After": asked}, times=2)
+    job = ended(app, server, retry=Retry(max_attempts=3, base=60, cap=600, jitter=0))
+    assert (job.due_at - clock.now()).total_seconds() == 60
+    clock.advance(minutes=1)
+    assert (attempted(app, job).due_at - clock.now()).total_seconds() == 120
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 451])
 def test_a_4xx_fails_the_job_at_once(app: Treadle, server: ResendServer, status: int) -> None:
     server.fail_next(status)
@@ -146,16 +196,35 @@ def test_a_mail_that_another_attempt_is_still_sending_is_asked_for_again(
     assert attempted(app, job).state is State.SUCCEEDED
 
 
-def test_a_sender_that_changes_between_two_attempts_sends_no_second_mail(
-    make_app: Any, clock: FakeClock, server: ResendServer
-) -> None:
+def test_a_mail_that_may_have_been_sent_keeps_its_sender(make_app: Any, clock: FakeClock, server: ResendServer) -> None:
+    """Resend would refuse other content with the same key."""
     first, second = make_app(), make_app()
     server.drop_next()
     job = ended(first, server)
     mailer(second, to_resend(server, sender="new@example.org"))
     clock.advance(minutes=1)
     job = attempted(second, job)
-    assert (job.reason, len(server.sent)) == (Reason.PERMANENT, 1)
+    assert (job.state, [mail["from"] for mail in server.sent]) == (State.SUCCEEDED, ["shop@example.org"])
+
+
+def test_a_sender_that_was_refused_can_be_changed(make_app: Any, clock: FakeClock, server: ResendServer) -> None:
+    first, second, third = make_app(), make_app(), make_app()
+    server.fail_next(403)
+    job = ended(first, server)
+    mailer(second, to_resend(server, sender="Shop <new@example.org>"))
+    second.retry(job)
+    server.drop_next()
+    job = attempted(second, job)
+    mailer(third, to_resend(server, sender="third@example.org"))
+    clock.advance(minutes=1)
+    job = attempted(third, job)
+    assert (job.state, [mail["from"] for mail in server.sent]) == (State.SUCCEEDED, ["Shop <new@example.org>"])
+
+
+def test_other_content_with_the_same_key_is_never_sent(app: Treadle, server: ResendServer) -> None:
+    server.fail_next(409, error="invalid_idempotent_request")
+    job = ended(app, server)
+    assert (job.reason, server.sent) == (Reason.PERMANENT, [])
     assert "with other content" in job.error.message
 
 
@@ -171,8 +240,13 @@ def test_a_server_that_is_away_spends_the_attempts(app: Treadle, clock: FakeCloc
     )  # fmt: skip
 
 
-def test_an_answer_that_cannot_be_read_is_a_mail_without_an_id(app: Treadle, server: ResendServer) -> None:
-    server.fail_next(200, body=b"<html>")
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b"[" * 200_000, [], {}, {"id": None}, {"id": [1]}, {"id": "x" * 300_000}, b'{"id": "\xff"}'],
+    ids=lambda body: repr(body)[:20],
+)
+def test_an_answer_that_cannot_be_read_is_a_mail_without_an_id(app: Treadle, server: ResendServer, body: Any) -> None:
+    server.fail_next(200, body=body)
     assert ended(app, server).result == {"provider": "resend", "message_id": None}
 
 
@@ -181,10 +255,22 @@ def test_an_answer_that_cannot_be_read_is_a_mail_without_an_id(app: Treadle, ser
     [
         ({"api_key": ""}, "api_key"), ({"api_key": "re_canary\r\nX: y"}, "api_key"), ({"api_key": "canäry"}, "api_key"),
         ({"api_key": None}, "api_key"), ({"sender": "nobody"}, "sender"), ({"url": "api.resend.com"}, "url"),
-        ({"url": "https://u:canary@example.org"}, "url"), ({"timeout": True}, "timeout"), ({"timeout": 601}, "timeout"),
+        ({"url": "https://u:canary@example.org"}, "url"), ({"url": "https://canary.example.org:99999"}, "url"),
+        ({"url": "https://canary.example.org/a b"}, "url"), ({"url": "https://canäry.example.org"}, "url"),
+        ({"url": "http://canary.example.org"}, "url"), ({"url": "http://10.0.0.1:80"}, "url"), ({"url": None}, "url"),
+        ({"url": "https://canary.example.org?a=b"}, "url"), ({"url": "https://example.org#a"}, "url"),
+        ({"url": "http://127.0.0.1.example.org"}, "url"), ({"url": "https://example.org:0"}, "url"),
+        ({"timeout": True}, "timeout"), ({"timeout": 601}, "timeout"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_refused_by_its_name(given: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=rf"^Resend: {field}: ") as refused:
         Resend(**{"api_key": "re_fake", **given})
     assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost", "[::1]:25"])
+def test_http_is_for_this_machine_alone(host: str) -> None:
+    assert host in repr(Resend("re_fake", url=f"http://{host}/"))
+    with pytest.raises(ConfigError, match="must begin with https://; http:// is for this machine alone"):
+        Resend("re_fake", url="http://mail.example.org")

@@ -105,6 +105,48 @@ def test_a_transport_that_is_gone_when_the_job_runs_fails_it_by_name(
     assert "'smtp' is not registered here; known: resend" in job.error.message
 
 
+@pytest.mark.parametrize("trouble", ["in doubt", "sent to some"])
+def test_a_mail_that_may_have_been_sent_does_not_go_out_by_another_service(
+    make_app: Callable[..., Treadle], clock: FakeClock, resend: ResendServer, trouble: str
+) -> None:
+    first, second = make_app(), make_app()
+    with fakes.smtp() as smtp:
+        if trouble == "in doubt":
+            smtp.drop_next()
+        else:
+            smtp.refuse("bob@*", 450)
+        task = mailer(first, to_smtp(smtp))
+        job = attempted(first, task.enqueue(Email(**{**MAIL, "to": ["ada@example.org", "bob@example.org"]})))
+        mailer(second, to_resend(resend))
+        if job.state is State.FAILED:
+            second.retry(job)
+        clock.advance(minutes=1)
+        job = attempted(second, job)
+        assert (job.state, job.reason, len(smtp.sent), resend.sent) == (State.FAILED, Reason.PERMANENT, 1, [])
+        assert "this mail was begun with smtp and may have been sent; resend, which has its place" in job.error.message
+        if trouble == "sent to some":
+            smtp.accept("bob@*")
+        first.retry(job)
+        assert attempted(first, job).state is State.SUCCEEDED
+
+
+def test_a_mail_that_was_clearly_not_sent_goes_out_by_the_service_of_today(
+    make_app: Callable[..., Treadle], clock: FakeClock, graph: GraphServer, resend: ResendServer
+) -> None:
+    apps = [make_app() for _ in range(3)]
+    with fakes.smtp() as smtp:
+        smtp.refuse("*", 450)
+        job = attempted(apps[0], mailer(apps[0], to_smtp(smtp)).enqueue(Email(**MAIL)))
+    mailer(apps[1], to_resend(resend))
+    clock.advance(minutes=1)
+    resend.fail_next(429)
+    attempted(apps[1], job)
+    mailer(apps[2], to_graph(graph))
+    clock.advance(minutes=1)
+    job = attempted(apps[2], job)
+    assert (job.state, job.result["provider"], len(graph.sent)) == (State.SUCCEEDED, "graph", 1)
+
+
 @pytest.mark.parametrize(
     ("transports", "options", "words"),
     [
@@ -218,6 +260,14 @@ def test_no_secret_is_stored_logged_or_shown(
     assert "ada@example.org" in shown[0]
     secrets = [*CANARIES.values(), login, *graph._tokens]
     assert [secret for secret in secrets for text in shown if secret in text] == []
+
+
+def test_a_secret_that_is_a_part_of_another_does_not_keep_it_from_being_hidden(app: Treadle) -> None:
+    with fakes.smtp(user="shop", password="canary") as server:
+        login = b64encode(b"\0shop\0canary").decode()  # its end is the password's own base64
+        server.fail_next(550, error=f"you said {login} canary", on="MAIL *")
+        task = mailer(app, to_smtp(server, user="shop", password="canary"))
+        assert attempted(app, task.enqueue(Email(**MAIL))).error.message.endswith("550 you said *** ***")
 
 
 @pytest.mark.parametrize(

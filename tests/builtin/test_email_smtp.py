@@ -165,7 +165,7 @@ def test_one_who_is_put_off_gets_it_later_and_the_others_do_not_get_it_again(
     job = ended(app, server, THREE)
     assert job.state is State.PENDING
     assert "bob@example.org: 450" in job.error.message
-    assert "the other 1 are done with" in job.error.message
+    assert job.error.message.endswith("These are tried again. The mail went to 1 other, and is not repeated for them")
     server.accept("bob@*")
     clock.advance(minutes=1)
     assert attempted(app, job).state is State.PENDING
@@ -213,6 +213,92 @@ def test_an_answer_that_does_not_come_is_settled_as_the_policy_says(
         assert "did not answer for the message" in job.error.message
     else:
         assert (job.result["message_id"], job.result.get("unconfirmed")) == (f"<{job.id}@example.org>", unconfirmed)
+
+
+def test_skip_takes_as_sent_only_what_may_have_been_sent(app: Treadle, clock: FakeClock, server: SmtpServer) -> None:
+    """Of some it is known that they do not have the mail, although nobody knows of the others."""
+    server.refuse("bob@*", 450)
+    server.refuse("cid@*", 550)
+    server.drop_next()
+    job = attempted(app, mailer(app, to_smtp(server), on_ambiguous="skip").enqueue(Email(**THREE)))
+    assert job.state is State.PENDING
+    assert "These are tried again. The mail may have gone to 1 other" in job.error.message
+    server.accept("bob@*")
+    clock.advance(minutes=1)
+    job = attempted(app, job)
+    assert [got.recipients for got in server.sent] == [["ada@example.org"], ["bob@example.org"]]
+    assert (job.state, job.result["unconfirmed"], list(job.result["refused"])) == (
+        State.SUCCEEDED, True, ["cid@example.org"]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("trouble", ["refused", "put off", "away", "drop"])
+def test_an_error_about_the_last_recipients_says_that_others_have_the_mail(
+    app: Treadle, clock: FakeClock, server: SmtpServer, trouble: str
+) -> None:
+    server.refuse("bob@*", 450)
+    job = ended(app, server, THREE)
+    if trouble == "refused":
+        server.fail_next(550, on="MAIL *")
+    elif trouble == "away":
+        server.close()
+    elif trouble == "drop":
+        server.accept("bob@*")
+        server.drop_next()
+    clock.advance(minutes=1)
+    job = attempted(app, job)
+    assert job.state is (State.FAILED if trouble in ("refused", "drop") else State.PENDING)
+    assert job.error.message.endswith(". The mail went to 2 others, and is not repeated for them")
+
+
+@pytest.mark.parametrize("status", [354, 199, 650])
+def test_a_senseless_answer_to_the_whole_message_leaves_it_in_doubt(
+    app: Treadle, server: SmtpServer, status: int
+) -> None:
+    server.fail_next(status)
+    job = ended(app, server)
+    assert (job.state, job.error.type) == (State.FAILED, "treadle.errors.Parked")
+    assert "gave no answer that can be read for the message" in job.error.message
+
+
+class OddSession(SmtpSession):
+    def _do_ehlo(self, _: str) -> str:
+        self._greet()
+        piece = {"endless": b"250-again\r\n" * 200, "drip": b"2"}.get(self.fake.greeting, b"")
+        while piece and not self.fake.closing:
+            try:
+                self.wfile.write(piece)
+            except OSError:
+                break
+            self.fake._closing.wait(0.02 if self.fake.greeting == "drip" else 0)
+        return f"250-treadle.test\r\n250 {self.fake.greeting}"
+
+
+class OddSmtpServer(SmtpServer):
+    """Greets in a way of its own."""
+
+    def __init__(self, greeting: str) -> None:
+        super().__init__()
+        self.greeting = greeting
+
+    def start(self) -> None:
+        self._server = Listener(self, OddSession, 0)
+
+
+def test_a_server_without_a_known_way_to_log_in_ends_the_job(app: Treadle) -> None:
+    with OddSmtpServer("AUTH FOO") as server:
+        job = ended(app, server, user="shop", password="canary")
+    assert (job.reason, job.attempt) == (Reason.PERMANENT, 1)
+    assert "offers no way to log in that is known here" in job.error.message
+
+
+@pytest.mark.parametrize(("greeting", "timeout"), [("endless", 600), ("drip", 0.2)])
+def test_an_answer_without_an_end_is_given_up_on(app: Treadle, greeting: str, timeout: float) -> None:
+    """Too long, or too slow: each piece comes before the timeout, the whole never does."""
+    with OddSmtpServer(greeting) as server:
+        job = ended(app, server, timeout=timeout)
+    assert (job.state, job.error.type) == (State.PENDING, "treadle.builtin.http_calls.Unreachable")
+    assert ("longer than 65,536 bytes" if greeting == "endless" else "timed out") in job.error.message
 
 
 def test_a_slow_server_is_given_up_on_after_the_timeout(app: Treadle, server: SmtpServer) -> None:

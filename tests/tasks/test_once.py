@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
 from treadle import Ambiguous, GiveUp, InvalidJob, LeaseLost, Parked, RetryLater
 from treadle.model.memo import MEMO_CAP, MOST_MEMOS, MemoState
+from treadle.tasks.once import memos_of
 from treadle.testing import FakeContext
 
 BEGUN, UNDONE, PARKED, DONE = MemoState.BEGUN, MemoState.UNDONE, MemoState.PARKED, MemoState.DONE
@@ -167,6 +169,39 @@ def test_send_does_it_again(call):
     assert ctx.order == [BEGUN]
     assert call(ctx, service, on_ambiguous="send") == {"id": 2}
     assert ctx.order == [BEGUN, BEGUN, DONE]
+
+
+@pytest.mark.parametrize("look", [None, lambda: None], ids=["no look", "a look that finds nothing"])
+def test_a_clear_failure_leaves_the_doubt_about_an_earlier_try(call, look):
+    ctx, service = Written(attempt=2, begun=["mail"]), Service(RetryLater(after=5))
+    with pytest.raises(RetryLater):
+        call(ctx, service, on_ambiguous="send", look=look)
+    assert (ctx.order, ctx.memos["mail"].state) == ([BEGUN], BEGUN)
+    with pytest.raises(Parked, match="nobody knows whether it has happened"):
+        call(ctx, service)
+
+
+def test_a_clear_failure_after_a_person_has_decided_leaves_no_doubt(call):
+    ctx, service = Written(attempt=2, begun=["mail"]), Service(RetryLater(after=5))
+    with pytest.raises(Parked):
+        call(ctx, service)
+    with pytest.raises(RetryLater):
+        call(ctx, service)
+    assert ctx.order == [PARKED, BEGUN, UNDONE]
+    assert call(ctx, service) == {"id": 2}
+
+
+def test_a_doubt_is_dated_from_the_first_try_that_nobody_knows_the_end_of():
+    hours = iter(range(9))
+    ctx = FakeContext()
+    ctx._kept.now = lambda: datetime(2026, 1, 1, next(hours), tzinfo=UTC)
+    service = Service(RetryLater(after=5), TimeoutError(), TimeoutError(), RetryLater(after=5))
+    began = []
+    for error in (RetryLater, TimeoutError, TimeoutError, RetryLater):
+        with pytest.raises(error):
+            ctx.once("mail", service.send, on_ambiguous="send")
+        began.append(memos_of(ctx)["mail"].began_at.hour)
+    assert began == [0, 2, 2, 2]
 
 
 @pytest.mark.parametrize("error", [None, TimeoutError("lost")])

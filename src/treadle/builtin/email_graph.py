@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import deque
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -16,15 +17,24 @@ from treadle.builtin.email_transport import (
     checked_url,
     default_sender,
     failure,
+    fields_of,
+    is_secret,
     shortened,
     usual_tls,
 )
 from treadle.builtin.http_calls import TIMEOUT, HttpReply, Unreachable, call
 from treadle.errors import Ambiguous, GiveUp, Parked
+from treadle.model.memo import MemoState
 from treadle.tasks.context import Context
+from treadle.tasks.once import memos_of
 
 MOST_HEADERS = 5
+DRAFT = "draft "  # and a number: the memo of the draft's id
 SPARE = timedelta(minutes=5)  # a token is replaced so long before its end
+LONGEST_TOKEN = 86_400  # seconds that one is used for, whatever its answer says
+TOKENS_HIDDEN = 10  # the last ones, which an error may still repeat
+GONE = "the draft is gone, and the mail is not among the sent ones"
+UNREADABLE = "Graph gave no answer that can be read; this is looked at again"
 PERMISSIONS = "; look at the permissions of Graph(client_id=...): it needs Mail.ReadWrite and Mail.Send"
 IMMUTABLE = {"Prefer": 'IdType="ImmutableId"'}  # the id of a draft stays that of the mail which was sent
 
@@ -34,6 +44,10 @@ class AccessToken(NamedTuple):
 
     value: str
     until: datetime
+
+
+class DraftGone(NotTaken):
+    """The draft was deleted before it was sent; a new one can be made."""
 
 
 class Graph:
@@ -61,6 +75,7 @@ class Graph:
         self._url, self._login = checked_url("Graph", "url", url), checked_url("Graph", "login", login)
         self._timeout = checked_timeout("Graph", timeout)
         self._token: AccessToken | None = None
+        self._given = deque[str](maxlen=TOKENS_HIDDEN)
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -76,20 +91,29 @@ class Graph:
 
     def send(self, ctx: Context, mail: OutgoingMail) -> SentEmail:
         """Make the draft, send it, and look before anything is done again."""
-        draft = _Draft(self, mail, final=ctx.job.failures + 1 >= ctx.job.max_attempts)
-        id = ctx.once("draft", draft.create, look=draft.find)
+        memos = memos_of(ctx)
+        begun = "send" in memos and memos["send"].state is MemoState.BEGUN
+        draft = _Draft(self, mail, in_doubt=begun, final=ctx.job.failures + 1 >= ctx.job.max_attempts)
+        number = sum(memo.name.startswith(DRAFT) for memo in memos.values()) or 1
+        try:
+            return self._send(ctx, draft, number)
+        except DraftGone:
+            return self._send(ctx, draft, number + 1)
+
+    def _send(self, ctx: Context, draft: "_Draft", number: int) -> SentEmail:
+        id = ctx.once(f"{DRAFT}{number}", draft.create, look=draft.find)
         sent: SentEmail = ctx.once("send", draft.send, id, look=lambda: draft.look(id))
         return sent
 
     def request(
-        self, method: str, path: str, now: datetime, body: object = None, query: dict[str, str] | None = None
+        self, mail: OutgoingMail, method: str, path: str, body: object = None, query: dict[str, str] | None = None
     ) -> HttpReply:
         """One request with a token; once more with a new one if it is refused."""
         url = f"{self._url}{path}" + (f"?{urlencode(query, quote_via=quote)}" if query else "")
         data = b"" if body is None else json.dumps(body).encode()
         kind = {} if body is None else {"Content-Type": "application/json"}
         for again in (False, True):
-            token = self._access_token(now)
+            token = self._access_token(mail)
             headers = {"Authorization": f"Bearer {token}", **IMMUTABLE, **kind}
             answer = call(method, url, data, headers, timeout=self._timeout, tls=usual_tls())
             if answer.status != 401 or again:
@@ -99,9 +123,10 @@ class Graph:
 
     def words(self, answer: HttpReply) -> str:
         """What Graph says is wrong."""
-        error = _fields(answer).get("error")
+        error = fields_of(answer).get("error")
         problem = f"{error.get('code', '')}: {error.get('message', '')}" if isinstance(error, dict) else answer.text
-        words = shortened(problem, self._client_secret, self._token.value if self._token else "")
+        with self._lock:
+            words = shortened(problem, self._client_secret, *self._given)
         return f"{words}{PERMISSIONS}" if answer.status in (401, 403) else words
 
     def _forget(self, token: str) -> None:
@@ -109,13 +134,14 @@ class Graph:
             if self._token is not None and self._token.value == token:
                 self._token = None
 
-    def _access_token(self, now: datetime) -> str:
+    def _access_token(self, mail: OutgoingMail) -> str:
         with self._lock:
-            if self._token is None or self._token.until <= now:
-                self._token = self._new_token(now)
+            if self._token is None or self._token.until <= mail.now():
+                self._token = self._new_token(mail)
+                self._given.append(self._token.value)
             return self._token.value
 
-    def _new_token(self, now: datetime) -> AccessToken:
+    def _new_token(self, mail: OutgoingMail) -> AccessToken:
         form = {
             "grant_type": "client_credentials",
             "client_id": self._client_id,
@@ -128,32 +154,32 @@ class Graph:
             answer = call("POST", url, urlencode(form).encode(), kind, timeout=self._timeout, tls=usual_tls())
         except Ambiguous as error:  # no mail is on its way yet
             raise Unreachable(f"no token from {url}: {error}") from None
-        fields = _fields(answer)
-        token, lifetime = fields.get("access_token"), fields.get("expires_in", 0)
-        if answer.status == 200 and isinstance(token, str) and token and isinstance(lifetime, int):
-            return AccessToken(token, now + max(timedelta(seconds=lifetime) - SPARE, timedelta()))
-        codes = ", ".join(f"AADSTS{code}" for code in fields.get("error_codes", []) if isinstance(code, int))
-        words = shortened(f"{fields.get('error', '')} {codes}".strip(), self._client_secret)
+        fields = fields_of(answer)
+        if answer.status == 200:
+            return _token(fields, mail.now())
+        given = fields.get("error_codes")
+        codes = [f"AADSTS{code}" for code in given if isinstance(code, int)] if isinstance(given, list) else []
+        words = shortened(f"{fields.get('error', '')} {', '.join(codes)}".strip(), self._client_secret)
         if answer.status >= 500:
             raise NotTaken(f"no token: {url} answered {answer.status} {words}")
         if answer.status in (400, 401, 403):
             raise GiveUp(
                 f"no token: {answer.status} {words}: look at the tenant, client_id and client_secret of Graph(...)"
             )
-        raise failure(answer, "the token endpoint", words, now)
+        raise failure(answer, "the token endpoint", words, mail)
 
 
 class _Draft:
     """One mail's draft: made, found again, sent."""
 
-    def __init__(self, graph: Graph, mail: OutgoingMail, *, final: bool) -> None:
-        self._graph, self._mail, self._final = graph, mail, final
+    def __init__(self, graph: Graph, mail: OutgoingMail, *, in_doubt: bool, final: bool) -> None:
+        self._graph, self._mail, self._in_doubt, self._final = graph, mail, in_doubt, final
         self._messages = f"/users/{quote(mail.sender.address, safe='@')}/messages"
         self._done: SentEmail = {"provider": graph.provider, "message_id": mail.message_id}
 
     def create(self) -> str:
         answer = self._request("POST", "", _draft_of(self._mail))
-        id = _fields(answer).get("id")
+        id = fields_of(answer).get("id")
         if not isinstance(id, str) or not id:
             raise Ambiguous("Graph made a draft and did not tell its id")
         return id
@@ -162,44 +188,79 @@ class _Draft:
         """The id of the draft that an earlier attempt has made, if there is one."""
         wanted = self._mail.message_id.replace("'", "''")
         query = {"$filter": f"internetMessageId eq '{wanted}'", "$select": "id", "$top": "1"}
-        found = _fields(self._request("GET", "", query=query)).get("value")
-        return str(found[0]["id"]) if isinstance(found, list) and found else None
+        found = fields_of(self._request("GET", "", query=query)).get("value")
+        if found == []:
+            return None
+        first = found[0] if isinstance(found, list) else None
+        id = first.get("id") if isinstance(first, dict) else None
+        if not isinstance(id, str) or not id:
+            raise NotTaken(UNREADABLE)
+        return id
 
     def send(self, id: str) -> SentEmail:
-        self._request("POST", f"/{quote(id, safe='')}/send")
-        return self._done
+        answer = self._answer("POST", f"/{quote(id, safe='')}/send")
+        if answer.status // 100 == 2:
+            return self._done
+        if answer.status in (400, 404, 409):  # it may have been sent meanwhile, or deleted
+            is_draft = self._is_draft(id)
+            if is_draft is False:
+                return self._done
+            if is_draft is None and not self._in_doubt:
+                raise DraftGone("the draft was deleted before it was sent; a new one is made")
+            if is_draft is None:
+                raise Ambiguous(GONE)
+        raise failure(answer, "Graph", self._graph.words(answer), self._mail)
 
     def look(self, id: str) -> SentEmail | None:
         """What `send` returns if the draft was sent, None if it still is one."""
+        is_draft = self._is_draft(id)
+        if is_draft is None:
+            return self._without_a_trace()
+        return None if is_draft else self._done
+
+    def _is_draft(self, id: str) -> bool | None:
+        """None if it is not there."""
         answer = self._answer("GET", f"/{quote(id, safe='')}", query={"$select": "isDraft"})
         if answer.status == 404:
-            return self._without_a_trace()
-        if answer.status != 200:
-            raise failure(answer, "Graph", self._graph.words(answer), self._mail.now())
-        return None if _fields(answer).get("isDraft") else self._done
+            return None
+        if answer.status // 100 != 2:
+            raise failure(answer, "Graph", self._graph.words(answer), self._mail)
+        is_draft = fields_of(answer).get("isDraft")
+        if not isinstance(is_draft, bool):
+            raise NotTaken(UNREADABLE)
+        return is_draft
 
     def _without_a_trace(self) -> SentEmail:
         """The draft is gone and the mail is not there: it comes a moment after it is sent, or was deleted."""
-        gone = "the draft is gone, and the mail is not among the sent ones"
         if not self._final:
-            raise NotTaken(f"{gone} yet: this is looked at again")
+            raise NotTaken(f"{GONE} yet: this is looked at again")
         if self._mail.on_ambiguous == "skip":
             return {**self._done, "unconfirmed": True}
         if self._mail.on_ambiguous == "send":
             return self.send(self.create())
         raise Parked(
-            f"nobody knows whether it was sent: {gone}. Somebody may have deleted it. Ask the recipient; to send it "
+            f"nobody knows whether it was sent: {GONE}. Somebody may have deleted it. Ask the recipient; to send it "
             "again, enqueue it again"
         )
 
     def _request(self, method: str, path: str, body: object = None, query: dict[str, str] | None = None) -> HttpReply:
         answer = self._answer(method, path, body, query)
         if answer.status // 100 != 2:
-            raise failure(answer, "Graph", self._graph.words(answer), self._mail.now())
+            raise failure(answer, "Graph", self._graph.words(answer), self._mail)
         return answer
 
     def _answer(self, method: str, path: str, body: object = None, query: dict[str, str] | None = None) -> HttpReply:
-        return self._graph.request(method, self._messages + path, self._mail.now(), body, query)
+        return self._graph.request(self._mail, method, self._messages + path, body, query)
+
+
+def _token(fields: dict[str, Any], now: datetime) -> AccessToken:
+    """The token of an answer; NotTaken if it holds none that can be sent back."""
+    token, lifetime = fields.get("access_token"), fields.get("expires_in", 0)
+    if isinstance(lifetime, str) and lifetime.isascii() and lifetime.isdigit():
+        lifetime = int(lifetime[:9])
+    if not is_secret(token) or isinstance(lifetime, bool) or not isinstance(lifetime, int):
+        raise NotTaken("no token: the answer of the token endpoint cannot be read; look at Graph(login=...)")
+    return AccessToken(str(token), now + max(timedelta(seconds=min(lifetime, LONGEST_TOKEN)) - SPARE, timedelta()))
 
 
 def _draft_of(mail: OutgoingMail) -> dict[str, Any]:
@@ -223,11 +284,3 @@ def _draft_of(mail: OutgoingMail) -> dict[str, Any]:
 
 def _person(one: MailAddress) -> dict[str, dict[str, str]]:
     return {"emailAddress": {"address": one.address, **({"name": one.name} if one.name else {})}}
-
-
-def _fields(answer: HttpReply) -> dict[str, Any]:
-    try:
-        found = json.loads(answer.body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

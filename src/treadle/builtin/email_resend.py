@@ -1,7 +1,7 @@
 """Resend: one request with an idempotency key, which Resend remembers for 24 hours."""
 
 import json
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from treadle.builtin.email_message import Email
@@ -13,14 +13,18 @@ from treadle.builtin.email_transport import (
     checked_url,
     default_sender,
     failure,
+    fields_of,
     shortened,
     usual_tls,
 )
 from treadle.builtin.http_calls import TIMEOUT, HttpReply, call
 from treadle.errors import Ambiguous, GiveUp
+from treadle.model.memo import MemoState
 from treadle.tasks.context import Context
+from treadle.tasks.once import memos_of
 
 KEY_KEPT = timedelta(hours=23)  # Resend says 24: an hour is left for clocks that differ
+LONGEST_ID = 200  # characters
 
 
 class Resend:
@@ -45,8 +49,9 @@ class Resend:
 
     def send(self, ctx: Context, mail: OutgoingMail) -> SentEmail:
         """Repeat it with the job's key while Resend remembers the key; then `on_ambiguous` decides."""
-        first = datetime.fromisoformat(ctx.once("first try", lambda: mail.now().isoformat(), on_ambiguous="send"))
-        remembered = mail.now() < first + KEY_KEPT
+        memo = memos_of(ctx).get("send")
+        doubt = memo.began_at if memo is not None and memo.state is MemoState.BEGUN else None
+        remembered = doubt is None or mail.now() < doubt + KEY_KEPT
         policy = "send" if remembered else mail.on_ambiguous
         sent: SentEmail | None = ctx.once("send", self._post, mail, on_ambiguous=policy)
         return sent or {"provider": self.provider, "message_id": None, "unconfirmed": True}
@@ -60,11 +65,13 @@ class Resend:
         body = json.dumps(_body(mail)).encode()
         answer = call("POST", f"{self._url}/emails", body, headers, timeout=self._timeout, tls=usual_tls())
         if answer.status // 100 == 2:
-            return {"provider": self.provider, "message_id": _fields(answer).get("id")}
-        raise self._failure(answer, mail.now())
+            id = fields_of(answer).get("id")
+            known = isinstance(id, str) and len(id) <= LONGEST_ID
+            return {"provider": self.provider, "message_id": id if known else None}
+        raise self._failure(answer, mail)
 
-    def _failure(self, answer: HttpReply, now: datetime) -> Exception:
-        fields = _fields(answer)
+    def _failure(self, answer: HttpReply, mail: OutgoingMail) -> Exception:
+        fields = fields_of(answer)
         code = str(fields.get("name", ""))
         words = shortened(f"{code} {fields.get('message', '')}".strip() or answer.text, self._api_key)
         if answer.status in (401, 403) and "api_key" in code:
@@ -76,15 +83,7 @@ class Resend:
                 f"Resend has taken this job's mail before, with other content: {words}. It is not sent again. "
                 "Something that the transport adds, such as the sender, has changed between two attempts"
             )
-        return failure(answer, "Resend", words, now)
-
-
-def _fields(answer: HttpReply) -> dict[str, Any]:
-    try:
-        found = json.loads(answer.body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+        return failure(answer, "Resend", words, mail)
 
 
 def _body(mail: OutgoingMail) -> dict[str, Any]:

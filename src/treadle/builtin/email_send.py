@@ -4,6 +4,7 @@ email_send.register(app, Smtp("mail.example.org", user="shop", password=..., sen
 app.enqueue("email.send", {"to": "ada@example.org", "subject": "Welcome", "text": "Good to see you."})
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -13,14 +14,17 @@ from treadle.builtin.email_message import Email, MailAddress, model_for
 from treadle.builtin.email_resend import Resend
 from treadle.builtin.email_smtp import Smtp
 from treadle.builtin.email_transport import MailTransport, NotTaken, OutgoingMail, SentEmail
-from treadle.errors import ConfigError
+from treadle.errors import ConfigError, GiveUp
+from treadle.model.memo import MemoState
 from treadle.tasks.context import Context, OnAmbiguous
+from treadle.tasks.once import memos_of
 from treadle.tasks.task import Task
 
 __all__ = ["Email", "Graph", "MailTransport", "NotTaken", "Resend", "SentEmail", "Smtp", "register"]
 
 NAME = "email.send"
 DEFAULT = "default"
+WAY = "way "  # and a number: the memo of the provider and sender that a job has begun with
 
 
 class EmailSender:
@@ -59,9 +63,29 @@ class EmailSender:
 
     def send(self, ctx: Context, email: Email) -> SentEmail:
         transport = self._transport(email)
-        sender = self._from(email, transport)
-        mail = OutgoingMail(email, sender, ctx.job.id, self._app.engine.now, self._on_ambiguous)
+        sender = self._same_way(ctx, transport.provider, self._from(email, transport))
+        own_wait = ctx.job.retry.delay(ctx.job.failures + 1, 0.0)
+        mail = OutgoingMail(email, sender, ctx.job.id, self._app.engine.now, self._on_ambiguous, own_wait)
         return transport.send(ctx, mail)
+
+    def _same_way(self, ctx: Context, provider: str, sender: MailAddress) -> MailAddress:
+        """The sender to go on with: a mail that has been sent, or may have been, goes no other way from then on."""
+        memos = memos_of(ctx).values()
+        ways = {int(memo.name.removeprefix(WAY)): memo for memo in memos if memo.name.startswith(WAY)}
+        latest = max((number for number, memo in ways.items() if memo.value_json), default=0)
+        if latest:
+            earlier, address, name = json.loads(ways[latest].value_json or "")
+            if (earlier, address, name) == (provider, *sender):
+                return sender
+            if any(memo.state is not MemoState.UNDONE for memo in memos if not memo.name.startswith(WAY)):
+                if earlier != provider:
+                    raise GiveUp(
+                        f"this mail was begun with {earlier} and may have been sent; {provider}, which has its place "
+                        f"now, cannot know. Register {earlier} again and retry the job, or enqueue the mail anew"
+                    )
+                return MailAddress(address, name)
+        ctx.once(f"{WAY}{latest + 1}", lambda: [provider, *sender], on_ambiguous="send")
+        return sender
 
     def _transport(self, email: Email) -> MailTransport:
         name = self._usual if email.transport is None else email.transport

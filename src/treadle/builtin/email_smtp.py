@@ -7,13 +7,11 @@ import ssl
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from email import policy
-from email.headerregistry import Address
-from email.message import EmailMessage
-from email.utils import format_datetime
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, NotRequired, TypedDict, get_args
 
-from treadle.builtin.email_message import Email, MailAddress
+from treadle.builtin.email_message import Email
+from treadle.builtin.email_mime import mime_message
+from treadle.builtin.email_smtp_session import TimedReplies, TimedRepliesTls
 from treadle.builtin.email_transport import (
     NotTaken,
     OutgoingMail,
@@ -32,14 +30,13 @@ Security = Literal["starttls", "tls", "plain"]
 PORTS = {"starttls": 587, "tls": 465, "plain": 25}
 END = b".\r\n"  # of the message: a server delivers nothing before it
 
-_POLICY = policy.SMTP.clone(cte_type="7bit", refold_source="none")
-
 
 class Undelivered(TypedDict):
     """What became of each recipient that does not have the mail, in the server's words."""
 
     refused: dict[str, str]
     put_off: dict[str, str]
+    unconfirmed: NotRequired[bool]
 
 
 class Smtp:
@@ -96,18 +93,22 @@ class Smtp:
         while waiting:
             go += 1
             name = "send" if go == 1 else f"send {go}"
-            undelivered: Undelivered | None = ctx.once(
-                name, self._deliver, mail, waiting, go, tried, on_ambiguous=mail.on_ambiguous
-            )
-            if undelivered is None:
+            others = len(mail.email.envelope()) - len(waiting) - len(refused)
+            try:
+                undelivered: Undelivered | None = ctx.once(
+                    name, self._deliver, mail, waiting, go, tried, on_ambiguous=mail.on_ambiguous
+                )
+            except (GiveUp, NotTaken, Unreachable, Ambiguous) as error:
+                raise type(error)(f"{error}{self._others(others, result)}") from None
+            undelivered = undelivered or {"refused": {}, "put_off": {}, "unconfirmed": True}
+            if undelivered.get("unconfirmed"):
                 result["unconfirmed"] = True
-                break
             refused.update(undelivered["refused"])
             waiting = list(undelivered["put_off"])
             if waiting and go in tried:
-                others = len(mail.email.envelope()) - len(waiting)
+                others = len(mail.email.envelope()) - len(waiting) - len(refused)
                 raise NotTaken(
-                    f"{self._list(undelivered['put_off'])}. These are tried again; the other {others} are done with"
+                    f"{self._list(undelivered['put_off'])}. These are tried again{self._others(others, result)}"
                 )
         if refused:
             result["refused"] = refused
@@ -115,7 +116,7 @@ class Smtp:
 
     def _deliver(self, mail: OutgoingMail, recipients: list[str], go: int, tried: list[int]) -> Undelivered:
         tried.append(go)
-        data = re.sub(rb"(?m)^\.", b"..", _message(mail).as_bytes().rstrip(b"\r\n") + b"\r\n")
+        data = re.sub(rb"(?m)^\.", b"..", mime_message(mail).as_bytes().rstrip(b"\r\n") + b"\r\n")
         with self._session() as server:
             size = [f"size={len(data)}"] if server.has_extn("size") else []
             self._expect(server.mail(mail.sender.address, size), "MAIL FROM", mail.sender.address)
@@ -128,11 +129,22 @@ class Smtp:
                 server.send(END)
                 code, text = server.getreply()
             except (OSError, smtplib.SMTPException) as error:
-                raise Ambiguous(f"{self._host} did not answer for the message: {self._words(error)}") from error
-            if not 200 <= code < 600:
-                raise Ambiguous(f"{self._host} gave no answer that can be read for the message")
+                return self._doubt(mail, undelivered, f"did not answer for the message: {self._words(error)}")
+            if code // 100 not in (2, 4, 5):
+                return self._doubt(mail, undelivered, "gave no answer that can be read for the message")
             self._expect((code, text), "the message", mail.message_id)
             return undelivered
+
+    def _others(self, number: int, result: SentEmail) -> str:
+        went = "may have gone" if result.get("unconfirmed") else "went"
+        others = "1 other" if number == 1 else f"{number} others"
+        return f". The mail {went} to {others}, and is not repeated for them" if number else ""
+
+    def _doubt(self, mail: OutgoingMail, undelivered: Undelivered, why: str) -> Undelivered:
+        """The whole message is with the server, which did not say whether it took it."""
+        if mail.on_ambiguous == "skip":  # it is known of some that they do not have it
+            return {**undelivered, "unconfirmed": True}
+        raise Ambiguous(f"{self._host} {why}")
 
     @contextmanager
     def _session(self) -> Iterator[smtplib.SMTP]:
@@ -141,9 +153,9 @@ class Smtp:
         server: smtplib.SMTP | None = None
         try:
             if self._security == "tls":
-                server = smtplib.SMTP_SSL(self._host, self._port, timeout=self._timeout, context=context)
+                server = TimedRepliesTls(self._host, self._port, timeout=self._timeout, context=context)
             else:
-                server = smtplib.SMTP(self._host, self._port, timeout=self._timeout)
+                server = TimedReplies(self._host, self._port, timeout=self._timeout)
             if self._security == "starttls":
                 server.starttls(context=context)
             server.ehlo_or_helo_if_needed()
@@ -175,6 +187,10 @@ class Smtp:
             if error.smtp_code < 500:
                 raise NotTaken(problem) from None
             raise GiveUp(f"{problem}: look at Smtp(user=, password=)") from None
+        except smtplib.SMTPException as error:
+            if type(error) is not smtplib.SMTPException:
+                raise
+            raise GiveUp(f"{self._host} offers no way to log in that is known here: {self._words(error)}") from None
 
     def _recipients(self, server: smtplib.SMTP, recipients: list[str], *, first: bool) -> Undelivered:
         """Name them to the server; an error if nobody is left to send to, unless others have had the mail before."""
@@ -208,31 +224,3 @@ class Smtp:
 
     def _list(self, people: dict[str, str]) -> str:
         return shortened("; ".join(f"{address}: {words}" for address, words in people.items()), *self._secrets)
-
-
-def _message(mail: OutgoingMail) -> EmailMessage:
-    """The mail as it goes over the wire, in 7 bits, without those who get a blind copy."""
-    email, message = mail.email, EmailMessage(_POLICY)
-    people = {"From": [mail.sender], "To": email.recipients("to"), "Cc": email.recipients("cc")}
-    for name, listed in {**people, "Reply-To": email.recipients("reply_to")}.items():
-        if listed:
-            message[name] = [_header_address(one) for one in listed]
-    message["Subject"] = email.subject
-    message["Date"] = format_datetime(mail.now())
-    message.set_raw("Message-ID", mail.message_id)
-    for name, value in email.headers.items():
-        if value.isascii():
-            message.set_raw(name, value)  # as it is: an address of the web must not be folded or encoded
-        else:
-            message[name] = value
-    if email.text:
-        message.set_content(email.text)
-    if email.html and email.text:
-        message.add_alternative(email.html, subtype="html")
-    elif email.html:
-        message.set_content(email.html, subtype="html")
-    return message
-
-
-def _header_address(one: MailAddress) -> Address:
-    return Address(one.name, addr_spec=one.address)

@@ -24,6 +24,6 @@ class Memo(NamedTuple):
     kind: str  # what keeps it: "once" for an effect that must not repeat
     state: MemoState
     attempt: int  # that wrote it
-    began_at: datetime  # when this try at it began
+    began_at: datetime  # when this try at it began; of several tries in doubt, the first
     at: datetime  # when it was written
     value_json: str | None = None

@@ -15,7 +15,7 @@ from treadle.errors import Ambiguous, GiveUp, HandlerOutcome, InvalidJob, Parked
 from treadle.model import check_name, json_text
 from treadle.model.memo import MEMO_CAP, MOST_MEMOS, Memo, MemoState
 from treadle.model.text import json_data
-from treadle.tasks.context import OnAmbiguous, OwnWrites
+from treadle.tasks.context import Context, OnAmbiguous, OwnWrites
 
 KIND = "once"
 
@@ -64,16 +64,16 @@ def steps(effect: Effect, memo: Memo | None) -> Steps:
             if found is not None:
                 return (yield from _done(effect, found))
         elif state is MemoState.BEGUN and effect.on_ambiguous != "send":
-            began = (
-                f"attempt {memo.attempt} began it at {memo.began_at:%Y-%m-%d %H:%M:%S} UTC and did not say how it ended"
-            )
+            whose = f"attempt {memo.attempt}" if memo.at == memo.began_at else "an earlier attempt"
+            began = f"{whose} began it at {memo.began_at:%Y-%m-%d %H:%M:%S} UTC and did not say how it ended"
             return (yield from _undecided(effect, began))
     yield Note(MemoState.BEGUN)
     try:
         value = yield partial(effect.act, *effect.args, **effect.kwargs)
     except Exception as error:
         if not is_ambiguous(error):
-            yield Note(MemoState.UNDONE)
+            if state is not MemoState.BEGUN:  # that this try failed says nothing of the one in doubt before it
+                yield Note(MemoState.UNDONE)
         elif effect.look is None and effect.on_ambiguous != "send":
             return (yield from _undecided(effect, f"it ended with {type(error).__name__}: {error}", error))
         raise  # what is left begun, the next attempt looks for, or repeats
@@ -134,16 +134,20 @@ class MemoBook:
     def begin(self, name: str) -> Memo | None:
         """What is known of this effect, which nobody else may begin until `end`."""
         with self._lock:
-            if self._memos is None:
-                self._memos = {memo.name: memo for memo in self._store.recall()}
+            memos = self._recalled()
             if name in self._under_way:
                 raise InvalidJob("once", f"{name!r} is under way already: give each effect of a job its own name")
-            if name not in self._memos and len(self._memos) + len(self._under_way) >= MOST_MEMOS:
+            if name not in memos and len(memos) + len(self._under_way) >= MOST_MEMOS:
                 raise InvalidJob(
                     "once", f"{name!r} is one too many: a job remembers {MOST_MEMOS:,}; make it several jobs"
                 )
             self._under_way.add(name)
-            return self._memos.get(name)
+            return memos.get(name)
+
+    def known(self) -> dict[str, Memo]:
+        """All that the job remembers, by name."""
+        with self._lock:
+            return dict(self._recalled())
 
     def end(self, name: str) -> None:
         with self._lock:
@@ -152,11 +156,22 @@ class MemoBook:
     def write(self, name: str, note: Note) -> None:
         """Remember it, in the store first."""
         now, before = self._store.now(), (self._memos or {}).get(name)
-        began = now if before is None or note.state is MemoState.BEGUN else before.began_at
+        again = note.state is MemoState.BEGUN and before is not None and before.state is not MemoState.BEGUN
+        began = now if before is None or again else before.began_at  # of tries in doubt, the first
         memo = Memo(name, KIND, note.state, self._attempt, began, now, note.value_json)
         self._store.remember(memo)
         with self._lock:
             self._memos = {**(self._memos or {}), name: memo}
+
+    def _recalled(self) -> dict[str, Memo]:
+        if self._memos is None:
+            self._memos = {memo.name: memo for memo in self._store.recall()}
+        return self._memos
+
+
+def memos_of(ctx: Context) -> dict[str, Memo]:
+    """What the job of this attempt remembers now, by name."""
+    return ctx._memos.known()
 
 
 def once(book: MemoBook, effect: Effect) -> Any:
