@@ -13,7 +13,7 @@ import pytest
 from treadle import ConfigError
 from treadle.testing import fakes
 from treadle.testing.fakes import RunningClock
-from treadle.testing.fakes.__main__ import MAKERS
+from treadle.testing.fakes.__main__ import CLIENTS, MAKERS
 
 PROGRAM = (sys.executable, "-m", "treadle.testing.fakes")
 
@@ -28,6 +28,33 @@ def test_a_stand_in_runs_in_its_own_process_and_tells_what_comes(http: httpx2.Cl
         assert out.readline() == "POST /hook\n"
         process.send_signal(signal.SIGINT)
         assert (process.wait(10), out.read()) == (0, "")
+
+
+def test_a_program_prints_what_its_client_needs_and_slack_has_members(http: httpx2.Client) -> None:
+    command = (*PROGRAM, "slack", "--user", "Ada=Asia/Tokyo")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(4)]
+        api, token, channel = (line.strip().partition(": ")[2] for line in lines[1:])
+        asked = {"Authorization": f"Bearer {token}"}
+        *_, ada = http.post(f"{api}users.list", headers=asked).json()["members"]
+        assert (ada["profile"]["real_name"], ada["tz"]) == ("Ada", "Asia/Tokyo")
+        posted = http.post(f"{api}chat.postMessage", headers=asked, json={"channel": channel, "text": "good morning"})
+        assert posted.json()["ok"] is True
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def test_members_of_another_stand_in_are_refused() -> None:
+    done = subprocess.run((*PROGRAM, "llm", "--user", "Ada"), capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert "--user: llm has no members; slack has" in done.stderr
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_what_a_client_needs_is_there(name: str) -> None:
+    with MAKERS[name]() as server:
+        assert all(CLIENTS[name](server).values())
 
 
 def test_every_stand_in_can_be_a_program() -> None:
