@@ -13,7 +13,7 @@ from treadle.model.text import printable
 from treadle.tasks.hooks import AttemptEnd, Hooks
 from treadle.tasks.secrets import stand_in
 from treadle.worker.attempt import Attempt
-from treadle.worker.outcomes import own_frames
+from treadle.worker.outcomes import own_frames, says_all
 from treadle.worker.steps import Settling
 
 
@@ -85,11 +85,12 @@ class Observers:
         job, kind = change.after, change.kind
         extra = _facts(change, attempt.run_time)
         if _is_failure(change):
-            error = attempt.exception
-            trace = None if error is None else (type(error), error, own_frames(error.__traceback__))
-            if error is not None and attempt.secrets.paths:
-                made = stand_in(error, attempt.conceal, job.error and job.error.traceback)
-                trace = (type(made), made, None)
+            error, trace = attempt.exception, None
+            if error is not None and not says_all(error):
+                trace = (type(error), error, own_frames(error.__traceback__))
+                if attempt.secrets.paths:
+                    made = stand_in(error, attempt.conceal, job.error and job.error.traceback)
+                    trace = (type(made), made, None)
             self._log.error("job %s (%s) %s", job.id, job.task, _words(change), extra=extra, exc_info=trace)
         elif kind.noteworthy and kind is not EventKind.CANCELLED:
             self._log.warning("job %s (%s) %s", job.id, job.task, _words(change), extra=extra)

@@ -6,7 +6,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
-from treadle.errors import Cancelled, GiveUp, RetryLater, Snooze
+from treadle.errors import Cancelled, GiveUp, RetryLater, Snooze, TreadleError
 from treadle.model import MESSAGE_CAP, TRACEBACK_CAP, JobError, Reason, clean, json_text
 from treadle.model.clock import seconds
 from treadle.model.lifecycle import Failed, FailedForGood, Outcome, Released, Snoozed, Stopped, Succeeded, TimedOut
@@ -98,7 +98,9 @@ def error_from(error: BaseException, attempt: Attempt, now: datetime) -> JobErro
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     message = _words(error)
     try:
-        trace = "".join(traceback.format_exception(kind, error, own_frames(error.__traceback__)))
+        alone = says_all(error)
+        frames = None if alone else own_frames(error.__traceback__)
+        trace = "".join(traceback.format_exception(kind, error, frames, chain=not alone))
     except Exception:
         trace = ""
     return JobError(
@@ -120,10 +122,21 @@ def _words(error: BaseException) -> str:
 
 def own_frames(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the handler's first line on: how treadle called it helps nobody."""
-    start = trace
-    while start is not None and str(start.tb_frame.f_globals.get("__name__")).startswith("treadle."):
-        start = start.tb_next
-    return start or trace
+    return _first_of_others(trace) or trace
+
+
+def says_all(error: BaseException) -> bool:
+    """Whether this is an error of treadle's own that no other code has raised, as those of built-in tasks are.
+
+    Its words say what is wrong and what to do; the lines of treadle that it came through help nobody.
+    """
+    return isinstance(error, TreadleError) and _first_of_others(error.__traceback__) is None
+
+
+def _first_of_others(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("treadle."):
+        trace = trace.tb_next
+    return trace
 
 
 def _delayed(make: Callable[[], Outcome], attempt: Attempt, now: datetime) -> Outcome:
