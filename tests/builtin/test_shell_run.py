@@ -1,6 +1,7 @@
 """shell.run: words and no shell, and commands that end with their attempt, with all that they have started."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from tests.support import forks, processes
 from tests.support.workbench import ended, in_state, until, working
 from treadle import ConfigError, InvalidPayload, Job, Reason, Retry, State, Treadle
-from treadle.builtin import shell_run
+from treadle.builtin import shell_process, shell_run
 from treadle.builtin.shell_commands import USUAL_VARIABLES
 from treadle.builtin.shell_run import ShellCommand
 from treadle.model.memo import MemoState
@@ -31,6 +32,41 @@ with open(sys.argv[1] + ".new", "w") as file:
 os.rename(sys.argv[1] + ".new", sys.argv[1])
 child.wait()
 """  # a program that waits for another one, and says who they are
+ALONE = """
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(f"{os.getpid()} {os.getpid()} {os.getppid()}")
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+"""  # says who it is, without a child
+STUBBORN_ALONE = f"""
+import os, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+{ALONE}
+while True: signal.pause()
+"""
+CAREFUL = f"""
+import os, signal, sys, time
+parent = os.getppid()
+def close(*_):
+    while os.getppid() == parent: pass
+    time.sleep(0.3)
+    open(sys.argv[1] + ".closed", "w").close()
+    os._exit(0)
+signal.signal(signal.SIGTERM, close)
+{ALONE}
+while True: signal.pause()
+"""  # asked to end, it closes something after its parent is gone
+ORPHAN = f"""
+import os, signal, sys
+if os.fork():
+    while not os.path.exists(sys.argv[1]): pass
+    os._exit(0)
+child = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == child: pass
+{ALONE}
+signal.pause()
+"""  # a grandchild, which says who its parent is when the child is gone
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);\n" + FAMILY
 
 
@@ -44,6 +80,11 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def wrapped(text: str, *words: str) -> list[str]:
+    """A shell's script that runs this one, and goes on afterwards; with its arguments."""
+    return ['"$@"; true', "sh", *script(text, *words)]
 
 
 class Family:
@@ -84,7 +125,7 @@ def test_a_command_gets_its_words_as_they_are_and_no_shell_reads_them(app: Tread
     show = script(
         "import sys; print(sys.argv[1:])", "--to={a}{b}", "{a}", "{{a}}", "$HOME; *", '{"x": {"y": 1}}', "{c}"
     )
-    job = result(app, show, a="$(id) 'x' \"é\n", b=2.5, c="")
+    job = result(app, ShellCommand(show, patterns={"c": ".*"}), a="$(id) 'x' \"é\n", b=2.5, c="")
     told = ["--to=$(id) 'x' \"é\n2.5", "$(id) 'x' \"é\n", "{a}", "$HOME; *", '{"x": {"y": 1}}', ""]
     assert (job.state, job.result["code"], job.result["output"]) == (State.SUCCEEDED, 0, f"{told}\n")
     assert job.result["ms"] >= 0
@@ -102,6 +143,8 @@ def test_a_command_gets_its_words_as_they_are_and_no_shell_reads_them(app: Tread
         ({"command": "echo", "values": {"what": ["a"], "name": "a"}}, r"what must be text or a number"),
         ({"command": "echo", "values": {"what": None, "name": "a"}}, r"what must be text or a number"),
         ({"command": "echo", "values": {"what": "a" * 10_001, "name": "a"}}, r"at most 10,000 characters"),
+        ({"command": "echo", "values": {"what": "", "name": "a"}}, r"what must not be empty; a pattern"),
+        ({"command": "echo", "values": {"what": "a", "name": ""}}, r"name must match"),
         ({"command": "echo", "values": {"what": "a", "name": "../a"}}, r"name must match \[a-z\]\+"),
         ({"command": "echo", "values": {"what": "a", "name": "a\n"}}, r"name must match"),
         ({"command": "echo", "words": []}, r"words"),
@@ -143,7 +186,10 @@ def test_a_job_that_is_no_longer_allowed_ends_without_a_run(app: Treadle, make_a
         ({"a": ["{program}"]}, "the program cannot be a placeholder"),
         ({"a": ShellCommand(["ls"], timeout="soon")}, "command 'a': timeout"),
         ({"a": ShellCommand(["ls"], timeout=-1)}, "timeout"),
-        ({"a": ShellCommand(["ls"], kill_after="1h")}, "kill_after: must be more than 0 and at most 600 s"),
+        ({"a": ShellCommand(["ls"], kill_after="1h")}, "kill_after: must be more than 0 and at most 20 s"),
+        ({"a": ShellCommand(["ls"], timeout=0)}, "timeout: must be more than 0"),
+        ({"a": ["sh", "-c", "echo {x}"]}, r"the script of sh cannot have a placeholder.*\"-c\", 'tar -cf \"\$1\" "),
+        ({"a": ["env", "A=b", "/bin/bash", "-o", "pipefail", "-ec", "--", "a | {x}"]}, "the script of /bin/bash"),
         ({"a": ShellCommand(["ls"], env={"A B": "x"})}, "env: 'A B' is not the name of a variable"),
         ({"a": ShellCommand(["ls"], env={"A": 5})}, "env: the value of A must be text"),
         ({"a": ShellCommand(["ls"], inherit=["A="])}, "inherit: 'A=' is not the name"),
@@ -175,7 +221,7 @@ def test_a_code_of_give_up_ends_the_job_and_a_signal_is_named(app: Treadle) -> N
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "PIPE", "KILL"])
 def test_a_signal_that_ended_it_is_named_and_none_is_ignored_from_the_start(app: Treadle, name: str) -> None:
-    job = result(app, ["sh", "-c", "kill -s {name} $$; echo it goes on"], name=name)
+    job = result(app, ["sh", "-c", "kill -s $1 $$; echo it goes on", "sh", "{name}"], name=name)
     assert (job.state, job.error and job.error.message) == (State.PENDING, f"command 'it': ended by SIG{name}")
 
 
@@ -198,6 +244,17 @@ def test_a_file_that_is_no_program_says_so(app: Treadle, tmp_path: Path) -> None
     (tmp_path / "tool").chmod(0o755)
     job = result(app, ShellCommand(["./tool"], cwd=tmp_path))
     assert (job.reason, job.error.message.rpartition(": ")[2]) == (Reason.PERMANENT, "Exec format error")
+
+
+def test_a_program_that_is_being_written_is_tried_again(app: Treadle, tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    shutil.copy(os.path.realpath(PYTHON), tool)
+    with tool.open("r+b"):
+        job = result(app, [str(tool)])
+    assert (job.state, job.error.message) == (
+        State.PENDING,
+        f"command 'it': {tool} cannot be run for now: Text file busy",
+    )
 
 
 def test_the_last_64_kilobytes_are_kept_as_text_that_can_be_stored(app: Treadle) -> None:
@@ -243,6 +300,17 @@ def test_a_command_gets_a_few_variables_what_it_was_given_and_nothing_of_the_wor
     assert values == f"{tmp_path} b ***"  # what it has from the worker is not shown
 
 
+def test_the_process_that_watches_has_no_variables_and_adds_none(app: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_PASSWORD", "hush-hush-hush")
+    for name in ("LANG", "LC_ALL", "LC_CTYPE"):
+        monkeypatch.delenv(name, raising=False)
+    command = ShellCommand(["sh", "-c", "env; cat /proc/$PPID/environ"], env={"LD_PRELOAD": "/no/such.so"})
+    output = result(app, command).result["output"]
+    assert "LC_CTYPE" not in output.partition("PWD=")[0]
+    assert "hush" not in output
+    assert output.count("LD_PRELOAD=") == 1
+
+
 def test_a_value_from_the_worker_is_not_in_errors_and_none_is_in_the_text_of_a_command(
     app: Treadle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -274,6 +342,48 @@ def test_one_that_does_not_heed_is_killed(app: Treadle, family: Family) -> None:
     assert time.monotonic() - began < 20
 
 
+def test_what_a_command_has_started_gets_its_time_to_end_although_the_command_is_gone(
+    app: Treadle, family: Family, tmp_path: Path
+) -> None:
+    job = result(app, ShellCommand(["sh", "-c", *wrapped(CAREFUL, str(family.file))], timeout="1s", kill_after="20s"))
+    assert job.state is State.PENDING
+    assert family.gone()
+    assert Path(f"{family.file}.closed").exists()
+
+
+def test_a_command_that_leaves_its_group_is_killed_too(app: Treadle, family: Family) -> None:
+    leaves = "import os; os.setpgid(0, os.getpgid(os.getppid()))\n" + STUBBORN_ALONE
+    began = time.monotonic()
+    job = result(app, ShellCommand(script(leaves, str(family.file)), timeout="1s", kill_after="200ms"))
+    assert job.state is State.PENDING
+    assert family.gone()
+    assert time.monotonic() - began < 4  # sooner than anybody would have given it up
+
+
+def test_a_command_that_cannot_be_killed_is_said_to_run_on_and_is_not_run_beside_itself(
+    app: Treadle, family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell_process, "TOLD_OF_END", 0.2)
+    stops_its_killer = "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)\n" + STUBBORN_ALONE
+    job = result(app, ShellCommand(script(stops_its_killer, str(family.file)), timeout="500ms", kill_after="100ms"))
+    assert (job.state, job.reason) == (State.FAILED, Reason.PERMANENT)
+    assert job.error.message.endswith("its timeout of 0.5 s and could not be killed: it may still run")
+    assert runs(family.pids()[0])
+
+
+def test_orphans_of_a_command_come_to_the_process_that_watches_and_leave_no_zombie(family: Family) -> None:
+    words = [PYTHON, "-I", "-S", "-c", ORPHAN, str(family.file)]
+    given = b"".join(b"\0" + word.encode() for word in words)
+    watch = [PYTHON, "-I", "-S", str(shell_process.WATCH), str(os.getpid()), "5"]
+    with subprocess.Popen(watch, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdin.write(b"%10d%10d" % (len(words), len(given)) + given)
+        process.stdin.flush()
+        orphan, _, parent = family.pids()
+        assert parent == process.pid
+        assert process.stderr.read().endswith(b"exit 0\n")
+    assert not Path(f"/proc/{orphan}").exists()  # nor is it a zombie
+
+
 def test_cancelling_the_job_ends_the_command(make_app: Callable[..., Treadle], family: Family) -> None:
     app = make_app(clock=None, watch=0.05)
     shell_run.register(app, {"it": script(FAMILY, str(family.file))})
@@ -289,13 +399,15 @@ def test_a_worker_that_stops_ends_the_command_and_gives_the_job_back(
     make_app: Callable[..., Treadle], family: Family
 ) -> None:
     app = make_app(clock=None)
-    shell_run.register(app, {"it": ShellCommand(script(STUBBORN, str(family.file)), kill_after="200ms")})
+    shell_run.register(app, {"it": ShellCommand(script(STUBBORN, str(family.file)), kill_after="20s")})
     with working(app, grace=0.1) as worker:
         job = app.enqueue("shell.run", {"command": "it"})
         family.pids()
         worker.stop()
+        began = time.monotonic()
     assert (app.get(job.id).state, app.get(job.id).failures) == (State.PENDING, 0)
     assert family.gone()
+    assert time.monotonic() - began < 10  # a worker that stops does not wait for its 20 s
 
 
 def test_the_command_ends_although_the_process_that_watches_it_is_killed(
@@ -312,7 +424,7 @@ def test_the_command_ends_although_the_process_that_watches_it_is_killed(
 
 
 WORKER = """
-import sys
+import os, signal, sys
 from treadle import Treadle
 from treadle.builtin import shell_run
 from treadle.builtin.shell_run import ShellCommand
@@ -320,6 +432,17 @@ from treadle.builtin.shell_run import ShellCommand
 app = Treadle(sys.argv[1])
 once = sys.argv[2] == "once"
 shell_run.register(app, {"it": ShellCommand(sys.argv[3:], kill_after="200ms", once=once)})
+
+
+@app.task
+def fork(file):  # a child that has all that its parent has
+    if os.fork() == 0:
+        with open(file + ".new", "w") as told:
+            told.write(str(os.getpid()))
+        os.rename(file + ".new", file)
+        signal.pause()
+
+
 app.run_worker(lease=1.0, poll=0.05)
 """
 
@@ -360,6 +483,24 @@ def test_a_worker_that_is_killed_leaves_no_command_and_the_next_attempt_runs_it_
         assert (job.state, job.attempt, job.result["output"]) == (State.SUCCEEDED, 2, "again\n")
 
 
+def test_a_command_ends_with_its_worker_although_a_child_of_the_worker_lives_on(
+    make_app: Callable[..., Treadle], doomed: Any, family: Family, tmp_path: Path
+) -> None:
+    app = make_app(clock=None)
+    shell_run.register(app, {"it": ["echo"]})
+    process = doomed("again", *script(STUBBORN, str(family.file)))
+    app.enqueue("shell.run", {"command": "it"})
+    family.pids()
+    app.enqueue("fork", {"file": str(tmp_path / "child")}, checked=False)
+    child = int(until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), "the child"))
+    try:
+        process.send_signal(signal.SIGKILL)
+        assert family.gone()
+        assert runs(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 def test_a_command_for_once_that_was_cut_off_waits_for_a_person_and_one_that_failed_is_run_again(
     app: Treadle, tmp_path: Path
 ) -> None:
@@ -373,3 +514,10 @@ def test_a_command_for_once_that_was_cut_off_waits_for_a_person_and_one_that_fai
     assert "nobody knows whether it has happened" in first.error.message
     assert (second.reason, second.attempt, (tmp_path / "ran").read_text()) == (Reason.EXHAUSTED, 2, "xx")
     assert (third.state, third.result["output"]) == (State.SUCCEEDED, "\n")
+
+
+def test_what_a_command_for_once_has_written_is_remembered_whatever_its_characters(app: Treadle) -> None:
+    job = result(app, ShellCommand(script(r"print('\x01' * 70_000, end='the end')"), once=True))
+    assert job.state is State.SUCCEEDED
+    assert job.result["output"].endswith("\x01\x01the end")
+    assert len(job.result["output"]) > 30_000
