@@ -48,19 +48,19 @@ def run_to_its_end(ctx: Context, command: AllowedCommand, words: list[str], envi
         cwd=command.cwd,
         start_new_session=True,  # so that a Ctrl-C, or a signal to the worker's group, leaves it to us
     )
-    patience = ALONE + TOLD_OF_END
+    longest_wait = ALONE + TOLD_OF_END
     try:
         running = RunningCommand(process)
         running.tell(_order(words, environment))
         end = running.to_its_end(ctx, command)
         if end.runs_on:
-            patience = 0.0
+            longest_wait = 0.0
         return end
     finally:
         for pipe in (process.stdin, process.stdout, process.stderr):
             pipe.close()  # type: ignore[union-attr] # with stdin the command is asked to end, if it still runs
         try:
-            process.wait(patience)
+            process.wait(longest_wait)
         except subprocess.TimeoutExpired:  # somebody must wait for it, or it stays as a zombie
             threading.Thread(target=process.wait, name="treadle-shell", daemon=True).start()
 

@@ -46,14 +46,14 @@ def main(worker: int, alone: float) -> None:
         return
     _report(f"pid {pid}")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the output ends when nobody else can write to it
-    group = Group(pid)
+    group = CommandGroup(pid)
     _watch(group, woken, worker, alone)
     if group.out_of_reach:
         _report("left")
     _report(f"exit {group.code}")
 
 
-class Group:
+class CommandGroup:
     """A command and what it has started, but for what has left its process group."""
 
     def __init__(self, pid: int) -> None:
@@ -94,7 +94,7 @@ class Group:
             self.out_of_reach = time.monotonic() >= self.killed_at + KILLED_WITHIN
         return time.monotonic() >= self.killed_at + KILLED_WITHIN
 
-    def patience(self) -> float:
+    def next_look(self) -> float:
         """Seconds until it is to be looked at again, although nothing is heard of it."""
         if self.code is not None:
             return LOOK_AT_REST
@@ -109,17 +109,17 @@ class Group:
                 os.kill(self.pid, number)
 
 
-def _watch(group: Group, woken: int, worker: int, alone: float) -> None:
+def _watch(group: CommandGroup, woken: int, worker: int, alone: float) -> None:
     """Wait for its end, or bring it about."""
     listening = [0]
     while not group.is_over():
-        ready, _, _ = select.select([woken, *listening], [], [], group.patience())
+        ready, _, _ = select.select([woken, *listening], [], [], group.next_look())
         if woken in ready:
             os.read(woken, 4096)
-        told = os.read(0, 4096) if 0 in ready else None
-        if told:
-            group.end_within(float(told.split()[-1]))
-        elif told is not None or (listening and os.getppid() != worker):  # a child of the worker may hold the pipe
+        message = os.read(0, 4096) if 0 in ready else None
+        if message:
+            group.end_within(float(message.split()[-1]))
+        elif message is not None or (listening and os.getppid() != worker):  # a child of the worker may hold the pipe
             listening = []
             group.end_within(alone)
         group.look()
