@@ -66,11 +66,9 @@ def test_what_a_command_has_started_gets_its_time_to_end_although_the_command_is
 
 def test_a_command_that_leaves_its_group_is_killed_too(app: Treadle, family: Family) -> None:
     leaves = "import os; os.setpgid(0, os.getpgid(os.getppid()))\n" + STUBBORN_ALONE
-    began = time.monotonic()
     job = result(app, ShellCommand(script(leaves, str(family.file)), timeout="1s", kill_after="200ms"))
-    assert job.state is State.PENDING
+    assert job.error.message == "command 'it': ran longer than its timeout of 1 s"
     assert family.gone()
-    assert time.monotonic() - began < 4  # sooner than anybody would have given it up
 
 
 def test_a_command_that_cannot_be_killed_is_said_to_run_on_and_is_not_run_beside_itself(
@@ -78,9 +76,9 @@ def test_a_command_that_cannot_be_killed_is_said_to_run_on_and_is_not_run_beside
 ) -> None:
     monkeypatch.setattr(shell_process, "TOLD_OF_END", 0.2)
     stops_its_killer = "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)\n" + STUBBORN_ALONE
-    job = result(app, ShellCommand(script(stops_its_killer, str(family.file)), timeout="500ms", kill_after="100ms"))
+    job = result(app, ShellCommand(script(stops_its_killer, str(family.file)), timeout="1s", kill_after="100ms"))
     assert (job.state, job.reason) == (State.FAILED, Reason.PERMANENT)
-    assert job.error.message.endswith("its timeout of 0.5 s and could not be killed: it may still run")
+    assert job.error.message.endswith("its timeout of 1 s and could not be killed: it may still run")
     assert runs(family.pids()[0])
 
 
@@ -139,12 +137,13 @@ def test_the_command_ends_although_the_process_that_watches_it_is_killed(
 WORKER = """
 import os, signal, sys
 from treadle import Treadle
-from treadle.builtin import shell_run
+from treadle.builtin import shell_process, shell_run
 from treadle.builtin.shell_run import ShellCommand
 
+shell_process.ALONE = 0.2
 app = Treadle(sys.argv[1])
 once = sys.argv[2] == "once"
-shell_run.register(app, {"it": ShellCommand(sys.argv[3:], kill_after="200ms", once=once)})
+shell_run.register(app, {"it": ShellCommand(sys.argv[3:], kill_after="20s", once=once)})
 
 
 @app.task
@@ -208,7 +207,9 @@ def test_a_command_ends_with_its_worker_although_a_child_of_the_worker_lives_on(
     child = int(until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), "the child"))
     try:
         process.send_signal(signal.SIGKILL)
+        began = time.monotonic()
         assert family.gone()
+        assert time.monotonic() - began < 15  # nobody waits for the 20 s of the command when its worker is dead
         assert runs(child)
     finally:
         os.kill(child, signal.SIGKILL)

@@ -98,7 +98,7 @@ def run(ctx: Context, command: AllowedCommand, words: list[str]) -> Ran:
     tail = f": {shown}" if (shown := output.strip()[-SHOWN:]) else ""
     if end.error:
         raise _not_started(command, program, end)
-    if end.runs_on:
+    if end.stopped and end.runs_on:
         raise _runs_on(command, end.stopped + " and could not be killed: it may still run" + tail)
     if end.stopped:
         raise _stopped(ctx, command, end.stopped + tail)
