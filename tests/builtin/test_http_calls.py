@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -122,20 +123,57 @@ def test_a_given_address_is_called_with_the_host_of_the_url_and_nothing_is_looke
 
 
 @pytest.mark.parametrize(
-    "speak",
+    ("speak", "words"),
     [
-        says(),
-        says(b"HTTP/1.1 2"),
-        says(b"nonsense\r\n\r\n"),
-        says(OK, b"Content-Length: 10\r\n\r\nhalf"),
-        says(OK, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhal"),
-        says(OK, b"X: " + b"y" * 70_000 + b"\r\n\r\n"),
+        (says(), "did not answer: RemoteDisconnected"),
+        (says(b"HTTP/1.1 2"), "its answer is not HTTP$"),
+        (says(b"hush nonsense\r\n\r\n"), "its answer is not HTTP$"),
+        (says(b"HTTP/hush 200 OK\r\n\r\n"), "its answer is not HTTP$"),
+        (says(OK, b"X: " + b"y" * 70_000 + b"\r\n\r\n"), "its answer is not HTTP$"),
+        (says(OK, b"Transfer-Encoding: chunked\r\n\r\n-2\r\nabc"), "its answer is not HTTP$"),
+        (says(OK, b"Transfer-Encoding: chunked\r\n\r\nhush\r\nabc"), "its answer ended too early$"),
+        (says(OK, b"Transfer-Encoding: chunked\r\n\r\n5\r\nhal"), "its answer ended too early$"),
+        (says(OK, b"Content-Length: 10\r\n\r\nhalf"), "its answer ended too early$"),
+        (says(OK, b"Content-Le"), "its answer ended too early$"),
     ],
-    ids=["nothing", "half a line", "no http", "half a body", "half a chunk", "endless header"],
+    ids=["nothing", "half a line", "no http", "no version", "endless header", "negative chunk", "no chunk",
+         "half a chunk", "half a body", "half a header"],
+)  # fmt: skip
+def test_an_answer_that_did_not_come_whole_is_ambiguous_and_is_not_repeated(speak: Any, words: str) -> None:
+    with peer(speak) as url, pytest.raises(Ambiguous, match=r"^127\.0\.0\.1:? " + words) as refused:
+        call("POST", url)
+    assert "hush" not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("speak", "status", "body"),
+    [
+        (says(OK, b"Content-Length: 10\r\n\r\nhalf"), 200, b""),
+        (says(OK, b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"), 200, b""),
+        (says(b"HTTP/1.1 204"), 204, b""),
+        (says(b"HTTP/1.1 410 Gone\r\nContent-Length: 10\r\n\r\nhalf"), 410, b"half"),
+        (says(b"HTTP/1.1 429 Slow\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhal"), 429, b"hal"),
+        (says(b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n", b"y" * 9000), 500, b"y" * 4096),
+        (says(b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 100 Go\r\n\r\n" + OK + b"\r\n"), 200, b""),
+    ],
+    ids=["half a body", "no chunk", "only a status", "half a refusal", "half a chunk", "negative chunk", "early hints"],
 )
-def test_an_answer_that_did_not_come_whole_is_ambiguous(speak: Any) -> None:
-    with peer(speak) as url, pytest.raises(Ambiguous, match=r"127\.0\.0\.1 did not answer: "):
-        call("POST", url, b"body")
+def test_a_status_is_enough_where_the_whole_answer_is_not_asked_for(speak: Any, status: int, body: bytes) -> None:
+    with peer(speak) as url:
+        answer = call("POST", url, whole=False)
+    assert (answer.status, answer.body) == (status, body)
+
+
+def test_a_success_whose_body_does_not_end_is_not_waited_for() -> None:
+    with peer(drip(OK + b"\r\n", b".")) as url:
+        assert call("POST", url, whole=False, timeout=5).status == 200
+    with peer(drip(b"HTTP/1.1 410 Gone\r\n\r\n", b".")) as url:
+        assert call("POST", url, whole=False, timeout=0.3).status == 410
+
+
+def test_an_answer_that_was_announced_is_read_over() -> None:
+    with peer(says(b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n", OK, b"Content-Length: 2\r\n\r\nok")) as url:
+        assert call("POST", url).body == b"ok"
 
 
 @pytest.mark.parametrize(
@@ -162,6 +200,17 @@ def test_an_answer_without_end_is_cut_at_the_limit(monkeypatch: pytest.MonkeyPat
     for head in (b"Content-Length: 999999999\r\n\r\n", b"\r\n"):
         with peer(drip(OK + head, b"y" * 600)) as url:
             assert call("POST", url).body == b"y" * 1000
+
+
+def test_no_form_of_an_answer_gets_past_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_calls, "LARGEST_ANSWER", 1000)
+    monkeypatch.setattr(http_calls, "LARGEST_HEAD", 1000)
+    chunked = OK + b"Transfer-Encoding: chunked\r\n"
+    for first, again in ((chunked + b"\r\n-1\r\n", b"y" * 600), (chunked, b"X: y\r\n" * 30)):
+        began = time.monotonic()
+        with peer(drip(first, again)) as url, pytest.raises(Ambiguous, match="its answer is not HTTP"):
+            call("POST", url, timeout=8)
+        assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -215,6 +264,8 @@ def test_a_header_that_would_smuggle_a_line_is_refused_and_its_value_is_not_show
         ("Thu, 01 Jan 2026 12:01:00 GMT", 60.0),
         ("Thu, 01 Jan 2026 11:00:00 GMT", 0.0),
         ("Thu, 01 Jan 2026 12:01:00 -0000", 60.0),
+        ("Thu, 01 Jan 2026 12:01:00 +99999999999999999999", None),
+        ("Fri, 99 Foo 99999 99:99:99 +9999", None),
         ("9" * 400, None),
         ("-5", None),
         ("٥", None),

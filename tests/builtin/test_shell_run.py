@@ -1,10 +1,7 @@
-"""shell.run: words and no shell, and commands that end with their attempt, with all that they have started."""
+"""shell.run: words and no shell, what a command gets, and how it ends."""
 
 import os
-import signal
-import subprocess
-import sys
-import time
+import shutil
 from ast import literal_eval
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,69 +9,18 @@ from typing import Any
 
 import pytest
 
-from tests.support import forks, processes
-from tests.support.workbench import ended, in_state, until, working
-from treadle import ConfigError, InvalidPayload, Job, Reason, Retry, State, Treadle
+from tests.builtin.commands import FAMILY, PYTHON, Family, family_of, result, runs, script
+from treadle import ConfigError, InvalidPayload, Reason, State, Treadle
 from treadle.builtin import shell_run
 from treadle.builtin.shell_commands import USUAL_VARIABLES
 from treadle.builtin.shell_run import ShellCommand
-from treadle.model.memo import MemoState
 from treadle.testing import run_until_idle
-
-PYTHON = sys.executable
-AT_ONCE = Retry(max_attempts=2, base=0, cap=0, jitter=0)
-FAMILY = """
-import os, subprocess, sys
-child = subprocess.Popen(["sleep", "300"])
-with open(sys.argv[1] + ".new", "w") as file:
-    file.write(f"{os.getpid()} {child.pid} {os.getppid()}")
-os.rename(sys.argv[1] + ".new", sys.argv[1])
-child.wait()
-"""  # a program that waits for another one, and says who they are
-STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);\n" + FAMILY
-
-
-def script(text: str, *words: str) -> list[str]:
-    return [PYTHON, "-I", "-S", "-c", text, *words]
-
-
-def runs(pid: int) -> bool:
-    """Whether there is such a process, other than a dead one that nobody has asked about."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-class Family:
-    """The processes of FAMILY, once they run."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def pids(self) -> list[int]:
-        until(self.file.exists, "the command")
-        return [int(pid) for pid in self.file.read_text("utf-8").split()]
-
-    def gone(self) -> bool:
-        return bool(until(lambda: not any(map(runs, self.pids())), lambda: f"the end of {self.pids()}"))
 
 
 @pytest.fixture
 def family(tmp_path: Path) -> Iterator[Family]:
-    made = Family(tmp_path / "family")
-    yield made
-    for pid in made.pids():
-        if runs(pid):
-            os.kill(pid, signal.SIGKILL)
-
-
-def result(app: Treadle, command: Any, **values: Any) -> Job:
-    """The job of a command, after one attempt."""
-    shell_run.register(app, {"it": command}, retry=Retry(base=60, jitter=0))
-    job = app.enqueue("shell.run", {"command": "it", "values": values})
-    run_until_idle(app)
-    return app.get(job.id)
+    with family_of(tmp_path / "family") as made:
+        yield made
 
 
 # ---------------------------------------------------------------------------------------------- words and values
@@ -84,7 +30,7 @@ def test_a_command_gets_its_words_as_they_are_and_no_shell_reads_them(app: Tread
     show = script(
         "import sys; print(sys.argv[1:])", "--to={a}{b}", "{a}", "{{a}}", "$HOME; *", '{"x": {"y": 1}}', "{c}"
     )
-    job = result(app, show, a="$(id) 'x' \"é\n", b=2.5, c="")
+    job = result(app, ShellCommand(show, patterns={"c": ".*"}), a="$(id) 'x' \"é\n", b=2.5, c="")
     told = ["--to=$(id) 'x' \"é\n2.5", "$(id) 'x' \"é\n", "{a}", "$HOME; *", '{"x": {"y": 1}}', ""]
     assert (job.state, job.result["code"], job.result["output"]) == (State.SUCCEEDED, 0, f"{told}\n")
     assert job.result["ms"] >= 0
@@ -102,6 +48,8 @@ def test_a_command_gets_its_words_as_they_are_and_no_shell_reads_them(app: Tread
         ({"command": "echo", "values": {"what": ["a"], "name": "a"}}, r"what must be text or a number"),
         ({"command": "echo", "values": {"what": None, "name": "a"}}, r"what must be text or a number"),
         ({"command": "echo", "values": {"what": "a" * 10_001, "name": "a"}}, r"at most 10,000 characters"),
+        ({"command": "echo", "values": {"what": "", "name": "a"}}, r"what must not be empty; a pattern"),
+        ({"command": "echo", "values": {"what": "a", "name": ""}}, r"name must match"),
         ({"command": "echo", "values": {"what": "a", "name": "../a"}}, r"name must match \[a-z\]\+"),
         ({"command": "echo", "values": {"what": "a", "name": "a\n"}}, r"name must match"),
         ({"command": "echo", "words": []}, r"words"),
@@ -143,7 +91,10 @@ def test_a_job_that_is_no_longer_allowed_ends_without_a_run(app: Treadle, make_a
         ({"a": ["{program}"]}, "the program cannot be a placeholder"),
         ({"a": ShellCommand(["ls"], timeout="soon")}, "command 'a': timeout"),
         ({"a": ShellCommand(["ls"], timeout=-1)}, "timeout"),
-        ({"a": ShellCommand(["ls"], kill_after="1h")}, "kill_after: must be more than 0 and at most 600 s"),
+        ({"a": ShellCommand(["ls"], kill_after="1h")}, "kill_after: must be more than 0 and at most 20 s"),
+        ({"a": ShellCommand(["ls"], timeout=0)}, "timeout: must be more than 0"),
+        ({"a": ["sh", "-c", "echo {x}"]}, r"the script of sh cannot have a placeholder.*\"-c\", 'tar -cf \"\$1\" "),
+        ({"a": ["env", "A=b", "/bin/bash", "-o", "pipefail", "-ec", "--", "a | {x}"]}, "the script of /bin/bash"),
         ({"a": ShellCommand(["ls"], env={"A B": "x"})}, "env: 'A B' is not the name of a variable"),
         ({"a": ShellCommand(["ls"], env={"A": 5})}, "env: the value of A must be text"),
         ({"a": ShellCommand(["ls"], inherit=["A="])}, "inherit: 'A=' is not the name"),
@@ -175,7 +126,7 @@ def test_a_code_of_give_up_ends_the_job_and_a_signal_is_named(app: Treadle) -> N
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "PIPE", "KILL"])
 def test_a_signal_that_ended_it_is_named_and_none_is_ignored_from_the_start(app: Treadle, name: str) -> None:
-    job = result(app, ["sh", "-c", "kill -s {name} $$; echo it goes on"], name=name)
+    job = result(app, ["sh", "-c", "kill -s $1 $$; echo it goes on", "sh", "{name}"], name=name)
     assert (job.state, job.error and job.error.message) == (State.PENDING, f"command 'it': ended by SIG{name}")
 
 
@@ -198,6 +149,17 @@ def test_a_file_that_is_no_program_says_so(app: Treadle, tmp_path: Path) -> None
     (tmp_path / "tool").chmod(0o755)
     job = result(app, ShellCommand(["./tool"], cwd=tmp_path))
     assert (job.reason, job.error.message.rpartition(": ")[2]) == (Reason.PERMANENT, "Exec format error")
+
+
+def test_a_program_that_is_being_written_is_tried_again(app: Treadle, tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    shutil.copy(os.path.realpath(PYTHON), tool)
+    with tool.open("r+b"):
+        job = result(app, [str(tool)])
+    assert (job.state, job.error.message) == (
+        State.PENDING,
+        f"command 'it': {tool} cannot be run for now: Text file busy",
+    )
 
 
 def test_the_last_64_kilobytes_are_kept_as_text_that_can_be_stored(app: Treadle) -> None:
@@ -243,6 +205,17 @@ def test_a_command_gets_a_few_variables_what_it_was_given_and_nothing_of_the_wor
     assert values == f"{tmp_path} b ***"  # what it has from the worker is not shown
 
 
+def test_the_process_that_watches_has_no_variables_and_adds_none(app: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_PASSWORD", "hush-hush-hush")
+    for name in ("LANG", "LC_ALL", "LC_CTYPE"):
+        monkeypatch.delenv(name, raising=False)
+    command = ShellCommand(["sh", "-c", "env; cat /proc/$PPID/environ"], env={"LD_PRELOAD": "/no/such.so"})
+    output = result(app, command).result["output"]
+    assert "LC_CTYPE" not in output.partition("PWD=")[0]
+    assert "hush" not in output
+    assert output.count("LD_PRELOAD=") == 1
+
+
 def test_a_value_from_the_worker_is_not_in_errors_and_none_is_in_the_text_of_a_command(
     app: Treadle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -257,119 +230,8 @@ def test_a_value_from_the_worker_is_not_in_errors_and_none_is_in_the_text_of_a_c
     assert b"hush-hush" not in stored
 
 
-# ------------------------------------------------------------------------------------------------ stopped in time
-
-
-def test_at_its_timeout_it_is_ended_with_its_children_and_the_attempt_has_failed(app: Treadle, family: Family) -> None:
-    job = result(app, ShellCommand(script(FAMILY, str(family.file)), timeout="1s"))
-    assert (job.state, job.error.message) == (State.PENDING, "command 'it': ran longer than its timeout of 1 s")
-    assert family.gone()
-
-
-def test_one_that_does_not_heed_is_killed(app: Treadle, family: Family) -> None:
-    began = time.monotonic()
-    job = result(app, ShellCommand(script(STUBBORN, str(family.file)), timeout="1s", kill_after="200ms"))
-    assert job.state is State.PENDING
-    assert family.gone()
-    assert time.monotonic() - began < 20
-
-
-def test_cancelling_the_job_ends_the_command(make_app: Callable[..., Treadle], family: Family) -> None:
-    app = make_app(clock=None, watch=0.05)
-    shell_run.register(app, {"it": script(FAMILY, str(family.file))})
-    with working(app):
-        job = app.enqueue("shell.run", {"command": "it"})
-        pids = family.pids()
-        app.cancel(job.id)
-        in_state(app, job, state=State.CANCELLED)
-        assert not any(map(runs, pids[:2]))  # it had ended before the job had
-
-
-def test_a_worker_that_stops_ends_the_command_and_gives_the_job_back(
-    make_app: Callable[..., Treadle], family: Family
-) -> None:
-    app = make_app(clock=None)
-    shell_run.register(app, {"it": ShellCommand(script(STUBBORN, str(family.file)), kill_after="200ms")})
-    with working(app, grace=0.1) as worker:
-        job = app.enqueue("shell.run", {"command": "it"})
-        family.pids()
-        worker.stop()
-    assert (app.get(job.id).state, app.get(job.id).failures) == (State.PENDING, 0)
-    assert family.gone()
-
-
-def test_the_command_ends_although_the_process_that_watches_it_is_killed(
-    make_app: Callable[..., Treadle], family: Family
-) -> None:
-    app = make_app(clock=None)
-    shell_run.register(app, {"it": script(FAMILY, str(family.file))}, retry=Retry(max_attempts=1))
-    with working(app):
-        job = app.enqueue("shell.run", {"command": "it"})
-        os.kill(family.pids()[2], signal.SIGKILL)
-        [job] = ended(app, job)
-    assert "the process that watched it was killed" in job.error.message
-    assert family.gone()
-
-
-WORKER = """
-import sys
-from treadle import Treadle
-from treadle.builtin import shell_run
-from treadle.builtin.shell_run import ShellCommand
-
-app = Treadle(sys.argv[1])
-once = sys.argv[2] == "once"
-shell_run.register(app, {"it": ShellCommand(sys.argv[3:], kill_after="200ms", once=once)})
-app.run_worker(lease=1.0, poll=0.05)
-"""
-
-
-@pytest.fixture
-def doomed(store_url: str) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts a worker of WORKER in a process."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(once: str, *words: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", WORKER, store_url, once, *words]
-        started.append(forks.Popen(command, env=processes.environment(), stderr=subprocess.DEVNULL))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-@pytest.mark.parametrize("once", ["once", "again"])
-def test_a_worker_that_is_killed_leaves_no_command_and_the_next_attempt_runs_it_again_unless_it_is_for_once(
-    once: str, make_app: Callable[..., Treadle], doomed: Any, family: Family
-) -> None:
-    app = make_app(clock=None)
-    shell_run.register(app, {"it": ShellCommand(["echo", "again"], once=once == "once")}, retry=AT_ONCE)
-    process = doomed(once, *script(STUBBORN, str(family.file)))
-    job = app.enqueue("shell.run", {"command": "it"})
-    family.pids()
-    process.send_signal(signal.SIGKILL)
-    assert family.gone()  # the command that heeds no SIGTERM, its child, and the process that watched them
-    with working(app, lease=1.0):
-        [job] = ended(app, job)
-    if once == "once":
-        assert (job.state, job.reason, job.error.type) == (State.FAILED, Reason.PERMANENT, "treadle.errors.Parked")
-        assert [memo.state for memo in app.memos(job)] == [MemoState.PARKED]
-    else:
-        assert (job.state, job.attempt, job.result["output"]) == (State.SUCCEEDED, 2, "again\n")
-
-
-def test_a_command_for_once_that_was_cut_off_waits_for_a_person_and_one_that_failed_is_run_again(
-    app: Treadle, tmp_path: Path
-) -> None:
-    slow = ShellCommand(["sleep", "300"], timeout="300ms", once=True)
-    fails = ShellCommand(script(f"import sys; open({str(tmp_path / 'ran')!r}, 'a').write('x'); sys.exit(3)"), once=True)
-    shell_run.register(app, {"slow": slow, "fails": fails, "good": ShellCommand(["echo"], once=True)}, retry=AT_ONCE)
-    jobs = [app.enqueue("shell.run", {"command": name}) for name in ("slow", "fails", "good")]
-    run_until_idle(app)
-    first, second, third = (app.get(job.id) for job in jobs)
-    assert (first.reason, first.attempt) == (Reason.PERMANENT, 1)
-    assert "nobody knows whether it has happened" in first.error.message
-    assert (second.reason, second.attempt, (tmp_path / "ran").read_text()) == (Reason.EXHAUSTED, 2, "xx")
-    assert (third.state, third.result["output"]) == (State.SUCCEEDED, "\n")
+def test_what_a_command_for_once_has_written_is_remembered_whatever_its_characters(app: Treadle) -> None:
+    job = result(app, ShellCommand(script(r"print('\x01' * 70_000, end='the end')"), once=True))
+    assert job.state is State.SUCCEEDED
+    assert job.result["output"].endswith("\x01\x01the end")
+    assert len(job.result["output"]) > 30_000

@@ -1,4 +1,4 @@
-"""webhook.deliver: what a receiver gets, what its answers mean, and that nothing secret is left behind."""
+"""webhook.deliver: what a receiver gets, where it may be, and that nothing secret is left behind."""
 
 import base64
 import hashlib
@@ -17,23 +17,18 @@ from typing import Any
 
 import pytest
 
+from tests.builtin.webhooks import KEY, LOCAL, SECRET, Deliver, after_run, send
 from tests.support import forks, processes
 from tests.support.marks import any_store
 from tests.support.workbench import ended, working
 from tests.testing.fakes.certificates import certificate
-from treadle import ConfigError, InvalidPayload, Job, Reason, Retry, State, Task, Treadle
+from treadle import ConfigError, InvalidPayload, Reason, Retry, State, Treadle
 from treadle.builtin import webhook_deliver
-from treadle.builtin.webhook_deliver import RETRY, Delivery, WebhookDelivery
+from treadle.builtin.webhook_deliver import RETRY, WebhookDelivery
 from treadle.builtin.webhook_signature import new_secret, verify
 from treadle.testing import FakeClock, fakes, run_until_idle
 from treadle.testing.fakes import FakeRequest
 from treadle.testing.fakes.webhook_server import WebhookReceiver
-
-KEY = b"a key of thirty-two bytes, no more"
-SECRET = "whsec_" + base64.b64encode(KEY).decode()
-LOCAL = {"allow": ["127.0.0.1"], "retry": Retry(max_attempts=3, base=10, jitter=0)}
-
-Deliver = Task[..., Delivery]
 
 
 @pytest.fixture
@@ -45,15 +40,6 @@ def receiver() -> Iterator[WebhookReceiver]:
 @pytest.fixture
 def deliver(app: Treadle) -> Deliver:
     return webhook_deliver.register(app, {"default": SECRET}, **LOCAL)
-
-
-def send(task: Deliver, server: WebhookReceiver, data: Any = None, **more: Any) -> Job:
-    return task.enqueue_payload({"url": f"{server.url}/hooks", "event": "order.paid", "data": data, **more})
-
-
-def after_run(app: Treadle, job: Job) -> Job:
-    run_until_idle(app)
-    return app.get(job.id)
 
 
 def is_signed(request: FakeRequest, key: bytes = KEY) -> bool:
@@ -120,59 +106,6 @@ def test_the_time_of_an_attempt_is_the_stores_and_the_time_of_the_event_stays(
     assert second - first == 10
     assert [request.json()["timestamp"] for request in receiver.requests] == ["2026-01-01T12:00:00.000000Z"] * 2
     assert app.get(job.id).state is State.SUCCEEDED
-
-
-@pytest.mark.parametrize(
-    ("status", "state", "words"),
-    [
-        (201, State.SUCCEEDED, ""),
-        (204, State.SUCCEEDED, ""),
-        (302, State.PENDING, "redirects are not followed"),
-        (400, State.PENDING, "the receiver answered 400: it is bad"),
-        (401, State.PENDING, "answered 401"),
-        (404, State.PENDING, "answered 404"),
-        (410, State.FAILED, "answered 410: it is bad; the endpoint is gone"),
-        (429, State.PENDING, "answered 429"),
-        (500, State.PENDING, "answered 500"),
-    ],
-)
-def test_what_an_answer_means(
-    status: int, state: State, words: str, app: Treadle, deliver: Deliver, receiver: WebhookReceiver
-) -> None:
-    receiver.answer(status, b"" if status == 204 else b"it is\r\n\0bad", {"Location": f"{receiver.url}/elsewhere"})
-    job = after_run(app, send(deliver, receiver))
-    assert (job.state, len(receiver.requests)) == (state, 1)
-    assert job.error is None if not words else words in job.error.message
-    assert (job.reason is Reason.PERMANENT) is (status == 410)
-
-
-def test_an_error_shows_the_first_two_hundred_characters_of_the_answer(
-    app: Treadle, deliver: Deliver, receiver: WebhookReceiver
-) -> None:
-    receiver.answer(500, b"x" * 5000)
-    job = after_run(app, send(deliver, receiver))
-    assert job.error.message == "the receiver answered 500: " + "x" * 200
-    assert job.error.type.endswith("NotDelivered")
-
-
-@pytest.mark.parametrize(
-    ("status", "asked", "waits"),
-    [
-        (429, "7200", 7200),
-        (503, "Thu, 01 Jan 2026 13:00:00 GMT", 3600),
-        (429, "1", 10),  # the task's own delay is the least
-        (429, "99999999", 86_400),
-        (429, "soon", 10),
-        (500, "7200", 10),
-    ],
-)
-def test_a_receiver_may_ask_us_to_wait(
-    status: int, asked: str, waits: int, app: Treadle, clock: FakeClock, deliver: Deliver, receiver: WebhookReceiver
-) -> None:
-    receiver.fail_next(status, headers={"Retry-After": asked})
-    job = after_run(app, send(deliver, receiver))
-    assert (job.state, job.failures) == (State.PENDING, 1)
-    assert job.due_at == clock.now() + timedelta(seconds=waits)
 
 
 def test_it_is_tried_for_almost_two_days_unless_the_task_is_told_otherwise(

@@ -51,7 +51,10 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
         ("2001:0:4136:e378:8000:63bf:3fff:fdd2", "reserved"), ("2001:db8::1", "reserved"),
         ("2a00::5efe:10.0.0.1", "private"), ("3fff::1", "reserved"), ("fc00::1", "private"),
         ("fd00:ec2::254", "private"), ("fe80::1", "link-local"), ("fe80::1%eth0", "link-local"),
-        ("fec0::1", "reserved"), ("ff02::1", "multicast"), ("100::1", "reserved"), ("5f00::1", "reserved"),
+        ("fec0::5efe:808:808", "reserved"), ("200::5efe:808:808", "reserved"), ("::5efe:808:808", "reserved"),
+        ("64:ff9b:1:7f00:0:5efe:808:808", "reserved"), ("5f00::200:5efe:808:808", "reserved"),
+        ("::ffff:0:808:808", "reserved"), ("fec0::1", "reserved"), ("ff02::1", "multicast"),
+        ("100::1", "reserved"), ("5f00::1", "reserved"),
     ],
 )  # fmt: skip
 def test_an_address_that_is_not_public_is_known_by_its_kind(address: str, kind: str, resolver: Resolver) -> None:
@@ -117,12 +120,30 @@ def test_plain_http_is_for_what_was_allowed(resolver: Resolver) -> None:
         ("hooks.internal", "https://HOOKS.internal./", "127.0.0.1"),
         ("10.1.0.0/16", "https://any.example/", "10.1.2.3"),
         ("10.1.2.3", "https://any.example/", "::ffff:10.1.2.3"),
+        ("10.1.2.3", "https://any.example/", "64:ff9b::a01:203"),
         ("fd00::/8", "https://any.example/", "fd00::1"),
     ],
 )
 def test_an_operator_opens_hosts_and_networks(allow: str, url: str, address: str, resolver: Resolver) -> None:
     resolver([address])
     assert AddressGuard([allow]).target(url).addresses == [address]
+
+
+@pytest.mark.parametrize(
+    ("allow", "address"),
+    [
+        ("10.1.0.0/16", "fd00:ec2::5efe:a01:1"),
+        ("10.1.0.0/16", "2a00::5efe:a01:1"),
+        ("10.1.0.0/16", "2002:a01:1::1"),
+        ("127.0.0.1", "::127.0.0.1"),
+    ],
+)
+def test_an_allowed_network_opens_no_address_that_only_holds_one_of_it(
+    allow: str, address: str, resolver: Resolver
+) -> None:
+    resolver([address])
+    with pytest.raises(GiveUp, match="nobody has allowed it"):
+        AddressGuard([allow]).target("http://hooks.example/")
 
 
 def test_an_allowed_name_opens_no_name_below_or_beside_it(resolver: Resolver) -> None:

@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 from treadle.errors import Ambiguous, InvalidInput
 
 LARGEST_ANSWER = 1 << 20  # bytes; what comes after them is not read
+LARGEST_HEAD = 1 << 18  # bytes beside them: of headers, and of what chunks need
+SHORT_ANSWER = 4096  # bytes of the body that are read where the status is enough
 LONGEST_URL = 8_000  # characters
 TIMEOUT = 30.0  # seconds for all of it, however slowly the answer comes
 CONNECT_TIMEOUT = 10.0  # seconds of them for the connection to one address
@@ -95,12 +97,15 @@ def call(
     timeout: float = TIMEOUT,
     address: str | None = None,
     tls: ssl.SSLContext | None = None,
+    whole: bool = True,
 ) -> HttpReply:
     """Send one request on a connection of its own; redirects are answers like any other.
 
     `timeout` is for all of it but the look-up of the name. `address` is the IP address to connect to, instead of what
-    the name of the host leads to: the certificate and the Host header are still the name's. Unreachable if the request
-    cannot have arrived, Ambiguous if it may have, InvalidInput if the URL or a header is not one.
+    the name of the host leads to: the certificate and the Host header are still the name's. With `whole=False` the
+    status is enough: the body of a success is not read, and that of a failure only as far as it comes. Unreachable if
+    the request cannot have arrived, Ambiguous if it may have, InvalidInput if the URL or a header is not one. No error
+    repeats what the server has sent.
     """
     place = HttpUrl.of(url)
     connection = _Connection(place, time.monotonic() + timeout, address, tls)
@@ -111,29 +116,70 @@ def call(
             raise Unreachable(f"{place.host} cannot be reached: {_words(error)}") from None
         try:
             connection.request(method, place.target, body, {"User-Agent": "treadle", **(headers or {})})
-            answer = connection.getresponse()
-            content = answer.read(LARGEST_ANSWER)
-            if answer.length and len(content) < LARGEST_ANSWER:
-                raise http.client.IncompleteRead(content, answer.length)
-            return HttpReply(answer.status, cast("Mapping[str, str]", answer.headers), content)
-        except TimeoutError:
-            raise Ambiguous(f"{place.host} did not answer within {round(timeout, 1):g} s") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise Ambiguous(f"{place.host} did not answer: {_words(error)}") from error
         except ValueError:  # nothing is sent before all headers are there; the message would show the value
             raise InvalidInput("headers", "a name or a value has a line break, or is not Latin-1") from None
+        except OSError as error:
+            raise _unanswered(place, timeout, error) from None
+        try:
+            answer = connection.getresponse()
+            content = _whole_body(connection, answer) if whole else _start_of_body(answer)
+        except OSError as error:
+            raise _unanswered(place, timeout, error) from None
+        except http.client.IncompleteRead:
+            raise Ambiguous(f"{place.host}: its answer ended too early") from None
+        except (http.client.HTTPException, ValueError):  # their messages repeat what the server has sent
+            raise Ambiguous(f"{place.host}: its answer is not HTTP") from None
+        return HttpReply(answer.status, cast("Mapping[str, str]", answer.headers), content)
     finally:
         connection.hang_up()
 
 
+def _unanswered(place: HttpUrl, timeout: float, error: OSError) -> Ambiguous:
+    if isinstance(error, TimeoutError):
+        return Ambiguous(f"{place.host} did not answer within {round(timeout, 1):g} s")
+    return Ambiguous(f"{place.host} did not answer: {_words(error)}")
+
+
+def _whole_body(connection: "_Connection", answer: http.client.HTTPResponse) -> bytes:
+    if connection.peer_closed():  # before the body: http.client takes the headers that came for all of them
+        raise http.client.IncompleteRead(b"")
+    content = answer.read(LARGEST_ANSWER)
+    if answer.length and len(content) < LARGEST_ANSWER:
+        raise http.client.IncompleteRead(b"")
+    return content
+
+
+def _start_of_body(answer: http.client.HTTPResponse) -> bytes:
+    """What comes of it, for an error to show; nothing of a success, which may go on for ever."""
+    content = bytearray()
+    if not 200 <= answer.status < 300:
+        with suppress(OSError, http.client.HTTPException, ValueError):
+            while len(content) < SHORT_ANSWER and (more := answer.read1(SHORT_ANSWER)):
+                content += more
+    return bytes(content[:SHORT_ANSWER])
+
+
+class _Answer(http.client.HTTPResponse):
+    """The final answer: what a server says before it, such as 103 Early Hints, is read over."""
+
+    def begin(self) -> None:
+        super().begin()
+        while 100 <= self.status < 200:
+            self.headers = self.msg = None  # type: ignore[assignment] # so it begins again
+            super().begin()
+
+
 class _Connection(http.client.HTTPConnection):
     """To the address that was checked, not to what the name leads to a moment later; until a deadline."""
+
+    response_class = _Answer
 
     def __init__(self, place: HttpUrl, deadline: float, address: str | None, tls: ssl.SSLContext | None) -> None:
         self._tls = (tls or ssl.create_default_context()) if place.secure else None
         self._address = address
         self._deadline = deadline
         self._opened: socket.socket | None = None
+        self._stream: _TimedSocket | None = None
         self.default_port = 443 if place.secure else 80  # http.client leaves it out of the Host header
         super().__init__(place.host, place.port)
 
@@ -154,9 +200,14 @@ class _Connection(http.client.HTTPConnection):
                 opened.close()
                 raise
             else:
-                self._opened, self.sock = opened, cast("socket.socket", _TimedSocket(opened, self._deadline))
+                self._opened, self._stream = opened, _TimedSocket(opened, self._deadline)
+                self.sock = cast("socket.socket", self._stream)
                 return
         raise failure or OSError("the name leads nowhere")
+
+    def peer_closed(self) -> bool:
+        """Whether the end of what the server sends has been read."""
+        return self._stream is not None and self._stream.reader.ended
 
     def hang_up(self) -> None:
         """Close it; http.client closes its side of a connection while the answer is still to be read."""
@@ -178,6 +229,7 @@ class _TimedSocket:
 
     def __init__(self, opened: socket.socket, deadline: float) -> None:
         self._socket, self._deadline = opened, deadline
+        self.reader = _TimedReader(opened, deadline)
 
     def sendall(self, data: bytes) -> None:
         self._socket.settimeout(_left(self._deadline))
@@ -185,22 +237,31 @@ class _TimedSocket:
 
     def makefile(self, _mode: str) -> BufferedReader:
         """What http.client reads its answer from; always of bytes."""
-        return BufferedReader(_TimedReader(self._socket, self._deadline))
+        return BufferedReader(self.reader)
 
     def close(self) -> None:
         """The connection closes it, when the answer has been read."""
 
 
 class _TimedReader(RawIOBase):
+    """Reads until a deadline, and no more than an answer may have: http.client itself would read without a limit."""
+
     def __init__(self, opened: socket.socket, deadline: float) -> None:
         self._socket, self._deadline = opened, deadline
+        self._room = LARGEST_ANSWER + LARGEST_HEAD
+        self.ended = False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
+        if self._room <= 0:
+            raise http.client.HTTPException("the answer is too large")
         self._socket.settimeout(_left(self._deadline))
-        return self._socket.recv_into(buffer)
+        count = self._socket.recv_into(memoryview(buffer)[: self._room])
+        self._room -= count
+        self.ended = not count
+        return count
 
 
 def _left(deadline: float) -> float:

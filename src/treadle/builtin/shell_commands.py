@@ -13,9 +13,11 @@ from treadle.tasks.context import OnAmbiguous
 
 LONGEST_VALUE = 10_000  # characters
 LONGEST_TIMEOUT = 30 * 86_400.0  # seconds
-LONGEST_KILL_AFTER = 600.0  # seconds
+LONGEST_KILL_AFTER = 20.0  # seconds: less than the 30 s that a worker waits for a handler that is to stop
 
 _PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}")
+_SHELLS = {"sh", "bash", "dash", "zsh", "ksh"}
+_SCRIPT_FOLLOWS = re.compile(r"-[A-Za-z]*c[A-Za-z]*")  # -c, also among other letters
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -55,9 +57,11 @@ class AllowedCommand:
             raise self._wrong("each word must be text without NUL, and the first one a program")
         self.words = tuple(words)
         self.placeholders = {name for word in self.words for _, name in _PLACEHOLDER.findall(word) if name}
-        if any(name for _, name in _PLACEHOLDER.findall(self.words[0])):
+        if _filled(self.words[0]):
             raise self._wrong("the program cannot be a placeholder; allow a command for each program")
-        self.timeout = self._duration("timeout", command.timeout, LONGEST_TIMEOUT) if command.timeout else None
+        self._check_scripts()
+        timeout = command.timeout
+        self.timeout = None if timeout is None else self._duration("timeout", timeout, LONGEST_TIMEOUT)
         self.kill_after = self._duration("kill_after", command.kill_after, LONGEST_KILL_AFTER)
         self.patterns = self._patterns(command.patterns)
         self.inherit = self._variables("inherit", command.inherit)
@@ -101,12 +105,24 @@ class AllowedCommand:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"values: {name} must be text or a number")
         text = str(value)
+        if not text and name not in self.patterns:
+            raise ValueError(f"values: {name} must not be empty; a pattern that fits an empty text allows it")
         if "\0" in text or len(text) > LONGEST_VALUE:
             raise ValueError(f"values: {name} must have at most {LONGEST_VALUE:,} characters, and no NUL")
         pattern = self.patterns.get(name)
         if pattern is not None and not pattern.fullmatch(text):
             raise ValueError(f"values: {name} must match {pattern.pattern}")
         return text
+
+    def _check_scripts(self) -> None:
+        """Refuse a value inside a shell's script, where it would be read as commands."""
+        for at, word in enumerate(self.words):
+            if os.path.basename(word) in _SHELLS and _filled(_script_of(self.words[at + 1 :])):
+                example = f'["{word}", "-c", \'tar -cf "$1" .\', "{word}", "{{name}}"]'
+                raise self._wrong(
+                    f"the script of {word} cannot have a placeholder: it would run what a job writes there; "
+                    f"give it the value as an argument: {example}"
+                )
 
     def _patterns(self, given: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
         if unknown := sorted(given.keys() - self.placeholders):
@@ -138,6 +154,25 @@ class AllowedCommand:
 
     def _wrong(self, problem: str) -> ConfigError:
         return ConfigError(f"command {self.name!r}: {problem}")
+
+
+def _script_of(arguments: Sequence[str]) -> str:
+    """The text that a shell with these arguments runs as its script; empty if it runs none."""
+    follows, of_option = False, False
+    for word in arguments:
+        if of_option:
+            of_option = False
+        elif word[:1] in ("-", "+"):
+            follows = follows or _SCRIPT_FOLLOWS.fullmatch(word) is not None
+            of_option = word in ("-o", "+o", "-O", "+O")
+        else:
+            return word if follows else ""
+    return ""
+
+
+def _filled(word: str) -> bool:
+    """Whether a word has a placeholder."""
+    return any(name for _, name in _PLACEHOLDER.findall(word))
 
 
 USUAL_VARIABLES = (

@@ -7,22 +7,22 @@ A command ends with its attempt, with all that it has started: at its timeout, w
 worker stops or dies.
 """
 
+import errno
+import json
 import os
-import selectors
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from treadle.app.treadle import Treadle
 from treadle.builtin.shell_commands import AllowedCommand, ShellCommand, found_program
+from treadle.builtin.shell_process import MOST_OUTPUT, End, run_to_its_end
 from treadle.errors import Ambiguous, Cancelled, ConfigError, GiveUp, TreadleError
+from treadle.model.memo import MEMO_CAP
 from treadle.tasks.context import Context
 from treadle.tasks.secrets import hide
 from treadle.tasks.task import Task
@@ -30,12 +30,9 @@ from treadle.tasks.task import Task
 __all__ = ["NAME", "CommandFailed", "Ran", "ShellCommand", "register"]
 
 NAME = "shell.run"
-MOST_OUTPUT = 64 * 1024  # bytes, the last ones
 SHOWN = 2_000  # characters of the output, in an error
-LOOK = 0.1  # seconds between two looks whether to stop
-WATCH = Path(__file__).with_name("shell_watch.py")
-DRAINED = 32  # reads of what a command that has ended still had in its pipe
-TOLD_OF_END = 30.0  # seconds that the end of a killed command may take to be told
+MOST_REMEMBERED = MEMO_CAP - 1_000  # bytes of the output as JSON, where control characters take six each
+NO_PROGRAM = {errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP, errno.EISDIR}  # tomorrow, too
 
 
 class CommandFailed(TreadleError):
@@ -48,15 +45,6 @@ class Ran(TypedDict):
     code: int
     output: str
     ms: int
-
-
-class End(NamedTuple):
-    """How it ended: the exit code, or less the signal; why it was stopped, if it was; why it could not be started."""
-
-    code: int
-    output: bytes
-    stopped: str = ""
-    error: str = ""
 
 
 def register(
@@ -105,11 +93,13 @@ def run(ctx: Context, command: AllowedCommand, words: list[str]) -> Ran:
         way_out = "install it on this worker, or name its file where the task is registered"
         raise GiveUp(f"command {command.name!r}: there is no program {words[0]!r}; {way_out}")
     began = time.monotonic()
-    end = _run(ctx, command, [program, *words[1:]], environment)
+    end = run_to_its_end(ctx, command, [program, *words[1:]], environment)
     output = _text(end.output, command.secrets())
     tail = f": {shown}" if (shown := output.strip()[-SHOWN:]) else ""
     if end.error:
-        raise GiveUp(f"command {command.name!r}: {program} cannot be run: {end.error}")
+        raise _not_started(command, program, end)
+    if end.stopped and end.runs_on:
+        raise _runs_on(command, end.stopped + " and could not be killed: it may still run" + tail)
     if end.stopped:
         raise _stopped(ctx, command, end.stopped + tail)
     if end.code == 0:
@@ -122,6 +112,19 @@ def run(ctx: Context, command: AllowedCommand, words: list[str]) -> Ran:
     raise CommandFailed(f"command {command.name!r}: {how}{tail}")
 
 
+def _not_started(command: AllowedCommand, program: str, end: End) -> Exception:
+    """A file that is no program will not be one at the next attempt; one that is being written, or too many, may."""
+    if end.errno in NO_PROGRAM:
+        return GiveUp(f"command {command.name!r}: {program} cannot be run: {end.error}")
+    return CommandFailed(f"command {command.name!r}: {program} cannot be run for now: {end.error}")
+
+
+def _runs_on(command: AllowedCommand, why: str) -> Exception:
+    """A second run beside the first would be worse than none."""
+    words = f"command {command.name!r}: {why}"
+    return Ambiguous(words) if command.given.once else GiveUp(words)
+
+
 def _stopped(ctx: Context, command: AllowedCommand, why: str) -> Exception:
     """What a run that was stopped means: it may have done its work, and one that runs once must not be repeated."""
     words = f"command {command.name!r}: {why}"
@@ -130,96 +133,13 @@ def _stopped(ctx: Context, command: AllowedCommand, why: str) -> Exception:
     return Cancelled(words) if ctx.cancelled else CommandFailed(words)
 
 
-def _run(ctx: Context, command: AllowedCommand, words: list[str], environment: dict[str, str]) -> End:
-    watch = [sys.executable, "-I", "-S", str(WATCH), str(command.kill_after), *words]
-    process = subprocess.Popen(  # noqa: S603 - a list of words, of a command that was allowed
-        watch,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        cwd=command.cwd,
-        start_new_session=True,  # so that a Ctrl-C, or a signal to the worker's group, leaves it to us
-    )
-    try:
-        return RunningCommand(process).to_its_end(ctx, command)
-    finally:
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            pipe.close()  # type: ignore[union-attr] # with stdin the command is asked to end, if it still runs
-        with suppress(subprocess.TimeoutExpired):  # one that cannot be killed: the kernel holds it
-            process.wait(command.kill_after + 1)
-
-
-class RunningCommand:
-    """A command at work, behind the process that watches it."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self._process = process
-        self._output, self._report = bytearray(), bytearray()
-        self._streams = selectors.DefaultSelector()
-        for stream, kept in ((process.stdout, self._output), (process.stderr, self._report)):
-            os.set_blocking(stream.fileno(), False)  # type: ignore[union-attr] # a pipe
-            self._streams.register(stream, selectors.EVENT_READ, kept)  # type: ignore[arg-type]
-
-    def to_its_end(self, ctx: Context, command: AllowedCommand) -> End:
-        """Read what it writes until it has ended; ask it to end when it must."""
-        limit = time.monotonic() + (command.timeout or float("inf"))
-        stopped, give_up_at = "", float("inf")
-        with self._streams:
-            while self._read():
-                if not stopped and (ctx.cancelled or time.monotonic() >= limit):
-                    late = f"ran longer than its timeout of {command.timeout:g} s" if not ctx.cancelled else ""
-                    stopped = late or "was stopped before it had ended"
-                    give_up_at = time.monotonic() + command.kill_after + TOLD_OF_END
-                    with suppress(BrokenPipeError):  # it has ended in this moment
-                        os.write(self._process.stdin.fileno(), b"stop\n")  # type: ignore[union-attr] # a pipe
-                if time.monotonic() >= give_up_at:  # a kill that the system does not carry out
-                    return End(-signal.SIGKILL, bytes(self._output), stopped)
-        return self._reported(stopped)
-
-    def _reported(self, stopped: str) -> End:
-        """Its end, as the process that watched it says; if that one was killed, the command must not stay."""
-        report = dict(line.partition(" ")[::2] for line in self._report.decode("utf-8", "replace").splitlines())
-        output = bytes(self._output)
-        if "exit" in report:
-            return End(int(report["exit"]), output, stopped)
-        if "error" in report:
-            return End(1, b"", error=report["error"])
-        if "pid" in report:
-            with suppress(ProcessLookupError):
-                os.killpg(int(report["pid"]), signal.SIGKILL)
-        why = self._report.decode("utf-8", "replace").strip()[-SHOWN:]
-        return End(-signal.SIGKILL, output, stopped or f"the process that watched it was killed: {why}")
-
-    def _read(self) -> bool:
-        """Wait a moment for what it writes; False when the process that watches it has ended."""
-        for key, _ in self._streams.select(LOOK):
-            chunk = _chunk(key.fd)
-            key.data.extend(chunk or b"")
-            del key.data[: -2 * MOST_OUTPUT]
-            if chunk == b"":
-                self._streams.unregister(key.fileobj)
-        if self._process.stderr in {key.fileobj for key in self._streams.get_map().values()}:
-            return True
-        for _ in range(DRAINED):  # not until its end: a process that has left the group may hold it
-            if not (chunk := _chunk(self._process.stdout.fileno())):  # type: ignore[union-attr] # a pipe
-                break
-            self._output.extend(chunk)
-        return False
-
-
-def _chunk(descriptor: int) -> bytes | None:
-    """What can be read; None if there is nothing now, empty at the end."""
-    try:
-        return os.read(descriptor, MOST_OUTPUT)
-    except BlockingIOError:
-        return None
-
-
 def _text(output: bytes, secrets: list[str]) -> str:
     """The last of the output as text that can be stored, without what is secret."""
     text = output.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return hide(text, secrets).encode()[-MOST_OUTPUT:].decode("utf-8", "ignore")
+    kept = hide(text, secrets).encode()[-MOST_OUTPUT:].decode("utf-8", "ignore")
+    while len(json.dumps(kept)) > MOST_REMEMBERED:
+        kept = kept[len(kept) // 8 :]
+    return kept
 
 
 def _signal_name(number: int) -> str:

@@ -7,6 +7,7 @@ The receiver may get the same webhook more than once, and knows it by the header
 """
 
 import json
+import random
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -127,7 +128,7 @@ class WebhookDelivery:
             if left <= 0:
                 break
             try:
-                return call("POST", url, body, headers, timeout=left, address=address, tls=self._tls)
+                return call("POST", url, body, headers, timeout=left, address=address, tls=self._tls, whole=False)
             except Unreachable as error:
                 failure = error
         raise failure
@@ -159,7 +160,8 @@ def failure_of(answer: HttpReply, job: Job, retry_after: float | None, secrets: 
         return NotDelivered(f"{refusal}; redirects are not followed: send to the URL that it leads to")
     if answer.status in (429, 503) and retry_after is not None:
         usual = job.retry.delay(job.failures + 1, 0.0)
-        return RetryLater(refusal, after=max(usual, min(retry_after, LONGEST_RETRY_AFTER)))
+        spread = job.retry.jitter * random.random()  # noqa: S311 - so that not all webhooks come back at once
+        return RetryLater(refusal, after=max(usual, min(retry_after, LONGEST_RETRY_AFTER)) + spread)
     return NotDelivered(refusal)
 
 

@@ -93,7 +93,7 @@ class AddressGuard:
 
     def _check(self, place: HttpUrl, address: str) -> None:
         ip = _ip(address)
-        if ip is not None and any(_within(one, self._networks) for one in (ip, *_embedded(ip))):
+        if ip is not None and any(_within(one, self._networks) for one in (ip, *_meant(ip))):
             return
         kind = "strange" if ip is None else kind_of(ip)
         if kind:
@@ -123,19 +123,32 @@ def kind_of(address: IpAddress | str) -> str:
     for hidden in inner:
         if kind := kind_of(hidden):
             return kind
-    if isinstance(ip, ipaddress.IPv6Address) and ip not in _PUBLIC_V6 and not inner:
+    if isinstance(ip, ipaddress.IPv6Address) and ip not in _PUBLIC_V6 and not _meant(ip):
         return "reserved"
     return ""
 
 
-def _embedded(ip: IpAddress) -> list[IpAddress]:
-    """The IPv4 address that this IPv6 address stands for: mapped, 6to4, NAT64 or ISATAP."""
+def _meant(ip: IpAddress) -> list[ipaddress.IPv4Address]:
+    """The IPv4 address that this IPv6 address is only another way to write: mapped, or of the well-known NAT64."""
+    if isinstance(ip, ipaddress.IPv6Address) and (ip.ipv4_mapped or ip in _NAT64):
+        return [_last_four_bytes(ip)]
+    return []
+
+
+def _embedded(ip: IpAddress) -> list[ipaddress.IPv4Address]:
+    """The IPv4 addresses that this IPv6 address may lead to by way of another one: 6to4 and ISATAP too."""
     if isinstance(ip, ipaddress.IPv4Address):
         return []
-    found = [ip.ipv4_mapped, ip.sixtofour]
-    if ip in _NAT64 or (int(ip) >> 32 & 0xFFFFFFFF) in _ISATAP:
-        found.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
-    return [one for one in found if one is not None]
+    found = _meant(ip)
+    if ip.sixtofour is not None:
+        found.append(ip.sixtofour)
+    if (int(ip) >> 32 & 0xFFFFFFFF) in _ISATAP:
+        found.append(_last_four_bytes(ip))
+    return found
+
+
+def _last_four_bytes(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address:
+    return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
 
 
 def _look_up(place: HttpUrl) -> list[str]:

@@ -245,3 +245,8 @@ class Context:
             raise LeaseLost(
                 f"job {self.job.id} is no longer yours: {(self._attempt.stop_reason or StopReason.LOST).value}{advice}"
             )
+
+
+def stop_reason(ctx: Context) -> StopReason | None:
+    """Why this handler should stop, for our own handlers: how long its worker waits for it depends on that."""
+    return ctx._attempt.stop_reason
