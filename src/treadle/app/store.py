@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from treadle.engines import connect, connect_on
 from treadle.engines.contract import Engine, TenantIsolation
 from treadle.engines.scripts import Lend
+from treadle.errors import ConfigError
 from treadle.model.clock import Clock
 
 if TYPE_CHECKING:
@@ -40,14 +41,21 @@ class StoreInForce:
         clock = self.clock.now if self.clock is not None else None
         audit_all = settings.audit == "everything"
         if self.lend is not None:
-            return connect_on(settings.url, self.lend, clock=clock, audit_all=audit_all)
+            if settings.auto_migrate:
+                raise ConfigError(
+                    "auto_migrate: an app with `lend` makes no tables by itself; leave it False, and call "
+                    "app.migrate() where you deploy"
+                )
+            return connect_on(
+                settings.url, self.lend, clock=clock, audit_all=audit_all, plain_sql=plain_sql_of(settings)
+            )
         engine = connect(
             settings.url,
             clock=clock,
             audit_all=audit_all,
             auto_migrate=settings.auto_migrate,
             listen_url=settings.listen_url,
-            plain_sql="sql" in settings.enqueue_allow if "enqueue_allow" in settings.model_fields_set else None,
+            plain_sql=plain_sql_of(settings),
         )
         weakref.finalize(self, _close, engine, os.getpid())  # an app that nobody closed
         return engine
@@ -179,6 +187,11 @@ class TenantStore(Store):
             own = engine.for_tenant(self.tenant or "") if isinstance(engine, TenantIsolation) else engine
             self._bound = bound = (engine, own)
         return bound[1]
+
+
+def plain_sql_of(settings: "Settings") -> bool | None:
+    """Whether `migrate` opens plain SQL, or closes it; None: no setting says so."""
+    return "sql" in settings.enqueue_allow if "enqueue_allow" in settings.model_fields_set else None
 
 
 def _close(engine: Engine, process: int) -> None:

@@ -86,6 +86,11 @@ class Treadle(Oversight):
         the `url` only says which store that is. See docs/transactions.md.
         """
         profile = check_profile(profile or Profile())
+        if lend is not None and not callable(lend):
+            raise ConfigError(
+                f"lend: it must be a function that returns a context manager, not {type(lend).__name__}; write a "
+                "generator function with @contextmanager that yields the connection"
+            )
         super().__init__(self._store_class(profile.settings, {"url": url, **settings}, clock, lend), profile)
         self._known = known = dict[str, Definition]()
         self._enqueuer = Enqueuer(self._store, known)

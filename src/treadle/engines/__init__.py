@@ -59,24 +59,34 @@ def connect_on(
     written: Callable[[], None] = lambda: None,
     clock: Callable[[], datetime] | None = None,
     audit_all: bool = False,
+    plain_sql: bool | None = None,
 ) -> Engine:
     """An engine on a connection that somebody else opens, commits and closes, one block of `lend` a call.
 
-    The `url` only says which store it is. The engine sees what that connection has not committed, and what it writes
-    commits with it. It wakes nobody: `written` is called when there is something to wake workers for, once that is
-    committed. It is for callers of the app, not for workers.
+    The `url` only says which store it is: a file of SQLite, a schema of PostgreSQL. The engine sees what that
+    connection has not committed, and what it writes commits with it. It wakes nobody: `written` is called when there is
+    something to wake workers for, once that is committed. It is for callers of the app, not for workers. `plain_sql` is
+    as in `connect`.
     """
-    if url.startswith("sqlite:"):
+    scheme = url.partition(":")[0].lower()
+    if scheme == "sqlite":
         from treadle.engines.sqlite.lent import LentEngine as LentSqliteEngine
 
-        return LentSqliteEngine(lend, written=written, clock=clock, audit_all=audit_all)
-    if url.startswith(("postgres:", "postgresql:")):
-        from treadle.engines.postgres.lent import lent_engine
+        path, _ = sqlite_url(url)
+        return LentSqliteEngine(lend, path, written=written, clock=clock, audit_all=audit_all)
+    if scheme in ("postgres", "postgresql"):
+        try:
+            from treadle.engines.postgres.lent import lent_engine
+        except ImportError as error:
+            _explain_missing_psycopg(error)
+            raise
 
         _, ours = libpq_url(url, "url")
         schema = ours.get("schema", "treadle")
-        return lent_engine(lend, written=written, schema_name=schema, clock=clock, audit_all=audit_all)
-    raise ConfigError(f"url: {url.partition(':')[0]} has no connection that can be lent; SQLite and PostgreSQL have")
+        return lent_engine(
+            lend, written=written, schema_name=schema, clock=clock, audit_all=audit_all, plain_sql=plain_sql
+        )
+    raise ConfigError(f"url: {scheme} has no connection that can be lent; SQLite and PostgreSQL have")
 
 
 def _postgres(
@@ -90,9 +100,8 @@ def _postgres(
     try:
         from treadle.engines.postgres.engine import PostgresEngine
     except ImportError as error:
-        if error.name and error.name.partition(".")[0] != "psycopg":
-            raise
-        raise ConfigError("url: PostgreSQL needs its driver; run: pip install 'treadle[postgres]'") from error
+        _explain_missing_psycopg(error)
+        raise
 
     libpq, ours = libpq_url(url, "url")
     direct = None if listen_url is None else libpq_url(listen_url, "listen_url")[0]
@@ -109,6 +118,11 @@ def _postgres(
         clock=clock,
         audit_all=audit_all,
     )
+
+
+def _explain_missing_psycopg(error: ImportError) -> None:
+    if not error.name or error.name.partition(".")[0] == "psycopg":
+        raise ConfigError("url: PostgreSQL needs its driver; run: pip install 'treadle[postgres]'") from error
 
 
 def _dynamodb(url: str, clock: Callable[[], datetime] | None, audit_all: bool, auto_migrate: bool) -> Engine:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
+from treadle.errors import ConfigError
+
 T = TypeVar("T")
 
 Rows = list[tuple[Any, ...]]
@@ -12,6 +14,17 @@ Script = Generator[tuple[str, str], Rows, T]
 
 Lend = Callable[[], AbstractContextManager[Any]]
 """A block in a transaction of somebody's connection, which it gives as its driver has it: sqlite3 or psycopg."""
+
+
+def block_of(lend: Lend) -> AbstractContextManager[Any]:
+    """One block of `lend`; ConfigError if that is not what it returns."""
+    block = lend()
+    if not isinstance(block, AbstractContextManager):
+        raise ConfigError(
+            f"lend: it must return a context manager, not {type(block).__name__}: a generator function with "
+            "@contextmanager that yields the connection; treadle calls it in a thread, so it cannot be async"
+        )
+    return block
 
 
 class Items(NamedTuple):

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -135,12 +135,13 @@ def _schema(connection: sqlite3.Connection) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- the doctor
 
 
-def doctor(file: DatabaseFile) -> list[Finding]:
-    """What an operator should know about this file."""
+def doctor(file: DatabaseFile, drift: Sequence[str] | None = None) -> list[Finding]:
+    """What an operator should know about this file; `drift`: the differences of its tables, if they are known."""
     found = [_library(), _durability(file)]
     if locked := _not_writable(file):
         return [*found, Finding("error", f"cannot write to {' and '.join(locked)}: make it writable")]
-    if drift := check(file):
+    drift = check(file) if drift is None else drift
+    if drift:
         return [*found, Finding("error", "schema: " + "; ".join(drift))]
     return [*found, Finding("ok", "schema is up to date")]
 

@@ -74,6 +74,8 @@ def lent(connection: Any) -> Iterator[Any]:
     if not connection.in_atomic_block:
         with _of_this_thread(connection), transaction.atomic(using=connection.alias):
             connection.ensure_connection()
+            if hasattr(connection.connection, "pgconn"):
+                _begin(connection.connection)
             yield connection.connection
         return
     savepoint = connection.savepoint()
@@ -85,6 +87,13 @@ def lent(connection: Any) -> Iterator[Any]:
             connection.savepoint_commit(savepoint)
         raise
     connection.savepoint_commit(savepoint)
+
+
+def _begin(driver: Any) -> None:
+    """Begin what psycopg begins with the first statement of Django's; `atomic()` alone does not."""
+    level = driver.isolation_level
+    mode = "" if level is None else f" isolation level {level.name.replace('_', ' ')}"
+    driver.pgconn.exec_(f"begin{mode}".encode())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from django.db.backends.base.base import NO_DB_ALIAS
 from django.db.backends.signals import connection_created
 
 from treadle.app.profile import Profile
-from treadle.app.store import Store
+from treadle.app.store import Store, plain_sql_of
 from treadle.app.treadle import Treadle
 from treadle.engines import connect_on
 from treadle.engines.contract import Engine
@@ -36,25 +36,27 @@ class DjangoStore(Store):
         database, url = self.database, self._in_force.given.get("url")
         if url is database and database is not None:  # and no override leads away
             connection = self._tested or connection_of(database.alias)
-            if connection.in_atomic_block or connection is self._tested:
-                return self.engine_on(connection)
             if database.name != (name := connection.settings_dict["NAME"]):
                 self._follow(database, name)
+            if connection.in_atomic_block or connection is self._tested:
+                return self.engine_on(connection)
         return self._in_force.engine
 
     def engine_on(self, connection: Any) -> Engine:
         """An engine on this connection of Django's; made once for each."""
-        made_for, engine = getattr(connection, "_treadle_engine", (None, None))
-        if made_for is not self._in_force:
-            clock, settings = self._in_force.clock, self.settings
+        made_for, made_with, engine = getattr(connection, "_treadle_engine", (None, None, None))
+        settings = self.settings
+        if made_for is not self._in_force or made_with is not settings:
+            clock = self._in_force.clock
             engine = connect_on(
                 settings.url,
                 partial(lent, connection),
                 written=partial(self._wake_after_commit, connection),
                 clock=None if clock is None else clock.now,
                 audit_all=settings.audit == "everything",
+                plain_sql=plain_sql_of(settings),
             )
-            connection._treadle_engine = self._in_force, engine
+            connection._treadle_engine = self._in_force, settings, engine
         return cast(Engine, engine)
 
     def _wake_after_commit(self, connection: Any) -> None:
