@@ -51,7 +51,7 @@ def test_the_mail_is_asked_for_as_graph_wants_it(app: Treadle, server: GraphServ
     assert sent["from"] == {"emailAddress": {"address": "ops@example.org", "name": "Ops"}}
     assert sent["internetMessageHeaders"] == [{"name": "X-Order", "value": "7"}]
     assert sent["internetMessageId"] == f"<{job.id}@example.org>"
-    ended(app, server)
+    attempted(app, app.tasks["email.send"].enqueue(Email(**MAIL)))
     assert server.sent[1]["body"] == {"contentType": "text", "content": "We have it."}
 
 
