@@ -200,7 +200,7 @@ def test_bad_jobs_end_as_the_document_says_and_the_next_one_runs(chat: Chat, use
     stranger = an_id()
     for job_type, input in (
         ("calendar_sync", "{}"), ("email_processing", "{}"), ("email_processing", "[1]"),
-        ("email_processing", f'{{"connection_id": "{stranger}"}}'), ("reminder_delivery", '{"reminder_id": "7"}'),
+        ("email_processing", f'{{"connection_id": "{stranger}"}}'), ("reminder_delivery", '{"reminder": "7"}'),
     ):  # fmt: skip
         chat.sql("insert into jobs (user_id, job_type, input) values (%s, %s, %s)", user, job_type, input)
     until(lambda: all(job["error"] for job in chat.jobs(user)), "each is tried")
@@ -210,7 +210,7 @@ def test_bad_jobs_end_as_the_document_says_and_the_next_one_runs(chat: Chat, use
     errors = [job["error"] for job in (empty, a_list, missing, half)]
     assert errors[::2] == ["'connection_id'", f"Connection {stranger} not found"]
     assert "list indices" in errors[1]
-    assert errors[3] == "'user_id'"
+    assert errors[3] == "'reminder_id'"
     assert {(job["status"], job["retry_count"]) for job in (empty, a_list, missing, half)} == {("pending", 1)}
     remind(chat, user, "0")
     until(lambda: delivered(chat, user), "the runner goes on")
