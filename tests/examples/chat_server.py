@@ -49,14 +49,23 @@ def sql(database: str, statement: str, *values: object) -> list[Row]:
         return cursor.fetchall() if cursor.description else []
 
 
+def as_role(database: str, role: str, user: str, statement: str, *values: object) -> list[Row]:
+    """What the database answers to a user, or to the service in a user's name."""
+    with psycopg.connect(database, row_factory=dict_row, options=SEARCH_PATH) as connection:
+        connection.execute("select set_config('request.jwt.claims', %s, true)", [f'{{"sub": "{user}"}}'])
+        connection.execute(f"set local role {role}")
+        cursor = connection.execute(statement, values or None)
+        return cursor.fetchall() if cursor.description else []
+
+
 def new_user(database: str) -> str:
     [row] = sql(database, "insert into auth.users (id) values (gen_random_uuid()) returning id::text")
     return str(row["id"])
 
 
-def token(user: str, *, secret: str = SECRET, seconds: float = 3600, algorithm: str = "HS256") -> str:
+def token(user: str, *, secret: str = SECRET, seconds: float = 3600, algorithm: str = "HS256", **claims: object) -> str:
     """What Supabase gives a user who has signed in."""
-    parts = [{"alg": algorithm, "typ": "JWT"}, {**CLAIMS, "sub": user, "exp": time.time() + seconds}]
+    parts = [{"alg": algorithm, "typ": "JWT"}, {**CLAIMS, "sub": user, "exp": time.time() + seconds, **claims}]
     text = ".".join(_encoded(json.dumps(part).encode()) for part in parts)
     return f"{text}.{_encoded(hmac.new(secret.encode(), text.encode(), hashlib.sha256).digest())}"
 

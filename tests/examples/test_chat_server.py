@@ -233,12 +233,17 @@ def test_a_bad_request_is_refused_by_the_name_of_its_field_and_makes_no_job(chat
     for body, field in (
         ("{", "body"), ("[]", "body"), ({**good, "provider": "aol"}, "provider"), ({**good, "address": ""}, "address"),
         ({**good, "refresh_token": 7}, "refresh_token"), ({"provider": "gmail"}, "address"),
+        ({**good, "address": "a\0b@example.org"}, "address"), ({**good, "address": "a\ud800b@example.org"}, "address"),
+        ({**good, "refresh_token": "1//x\0"}, "refresh_token"), ({**good, "provider": float("nan")}, "provider"),
+        ({"provider": "gmail", "refresh_token": "1//x"}, "address"),
     ):  # fmt: skip
         status, answer = chat.ask("POST", CONNECTIONS, token(user), body)
         assert (status, field in str(answer["detail"][0]["loc"])) == (422, True), answer
+        assert "1//x" not in str(answer)
     for bearer in (
         "", "no token", token(user, secret="another secret"), token(user, seconds=-1), token("nobody"),
-        token(user, algorithm="none"),
+        token(user, algorithm="none"), token(user, exp=float("nan")), token(user, exp=float("inf")),
+        token(user, exp="9999999999"), token(user, role="anon"), token(user, aud="another project"),
     ):  # fmt: skip
         status, answer = chat.ask("POST", CONNECTIONS, bearer, good)
         assert (status, "authorization" in answer["detail"]) == (401, True), bearer

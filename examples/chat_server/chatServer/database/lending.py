@@ -11,6 +11,7 @@ from psycopg.pq import DiagnosticField, ExecStatus
 
 from chatServer.database.connection import Pool
 
+WAIT = 5  # seconds for a connection; a pool that is being closed does not tell all who wait
 CONNECTION_FAILURE = b"08006"  # where the server itself says nothing
 
 
@@ -34,7 +35,7 @@ class Lending:
     def transaction(self) -> Iterator[Any]:
         """All that this thread does inside is written together, or not at all."""
         self._refuse_the_thread_of_the_loop()
-        connection = asyncio.run_coroutine_threadsafe(self._pool.getconn(), self._loop).result()
+        connection = asyncio.run_coroutine_threadsafe(self._pool.getconn(WAIT), self._loop).result()
         try:
             run(connection, b"begin")
             self._thread.connection = connection

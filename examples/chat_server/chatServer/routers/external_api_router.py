@@ -16,7 +16,6 @@ from chatServer.routers.auth import User
 router = APIRouter(prefix="/api")
 
 
-
 def _storable(text: str) -> str:
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("holds a NUL or half a character, which no database stores")

@@ -110,7 +110,7 @@ class JobService:
         return await self._call(self._app.recover)
 
     async def close(self) -> None:
-        """After the pool was closed: what still waits for one of its connections gives up now."""
+        """Call it after the pool was closed: then calls that wait for a connection give up, within seconds."""
         await asyncio.to_thread(self._threads.shutdown)
 
     async def _write(self, job_id: str | UUID, change: Callable[[Claimed], object], *, forget: bool = True) -> None:
