@@ -170,7 +170,7 @@ def refused(database: str, user: str) -> Iterator[str]:
     """Another user, for whom no job can be made."""
     other = new_user(database)
     known = "create or replace function public.jobs_known_user(user_id uuid) returns void language plpgsql as $$ begin"
-    sql(database, f"{known} if user_id = '{other}' then raise exception 'not this one'; end if; end $$".encode())
+    sql(database, f"{known} if user_id = '{other}' then raise exception 'not this one'; end if; end $$")
     yield other
     sql(database, (FOLDER / "supabase" / "migrations" / "20260225000001_create_jobs_table.sql").read_text("utf-8"))
 

@@ -1,4 +1,4 @@
-"""examples/chat_server: its runner ends whenever it is told to, and loses no result; in one event loop of this process."""
+"""examples/chat_server: its runner ends whenever it is told to, and loses no result."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -338,7 +338,7 @@ def test_a_burst_of_calls_after_a_restart_of_a_server_with_a_name_is_served(
 
 def test_a_blocking_call_in_the_thread_of_the_loop_is_refused(at_work: Callable[..., None], user: str) -> None:
     async def do(chat: Any) -> None:
-        with pytest.raises(RuntimeError, match="in the thread of the event loop .* call treadle in another thread"):
+        with pytest.raises(RuntimeError, match=r"in the thread of the event loop .* call treadle in another thread"):
             chat.service._app.enqueue("a", {}, checked=False, tenant=user)
 
     at_work(do)

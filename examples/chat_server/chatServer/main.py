@@ -52,7 +52,7 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
 
 app = FastAPI(title="Chat server", lifespan=lifespan)
 app.include_router(external_api_router.router)
-app.add_exception_handler(RequestValidationError, external_api_router.refuse)
+app.exception_handler(RequestValidationError)(external_api_router.refuse)
 
 
 def main() -> None:

@@ -31,9 +31,8 @@ class NewConnection(BaseModel):
     refresh_token: Text = Field(min_length=1, max_length=2048, repr=False)
 
 
-async def refuse(_: Request, error: Exception) -> JSONResponse:
+async def refuse(_: Request, error: RequestValidationError) -> JSONResponse:
     """What is wrong with which field, but not what was given: it may be a token, or be no JSON, as NaN is."""
-    assert isinstance(error, RequestValidationError)
     problems = [{name: problem[name] for name in ("type", "loc", "msg")} for problem in error.errors()]
     return JSONResponse({"detail": problems}, 422)
 

@@ -109,7 +109,7 @@ class JobRunnerService:
                 return None
 
     async def _give_back(self, job: dict[str, Any]) -> None:
-        """Unless it was settled. No error comes out: it would take the place of the cancellation, and nothing would end."""
+        """Unless it was settled. An error that came out would take the place of the cancellation: nothing would end."""
         try:
             await self._job_service.give_back(job["id"])
         except JobNotHeld:
