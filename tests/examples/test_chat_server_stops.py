@@ -1,17 +1,20 @@
 """examples/chat_server: its runner ends whenever it is told to, and loses no result."""
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.examples.chat_server import AGE, Row, importable, in_loop, new_user, sql
+from tests.examples.chat_server import AGE, Chat, Row, importable, in_loop, new_user, sql
 from tests.support import provision
 from tests.support.proxy import Proxy
 
+AGENT = '{"agent_name": "briefing", "prompt": "What is new?"}'
 LIMIT = 20  # seconds, for what ends in a moment
 
 
@@ -342,3 +345,23 @@ def test_a_blocking_call_in_the_thread_of_the_loop_is_refused(at_work: Callable[
             chat.service._app.enqueue("a", {}, checked=False, tenant=user)
 
     at_work(do)
+
+
+# ----------------------------------------------------------------------------------------------- the process
+
+
+@pytest.mark.slow
+def test_sigterm_ends_the_server_while_a_handler_runs_and_the_database_refuses_connections(
+    database: str, user: str, proxy: Proxy, tmp_path: Path
+) -> None:
+    chat = Chat(proxy.url(database), tmp_path)
+    try:
+        chat.start()
+        chat.llm.delay_next(60)
+        sql(database, "insert into jobs (user_id, job_type, input) values (%s, 'agent_invocation', %s)", user, AGENT)
+        chat.llm.wait_until(lambda: chat.llm.calls != [])
+        proxy.refuse()
+        proxy.reset()
+        assert "chat: stopped" in chat.process.end(signal.SIGTERM)
+    finally:
+        chat.close()

@@ -103,7 +103,7 @@ class JobService:
     async def give_back(self, job_id: str | UUID) -> None:
         """Pending again at once and as it was: the process that had it stops. TimeoutError if the database is away."""
         async with asyncio.timeout(GRACE):
-            await self._write(job_id, Claimed.release)
+            await self._write(job_id, Claimed.release, grace=0)
 
     async def expire_stale(self) -> int:
         """How many jobs were claimed half an hour ago and not settled; each is retried, or failed if none is left."""
@@ -113,7 +113,14 @@ class JobService:
         """Call it after the pool was closed: then calls that wait for a connection give up, within seconds."""
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def _write(self, job_id: str | UUID, change: Callable[[Claimed], object], *, forget: bool = True) -> None:
+    async def _write(
+        self,
+        job_id: str | UUID,
+        change: Callable[[Claimed], object],
+        *,
+        forget: bool = True,
+        grace: float | None = None,
+    ) -> None:
         """The job is ours until it is written how it ended, or until it turns out to be ours no longer."""
         if (held := self._held.get(str(job_id))) is None:
             raise JobNotHeld(
@@ -130,15 +137,15 @@ class JobService:
             if forget:
                 self._held.pop(held.job.id, None)
 
-        await self._call(write)
+        await self._call(write, grace)
 
-    async def _call(self, work: Callable[[], T]) -> T:
-        """What it answers, from a thread. It ends before a cancellation goes on: what it wrote was written."""
+    async def _call(self, work: Callable[[], T], grace: float | None = None) -> T:
+        """What it answers, from a thread. A cancellation goes on once it has ended, so that nothing is half known."""
         working = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             return await asyncio.shield(working)
         except asyncio.CancelledError:
-            await asyncio.wait([working], timeout=GRACE)
+            await asyncio.wait([working], timeout=GRACE if grace is None else grace)
             raise
 
 
