@@ -87,9 +87,12 @@ class JobRunnerService:
         else:
             try:
                 await self._settle(job, lambda: self._job_service.complete(job_id, result or {}))
+            except EngineUnavailable:
+                raise
             except Exception as error:
-                logger.exception("Job %s (%s) failed", job_id, job_type)
-                await self._fail(job, f"the output of the handler cannot be stored: {error}")
+                problem = f"the output of the handler cannot be stored: {error}"
+                logger.error("Job %s (%s) failed: %s", job_id, job_type, problem)
+                await self._fail(job, problem)
 
     async def _fail(self, job: dict[str, Any], error: str, should_retry: bool = True) -> None:
         await self._settle(job, lambda: self._job_service.fail(job["id"], error, should_retry))
