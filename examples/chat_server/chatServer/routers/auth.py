@@ -29,7 +29,7 @@ def user_of(authorization: Annotated[str, Header()] = "") -> str:
         if not time.time() < told["exp"] < math.inf or (told["role"], told["aud"]) != (USERS, USERS):
             raise ValueError
         return str(UUID(told["sub"]))
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error):
         raise HTTPException(401, "authorization: needs a token of Supabase that is still good") from None
 
 

@@ -17,8 +17,8 @@ router = APIRouter(prefix="/api")
 
 
 def _storable(text: str) -> str:
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError("holds a NUL or half a character, which no database stores")
+    if "\0" in text:
+        raise ValueError("holds a NUL, which the database does not store: remove it")
     return text
 
 
