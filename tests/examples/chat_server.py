@@ -6,10 +6,11 @@ import hmac
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ FOLDER = EXAMPLES / "chat_server"
 START = "python -m chatServer.main"
 OWN_TESTS = "pytest"
 SECRET = "the secret of this project's tokens"
+CLAIMS = {"aud": "authenticated", "role": "authenticated"}
 SEARCH_PATH = "-c search_path=public"
 AGE = (
     "update treadle.jobs set claimed_at = claimed_at - interval '31 minutes',"
@@ -47,14 +49,23 @@ def sql(database: str, statement: str, *values: object) -> list[Row]:
         return cursor.fetchall() if cursor.description else []
 
 
+def as_role(database: str, role: str, user: str, statement: str, *values: object) -> list[Row]:
+    """What the database answers to a user, or to the service in a user's name."""
+    with psycopg.connect(database, row_factory=dict_row, options=SEARCH_PATH) as connection:
+        connection.execute("select set_config('request.jwt.claims', %s, true)", [f'{{"sub": "{user}"}}'])
+        connection.execute(f"set local role {role}")
+        cursor = connection.execute(statement, values or None)
+        return cursor.fetchall() if cursor.description else []
+
+
 def new_user(database: str) -> str:
     [row] = sql(database, "insert into auth.users (id) values (gen_random_uuid()) returning id::text")
     return str(row["id"])
 
 
-def token(user: str, *, secret: str = SECRET, seconds: float = 3600, algorithm: str = "HS256") -> str:
+def token(user: str, *, secret: str = SECRET, seconds: float = 3600, algorithm: str = "HS256", **claims: object) -> str:
     """What Supabase gives a user who has signed in."""
-    parts = [{"alg": algorithm, "typ": "JWT"}, {"sub": user, "role": "authenticated", "exp": time.time() + seconds}]
+    parts = [{"alg": algorithm, "typ": "JWT"}, {**CLAIMS, "sub": user, "exp": time.time() + seconds, **claims}]
     text = ".".join(_encoded(json.dumps(part).encode()) for part in parts)
     return f"{text}.{_encoded(hmac.new(secret.encode(), text.encode(), hashlib.sha256).digest())}"
 
@@ -121,6 +132,24 @@ def importable() -> Iterator[None]:
         sys.path.remove(str(FOLDER))
         for name in [name for name in sys.modules if name.partition(".")[0] == "chatServer"]:
             del sys.modules[name]
+
+
+async def in_loop(database: str, do: Callable[[Any], Awaitable[None]], **stand_ins: Any) -> None:
+    """Run an async function of the parts of the server, on a pool of its own."""
+    from chatServer.config import ChatSettings
+    from chatServer.database.connection import get_database_manager
+    from chatServer.services.background_tasks import BackgroundTaskService
+    from chatServer.services.job_runner_service import JobRunnerService
+    from chatServer.services.job_service import JobService
+
+    pool = await get_database_manager().open(database)
+    try:
+        service, settings = JobService(pool), ChatSettings()
+        runner = JobRunnerService(service, poll=0.05)
+        background = BackgroundTaskService(pool, service, runner, settings)
+        await do(SimpleNamespace(pool=pool, service=service, runner=runner, background=background, **stand_ins))
+    finally:
+        await get_database_manager().close()
 
 
 def an_id() -> str:

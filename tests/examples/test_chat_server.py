@@ -200,7 +200,7 @@ def test_bad_jobs_end_as_the_document_says_and_the_next_one_runs(chat: Chat, use
     stranger = an_id()
     for job_type, input in (
         ("calendar_sync", "{}"), ("email_processing", "{}"), ("email_processing", "[1]"),
-        ("email_processing", f'{{"connection_id": "{stranger}"}}'), ("reminder_delivery", '{"reminder_id": "7"}'),
+        ("email_processing", f'{{"connection_id": "{stranger}"}}'), ("reminder_delivery", '{"reminder": "7"}'),
     ):  # fmt: skip
         chat.sql("insert into jobs (user_id, job_type, input) values (%s, %s, %s)", user, job_type, input)
     until(lambda: all(job["error"] for job in chat.jobs(user)), "each is tried")
@@ -210,7 +210,7 @@ def test_bad_jobs_end_as_the_document_says_and_the_next_one_runs(chat: Chat, use
     errors = [job["error"] for job in (empty, a_list, missing, half)]
     assert errors[::2] == ["'connection_id'", f"Connection {stranger} not found"]
     assert "list indices" in errors[1]
-    assert errors[3] == "'user_id'"
+    assert errors[3] == "'reminder_id'"
     assert {(job["status"], job["retry_count"]) for job in (empty, a_list, missing, half)} == {("pending", 1)}
     remind(chat, user, "0")
     until(lambda: delivered(chat, user), "the runner goes on")
@@ -233,12 +233,17 @@ def test_a_bad_request_is_refused_by_the_name_of_its_field_and_makes_no_job(chat
     for body, field in (
         ("{", "body"), ("[]", "body"), ({**good, "provider": "aol"}, "provider"), ({**good, "address": ""}, "address"),
         ({**good, "refresh_token": 7}, "refresh_token"), ({"provider": "gmail"}, "address"),
+        ({**good, "address": "a\0b@example.org"}, "address"), ({**good, "address": "a\ud800b@example.org"}, "address"),
+        ({**good, "refresh_token": "1//x\0"}, "refresh_token"), ({**good, "provider": float("nan")}, "provider"),
+        ({"provider": "gmail", "refresh_token": "1//x"}, "address"),
     ):  # fmt: skip
         status, answer = chat.ask("POST", CONNECTIONS, token(user), body)
         assert (status, field in str(answer["detail"][0]["loc"])) == (422, True), answer
+        assert "1//x" not in str(answer)
     for bearer in (
         "", "no token", token(user, secret="another secret"), token(user, seconds=-1), token("nobody"),
-        token(user, algorithm="none"),
+        token(user, algorithm="none"), token(user, exp=float("nan")), token(user, exp=float("inf")),
+        token(user, exp="9999999999"), token(user, role="anon"), token(user, aud="another project"),
     ):  # fmt: skip
         status, answer = chat.ask("POST", CONNECTIONS, bearer, good)
         assert (status, "authorization" in answer["detail"]) == (401, True), bearer

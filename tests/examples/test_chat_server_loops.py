@@ -1,14 +1,15 @@
 """examples/chat_server: its four loops and the runner, in one event loop of this process."""
 
 import asyncio
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 
-from tests.examples.chat_server import FOLDER, SECRET, Row, importable, new_user, settings_for, sql
+from tests.examples.chat_server import FOLDER, SECRET, Row, importable, in_loop, new_user, settings_for, sql
 from tests.support import provision
 from treadle.profiles import chat_server
 from treadle.testing import fakes
@@ -48,23 +49,6 @@ def at_work(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
             asyncio.run(in_loop(database, do, llm=llm, receiver=receiver))
 
         yield run
-
-
-async def in_loop(database: str, do: Callable[[Any], Awaitable[None]], **stand_ins: Any) -> None:
-    from chatServer.config import ChatSettings
-    from chatServer.database.connection import get_database_manager
-    from chatServer.services.background_tasks import BackgroundTaskService
-    from chatServer.services.job_runner_service import JobRunnerService
-    from chatServer.services.job_service import JobService
-
-    pool = await get_database_manager().open(database)
-    try:
-        service, settings = JobService(pool), ChatSettings()
-        runner = JobRunnerService(service, poll=0.05)
-        background = BackgroundTaskService(pool, service, runner, settings)
-        await do(SimpleNamespace(pool=pool, service=service, runner=runner, background=background, **stand_ins))
-    finally:
-        await get_database_manager().close()
 
 
 def jobs(database: str) -> list[Row]:
@@ -178,6 +162,71 @@ def test_each_due_reminder_makes_one_job_however_often_the_loop_looks_and_nothin
     at_work(do)
 
 
+# ------------------------------------------------------------------------------------------------- neighbours
+
+
+@pytest.fixture
+def refused(database: str, user: str) -> Iterator[str]:
+    """Another user, for whom no job can be made."""
+    other = new_user(database)
+    known = "create or replace function public.jobs_known_user(user_id uuid) returns void language plpgsql as $$ begin"
+    sql(database, f"{known} if user_id = '{other}' then raise exception 'not this one'; end if; end $$")
+    yield other
+    sql(database, (FOLDER / "supabase" / "migrations" / "20260225000001_create_jobs_table.sql").read_text("utf-8"))
+
+
+def test_a_row_that_makes_no_job_is_logged_and_tried_again_and_those_of_others_make_theirs(
+    at_work: Callable[..., None], database: str, user: str, refused: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    due = "insert into reminders (user_id, title, remind_at) values (%s, 'x', now() - %s::interval) returning id::text"
+    [bad] = sql(database, due, refused, "1 day")
+    sql(database, due, user, "1 minute")
+    bad_schedule = a_schedule(database, refused, "* * * * *", id=uuid.UUID(int=0))
+    too_large = a_schedule(database, refused, "* * * * *", id=uuid.UUID(int=1), prompt="x" * 1_100_000)
+    good_schedule = a_schedule(database, user, "* * * * *")
+
+    async def do(chat: Any) -> None:
+        await chat.background.run_scheduled_agents()
+        await chat.background.check_due_reminders()
+        assert {(job["job_type"], str(job["user_id"])) for job in jobs(database)} == {
+            ("agent_invocation", user), ("reminder_delivery", user),
+        }  # fmt: skip
+        assert set(chat.background._last_run) == {good_schedule}
+
+    at_work(do)
+    for row in (f"agent_schedules {bad_schedule}", f"agent_schedules {too_large}", f"reminders {bad['id']}"):
+        assert f"{row}: no job was made: " in caplog.text
+
+
+def test_an_outage_ends_the_turn_and_what_was_due_is_tried_again(
+    at_work: Callable[..., None], database: str, user: str
+) -> None:
+    schedules = [a_schedule(database, user, "* * * * *") for _ in range(2)]
+
+    async def do(chat: Any) -> None:
+        create, calls = chat.service.create, []
+
+        async def away(**job: object) -> str:
+            calls.append(job)
+            await sql_in(chat.pool, "select pg_terminate_backend(pg_backend_pid())")
+            return str(await create(**job))
+
+        chat.service.create = away
+        with pytest.raises(psycopg.OperationalError):
+            await chat.background.run_scheduled_agents()
+        assert (len(calls), chat.background._last_run) == (1, {})
+        chat.service.create = create
+        await chat.background.run_scheduled_agents()
+        assert set(chat.background._last_run) == set(schedules)
+
+    at_work(do)
+
+
+async def sql_in(pool: Any, statement: str) -> None:
+    async with pool.connection() as connection:
+        await connection.execute(statement)
+
+
 # ---------------------------------------------------------------------------------------- start, stop, tidy up
 
 
@@ -235,11 +284,14 @@ def test_a_turn_that_fails_is_logged_and_the_next_one_comes(
             turns.append(1)
             if len(turns) == 1:
                 raise OSError("the database went away")
-            raise asyncio.CancelledError
+            if len(turns) == 2:
+                raise asyncio.CancelledError  # of its own: nobody wants the loop to end
+            looping.cancel()
 
-        with pytest.raises(asyncio.CancelledError):
-            await _repeat(turn, 0.001)
-        assert len(turns) == 2
+        looping = asyncio.create_task(_repeat(turn, 0.001))
+        async with asyncio.timeout(20):
+            await asyncio.wait([looping])
+        assert (looping.cancelled(), len(turns)) == (True, 3)
 
     at_work(do)
     assert "the database went away" in caplog.text

@@ -8,10 +8,9 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from tests.examples.chat_server import FOLDER, OLD_TABLES, Row, importable, new_user, sql
+from tests.examples.chat_server import FOLDER, OLD_TABLES, Row, as_role, importable, new_user, sql
 from tests.support import provision
 from treadle.importers import own_table_sql
 from treadle.profiles import chat_server
@@ -114,13 +113,6 @@ def test_the_table_jobs_is_what_treadle_prints_for_this_profile() -> None:
 
 
 # ------------------------------------------------------------------------------------------- who sees what
-
-
-def as_role(database: str, role: str, user: str, statement: str) -> list[Row]:
-    with psycopg.connect(database, row_factory=dict_row, options="-c search_path=public") as connection:
-        connection.execute("select set_config('request.jwt.claims', %s, true)", [f'{{"sub": "{user}"}}'])
-        connection.execute(f"set local role {role}")
-        return connection.execute(statement).fetchall()
 
 
 @pytest.fixture

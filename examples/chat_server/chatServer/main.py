@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import psycopg
 import uvicorn
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 
 from chatServer.config import BadSettings, get_settings
 from chatServer.database.connection import get_database_manager
@@ -40,14 +41,18 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     runner.register_handler("reminder_delivery", handle_reminder_delivery)
     background = BackgroundTaskService(pool, job_service, runner, settings)
     background.start_background_tasks()
-    yield
-    await background.stop_background_tasks()
-    await database.close()
+    try:
+        yield
+    finally:
+        await background.stop_background_tasks()
+        await database.close()
+        await job_service.close()
     log.info("stopped")
 
 
 app = FastAPI(title="Chat server", lifespan=lifespan)
 app.include_router(external_api_router.router)
+app.exception_handler(RequestValidationError)(external_api_router.refuse)
 
 
 def main() -> None:
@@ -62,7 +67,7 @@ def main() -> None:
     except (BadSettings, TreadleError, psycopg.Error, OSError) as error:
         sys.exit(f"chatServer: {error}")
     log.info("serving http://127.0.0.1:%d", listener.getsockname()[1])
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=10))
     asyncio.run(server.serve(sockets=[listener]))
 
 

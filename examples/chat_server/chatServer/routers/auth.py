@@ -5,6 +5,7 @@ import binascii
 import hashlib
 import hmac
 import json
+import math
 import time
 from typing import Annotated
 from uuid import UUID
@@ -12,6 +13,8 @@ from uuid import UUID
 from fastapi import Depends, Header, HTTPException
 
 from chatServer.config import get_settings
+
+USERS = "authenticated"  # the role and the audience of those who have signed in
 
 
 def user_of(authorization: Annotated[str, Header()] = "") -> str:
@@ -23,10 +26,10 @@ def user_of(authorization: Annotated[str, Header()] = "") -> str:
         if not hmac.compare_digest(expected, _decoded(signature)) or json.loads(_decoded(head))["alg"] != "HS256":
             raise ValueError
         told = json.loads(_decoded(claims))
-        if told["exp"] < time.time():
+        if not time.time() < told["exp"] < math.inf or (told["role"], told["aud"]) != (USERS, USERS):
             raise ValueError
         return str(UUID(told["sub"]))
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error):
         raise HTTPException(401, "authorization: needs a token of Supabase that is still good") from None
 
 

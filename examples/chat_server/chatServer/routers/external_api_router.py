@@ -1,11 +1,13 @@
 """Connections to the mailboxes of users."""
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, HTTPException
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from psycopg.errors import ForeignKeyViolation
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from chatServer.database.connection import get_database_manager
 from chatServer.database.user_scoped_tables import own_rows
@@ -14,10 +16,25 @@ from chatServer.routers.auth import User
 router = APIRouter(prefix="/api")
 
 
+def _storable(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a NUL, which the database does not store: remove it")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+
+
 class NewConnection(BaseModel):
     provider: Literal["gmail"]
-    address: str = Field(min_length=3, max_length=320)
-    refresh_token: str = Field(min_length=1, max_length=2048, repr=False)
+    address: Text = Field(min_length=3, max_length=320)
+    refresh_token: Text = Field(min_length=1, max_length=2048, repr=False)
+
+
+async def refuse(_: Request, error: RequestValidationError) -> JSONResponse:
+    """What is wrong with which field, but not what was given: it may be a token, or be no JSON, as NaN is."""
+    problems = [{name: problem[name] for name in ("type", "loc", "msg")} for problem in error.errors()]
+    return JSONResponse({"detail": problems}, 422)
 
 
 @router.post("/external-connections", status_code=201)

@@ -6,13 +6,18 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
+
 from chatServer.config import ChatSettings
 from chatServer.database.connection import Pool, rows
 from chatServer.services import cron
 from chatServer.services.executors import Executors
-from chatServer.services.job_runner_service import JobRunnerService
+from chatServer.services.job_runner_service import JobRunnerService, is_stopping
 from chatServer.services.job_service import JobService
 from chatServer.services.reminder_service import ReminderService
+from treadle import EngineUnavailable
+
+DATABASE_AWAY = (EngineUnavailable, psycopg.OperationalError)
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +43,13 @@ class BackgroundTaskService:
         )
         self._tasks = [asyncio.create_task(_repeat(turn, pause), name=turn.__name__) for turn, pause in loops]
         self._tasks.append(asyncio.create_task(self._job_runner.run(), name="job_runner"))
+        for task in self._tasks:
+            task.add_done_callback(_log_end)
 
     async def stop_background_tasks(self) -> None:
         """Cancel them all, and wait until each has ended. A job that was running is pending again."""
         for task in self._tasks:
+            task.remove_done_callback(_log_end)
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
@@ -63,8 +71,7 @@ class BackgroundTaskService:
         await self._reload_agent_schedules()
         for schedule in self._schedules:
             if self._should_run_now(schedule, now):
-                self._last_run[str(schedule["id"])] = now
-                await self._execute_scheduled_agent(schedule)
+                await _alone(f"agent_schedules {schedule['id']}", self._execute_scheduled_agent(schedule, now))
 
     async def _reload_agent_schedules(self) -> None:
         self._schedules = await rows(self._pool, "select * from agent_schedules where active order by id")
@@ -80,7 +87,7 @@ class BackgroundTaskService:
             logger.warning("agent_schedules %s: schedule_cron: %s", schedule["id"], error)
             return False
 
-    async def _execute_scheduled_agent(self, schedule: dict[str, Any]) -> None:
+    async def _execute_scheduled_agent(self, schedule: dict[str, Any], now: datetime) -> None:
         job_input = {
             "id": str(schedule["id"]),
             "schedule_id": str(schedule["id"]),
@@ -90,16 +97,35 @@ class BackgroundTaskService:
             "config": schedule.get("config") or {},
         }
         await self._job_service.create(job_type="agent_invocation", input=job_input, user_id=schedule["user_id"])
+        self._last_run[str(schedule["id"])] = now
 
     async def check_due_reminders(self) -> None:
         """Enqueue a reminder_delivery for each reminder that is due, unless there is one under way."""
         for reminder in await ReminderService(self._pool).due():
-            await self._job_service.create(
-                job_type="reminder_delivery",
-                input={"reminder_id": str(reminder["id"]), "user_id": str(reminder["user_id"])},
-                user_id=reminder["user_id"],
-                key=f"reminder:{reminder['id']}",
-            )
+            await _alone(f"reminders {reminder['id']}", self._enqueue_reminder(reminder))
+
+    async def _enqueue_reminder(self, reminder: dict[str, Any]) -> None:
+        await self._job_service.create(
+            job_type="reminder_delivery",
+            input={"reminder_id": str(reminder["id"]), "user_id": str(reminder["user_id"])},
+            user_id=reminder["user_id"],
+            key=f"reminder:{reminder['id']}",
+        )
+
+
+async def _alone(row: str, enqueuing: Awaitable[None]) -> None:
+    """One user's row that cannot be enqueued is logged, and those of others follow. An outage is everybody's."""
+    try:
+        await enqueuing
+    except DATABASE_AWAY:
+        raise  # it ends the turn; the next one finds what is due still
+    except Exception as error:
+        logger.warning("%s: no job was made: %s", row, error)
+
+
+def _log_end(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    logger.error("%s has ended: its work is no longer done", task.get_name(), exc_info=error)
 
 
 async def _repeat(turn: Callable[[], Awaitable[None]], pause: float) -> None:
@@ -107,6 +133,8 @@ async def _repeat(turn: Callable[[], Awaitable[None]], pause: float) -> None:
     while True:
         try:
             await turn()
-        except Exception:
+        except (Exception, asyncio.CancelledError):
+            if is_stopping():
+                raise
             logger.exception("%s", turn.__name__)
         await asyncio.sleep(pause)

@@ -32,7 +32,8 @@ class EmailOnboardingService:
         await rows(
             self._pool,
             "insert into email_profiles (connection_id, user_id, summary, mails) values (%s, %s, %s, %s)"
-            " on conflict (connection_id) do update set summary = excluded.summary, mails = excluded.mails",
+            " on conflict (connection_id) do update"
+            " set user_id = excluded.user_id, summary = excluded.summary, mails = excluded.mails",
             connection["id"], connection["user_id"], summary, len(mails),
         )  # fmt: skip
         return {"success": True, "output": summary}

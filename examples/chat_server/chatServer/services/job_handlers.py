@@ -1,4 +1,4 @@
-"""The handlers: thin, because the work is that of the services."""
+"""The handlers: thin, because the work is that of the services. Whose work it is says the job, never its input."""
 
 from typing import Any
 
@@ -29,7 +29,8 @@ async def handle_agent_invocation(job: dict[str, Any]) -> dict[str, Any]:
     service = ScheduledExecutionService()
     schedule = job["input"]
     schedule_id = schedule.get("id") or schedule.get("schedule_id")
-    result = await service.execute({**schedule, "id": schedule_id, "schedule_id": schedule_id})
+    owner = str(job["user_id"])
+    result = await service.execute({**schedule, "user_id": owner, "id": schedule_id, "schedule_id": schedule_id})
     if not result.get("success"):
         raise RuntimeError(result.get("error") or "Agent invocation failed")
     return {
@@ -46,9 +47,9 @@ async def handle_reminder_delivery(job: dict[str, Any]) -> dict[str, Any]:
     notification_service = NotificationService(db_client)
 
     reminder_id = job["input"]["reminder_id"]
-    user_id = job["input"]["user_id"]
+    user_id = str(job["user_id"])
 
-    reminder = await reminder_service.get_reminder(reminder_id)
+    reminder = await reminder_service.get_reminder(reminder_id, user_id)
     if not reminder:
         return {"skipped": True, "reason": "Reminder not found"}
 

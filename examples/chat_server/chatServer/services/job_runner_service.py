@@ -6,12 +6,18 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from chatServer.services.job_service import JobService
-from treadle import LeaseLost
+from chatServer.services.job_service import JobNotHeld, JobService
+from treadle import EngineUnavailable, LeaseLost
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]
+
+
+def is_stopping() -> bool:
+    """Whether somebody has cancelled this task. What it awaits may raise CancelledError for reasons of its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class JobRunnerService:
@@ -29,7 +35,7 @@ class JobRunnerService:
 
     async def run(self) -> None:
         """Poll, claim, dispatch, repeat, until it is cancelled."""
-        while True:
+        while not is_stopping():  # a handler may have swallowed the cancellation
             try:
                 await self._maybe_expire_stale()
                 if job := await self._next():
@@ -40,7 +46,7 @@ class JobRunnerService:
                 raise
             except Exception as error:
                 logger.exception("JobRunner loop error: %s", error)
-                await asyncio.sleep(self._poll)
+                await asyncio.sleep(0 if is_stopping() else self._poll)
 
     async def _maybe_expire_stale(self) -> None:
         now = time.monotonic()
@@ -55,22 +61,61 @@ class JobRunnerService:
         return job or await self._job_service.claim_next()
 
     async def _dispatch(self, job: dict[str, Any]) -> None:
-        job_type = job["job_type"]
+        try:
+            await self._work(job)
+        except asyncio.CancelledError:
+            await self._give_back(job)
+            raise
+
+    async def _work(self, job: dict[str, Any]) -> None:
+        job_id, job_type = job["id"], job["job_type"]
         handler = self._handlers.get(job_type)
         if handler is None:
-            unknown = f"No handler registered for job_type: {job_type}"
-            await self._job_service.fail(job["id"], unknown, should_retry=False)
+            await self._fail(job, f"No handler registered for job_type: {job_type}", should_retry=False)
             return
         try:
-            await self._job_service.mark_running(job["id"])
+            await self._job_service.mark_running(job_id)
             result = await handler(job)
-            await self._job_service.complete(job["id"], result or {})
         except asyncio.CancelledError:
-            await self._job_service.give_back(job["id"])
-            raise
-        except LeaseLost:
-            self._job_service.forget(job["id"])
-            logger.warning("Job %s (%s) took over half an hour: it is no longer ours", job["id"], job_type)
+            if is_stopping():
+                raise
+            logger.exception("Job %s (%s) failed", job_id, job_type)
+            await self._fail(job, "the handler was cancelled")
         except Exception as error:
-            logger.exception("Job %s (%s) failed", job["id"], job_type)
-            await self._job_service.fail(job["id"], str(error))
+            logger.exception("Job %s (%s) failed", job_id, job_type)
+            await self._fail(job, str(error))
+        else:
+            try:
+                await self._settle(job, lambda: self._job_service.complete(job_id, result or {}))
+            except EngineUnavailable:
+                raise
+            except Exception as error:
+                problem = f"the output of the handler cannot be stored: {error}"
+                logger.error("Job %s (%s) failed: %s", job_id, job_type, problem)
+                await self._fail(job, problem)
+
+    async def _fail(self, job: dict[str, Any], error: str, should_retry: bool = True) -> None:
+        await self._settle(job, lambda: self._job_service.fail(job["id"], error, should_retry))
+
+    async def _settle(self, job: dict[str, Any], write: Callable[[], Awaitable[None]]) -> None:
+        """Write how it ended, again and again while the database is away: the work is done."""
+        while True:
+            try:
+                return await write()
+            except EngineUnavailable as error:
+                if is_stopping():
+                    raise
+                logger.warning("Job %s (%s) has ended, which is not written yet: %s", job["id"], job["job_type"], error)
+                await asyncio.sleep(self._poll)
+            except (LeaseLost, JobNotHeld):
+                logger.warning("Job %s (%s) took over half an hour: it is no longer ours", job["id"], job["job_type"])
+                return None
+
+    async def _give_back(self, job: dict[str, Any]) -> None:
+        """Unless it was settled. An error that came out would take the place of the cancellation: nothing would end."""
+        try:
+            await self._job_service.give_back(job["id"])
+        except JobNotHeld:
+            pass
+        except Exception as error:
+            logger.warning("Job %s is claimed until its half hour is over: it was not given back: %r", job["id"], error)

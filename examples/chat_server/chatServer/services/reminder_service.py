@@ -20,14 +20,14 @@ class ReminderService:
         )
         return await rows(self._pool, statement, AT_ONCE)
 
-    async def get_reminder(self, reminder_id: str) -> dict[str, Any] | None:
-        """The reminder, unless it was sent already: so a second job for it finds nothing to do."""
+    async def get_reminder(self, reminder_id: str, user_id: str) -> dict[str, Any] | None:
+        """The reminder of this user, unless it was sent already: so a second job for it finds nothing to do."""
         try:
             id = UUID(str(reminder_id))
         except ValueError:
             return None
-        statement = "select * from reminders where id = %s and status = 'pending'"
-        return next(iter(await rows(self._pool, statement, id)), None)
+        statement = "select * from reminders where id = %s and user_id = %s and status = 'pending'"
+        return next(iter(await rows(self._pool, statement, id, user_id)), None)
 
     async def mark_sent(self, reminder_id: UUID) -> None:
         await rows(self._pool, "update reminders set status = 'sent', sent_at = now() where id = %s", reminder_id)

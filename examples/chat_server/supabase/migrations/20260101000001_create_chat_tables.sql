@@ -9,15 +9,18 @@ create table if not exists external_api_connections (
     address text not null,
     refresh_token text not null,
     created_at timestamptz not null default now(),
-    unique (user_id, provider, address)
+    unique (user_id, provider, address),
+    unique (id, user_id)
 );
 
 create table if not exists email_profiles (  -- what is known of a user from the mailbox
-    connection_id uuid primary key references external_api_connections on delete cascade,
+    connection_id uuid primary key,
     user_id uuid not null references auth.users on delete cascade,
     summary text not null,
     mails integer not null,
-    created_at timestamptz not null default now()
+    created_at timestamptz not null default now(),
+    -- Of the connection's own user: or a stranger's row would be there first, and get the summary.
+    foreign key (connection_id, user_id) references external_api_connections (id, user_id) on delete cascade
 );
 
 create table if not exists agent_schedules (
@@ -48,8 +51,10 @@ create table if not exists reminders (
     recurrence text check (recurrence in ('daily', 'weekly', 'monthly')),
     status text not null default 'pending' check (status in ('pending', 'sent')),
     sent_at timestamptz,
-    follows uuid unique references reminders on delete set null,  -- the one before it: each is followed once
-    created_at timestamptz not null default now()
+    follows uuid unique,  -- the one before it: each is followed once
+    created_at timestamptz not null default now(),
+    unique (id, user_id),
+    foreign key (follows, user_id) references reminders (id, user_id) on delete set null (follows)
 );
 
 create table if not exists notifications (
@@ -84,5 +89,6 @@ begin
         execute format('create policy service on %I to service_role using (true) with check (true)', place);
         execute format('grant select, insert, update, delete on %I to authenticated, service_role', place);
     end loop;
+    revoke insert, update, delete on email_profiles from authenticated;  -- the services write what is known of a user
 end
 $$;

@@ -404,6 +404,7 @@ $$;
 
 commit;
 
--- Below: what this application adds. A user reads the jobs that are the user's.
+-- Below: what this application adds. A user reads the jobs that are the user's, and writes none.
+revoke all on all tables in schema treadle from authenticated;
 grant usage on schema treadle to authenticated;
 grant select on public.jobs, treadle.jobs, treadle.finished, treadle.events to authenticated;

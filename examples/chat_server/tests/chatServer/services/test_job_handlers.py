@@ -219,6 +219,20 @@ async def test_a_missing_reminder_is_skipped(user: str, receiver: WebhookReceive
     assert receiver.received == []
 
 
+async def test_whose_work_it_is_says_the_job_and_not_its_input(
+    user: str, sql: Sql, llm: LlmServer, receiver: WebhookReceiver
+) -> None:
+    await sql("insert into auth.users values (%s)", stranger := str(uuid4()))
+    theirs, own = str((await a_reminder(sql, stranger))["id"]), str((await a_reminder(sql, user))["id"])
+    result = await handle_reminder_delivery(a_job(user, reminder_id=theirs, user_id=stranger))
+    assert result == {"skipped": True, "reason": "Reminder not found"}
+    await handle_reminder_delivery(a_job(user, reminder_id=own, user_id=stranger))
+    assert [request.json()["user_id"] for request in receiver.received] == [user]
+    llm.say("", tools={"propose_action": {"action": "Pay"}})
+    await handle_agent_invocation(a_job(user, user_id=stranger, agent_name="briefing"))
+    assert await sql("select user_id::text from pending_actions") == [{"user_id": user}]
+
+
 async def test_a_reminder_is_delivered_once_and_tried_again_after_a_failure(
     user: str, sql: Sql, receiver: WebhookReceiver
 ) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from chat_fixtures import Sql
 from chatServer.database.connection import Pool
-from chatServer.services.job_service import JobNotHeld, JobService
+from chatServer.services.job_service import JobNotHeld, JobService, UnknownUser
 
 from treadle import LeaseLost, TreadleError
 
@@ -212,3 +212,12 @@ async def test_what_is_no_input_and_no_number_of_retries_is_refused_by_name(serv
         await service.create("a", {}, user, max_retries=-1)
     with pytest.raises(TreadleError, match="task"):
         await service.create("", {}, user)
+
+
+async def test_a_job_belongs_to_a_user_however_the_id_is_written(service: JobService, user: str, sql: Sql) -> None:
+    job_id = await service.create("a", {}, user.upper())
+    assert (await the_job(sql, job_id))["user_id"] == UUID(user)
+    for stranger, problem in ((str(uuid4()), "there is no user"), ("Ada", "is not the id of a user")):
+        with pytest.raises(UnknownUser, match=f"^user_id: .*{problem}"):
+            await service.create("a", {}, stranger)
+    assert await sql("select count(*) as number from treadle.jobs") == [{"number": 1}]
