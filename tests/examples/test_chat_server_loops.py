@@ -121,22 +121,6 @@ def test_the_service_itself_still_decides_what_is_due(at_work: Callable[..., Non
     at_work(do)
 
 
-@pytest.mark.parametrize(
-    ("expression", "fits"),
-    [
-        ("* * * * *", True), ("0 12 * * *", True), ("1 12 * * *", False), ("*/15 8-12/2 * * *", True),
-        ("0 12 6 7 *", True), ("0 12 7 * *", False), ("0 12 * * 1", True), ("0 12 * * 0,2-6", False),
-        ("0 12 7 * 1", True), ("0 12 6 * 2", True), ("0 12 */2 * 1", False), ("0 12 * 8 *", False),
-        ("0 7/5 * * *", True),
-    ],
-)  # fmt: skip
-def test_a_cron_expression_names_the_minutes_that_it_should(database: str, expression: str, fits: bool) -> None:
-    from chatServer.services import cron
-
-    assert cron.matches(expression, NOON) is fits
-    assert cron.matches("0 12 * * 7", NOON - timedelta(days=1))  # Sunday is 0 and 7
-
-
 # ------------------------------------------------------------------------------------------------ reminders
 
 

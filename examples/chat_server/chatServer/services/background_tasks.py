@@ -3,19 +3,19 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 
 from chatServer.config import ChatSettings
 from chatServer.database.connection import Pool, rows
-from chatServer.services import cron
 from chatServer.services.executors import Executors
 from chatServer.services.job_runner_service import JobRunnerService, is_stopping
 from chatServer.services.job_service import JobService
 from chatServer.services.reminder_service import ReminderService
-from treadle import EngineUnavailable
+from treadle import EngineUnavailable, InvalidTiming
+from treadle.schedules.cron import next_after
 
 DATABASE_AWAY = (EngineUnavailable, psycopg.OperationalError)
 
@@ -78,12 +78,12 @@ class BackgroundTaskService:
 
     def _should_run_now(self, schedule: dict[str, Any], now: datetime) -> bool:
         """Whether its expression names this minute, and it has not run in it."""
-        last = self._last_run.get(str(schedule["id"]))
-        if last is not None and last.replace(second=0, microsecond=0) == now.replace(second=0, microsecond=0):
+        minute, last = now.replace(second=0, microsecond=0), self._last_run.get(str(schedule["id"]))
+        if last is not None and last >= minute:
             return False
         try:
-            return cron.matches(schedule["schedule_cron"], now)
-        except cron.BadCron as error:
+            return next_after(schedule["schedule_cron"], "UTC", minute - timedelta(seconds=1)) == minute
+        except InvalidTiming as error:
             logger.warning("agent_schedules %s: schedule_cron: %s", schedule["id"], error)
             return False
 
