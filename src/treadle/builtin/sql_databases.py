@@ -1,4 +1,4 @@
-"""The databases whose old rows can be deleted: PostgreSQL and SQLite, each over a connection of its own."""
+"""The databases whose rows the built-in tasks write: PostgreSQL and SQLite, each over a connection of its own."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -57,8 +57,8 @@ class Quoted(NamedTuple):
         for name in (*parts, *columns):
             if not isinstance(name, str) or not name or "\0" in name:
                 raise ConfigError(f"{name!r} is not the name of a table or a column; write it as the database has it")
-        quoted = [_quote(part) for part in parts]
-        return cls(".".join(quoted), [f"{quoted[-1]}.{_quote(column)}" for column in columns])
+        quoted = [quoted_name(part) for part in parts]
+        return cls(".".join(quoted), [f"{quoted[-1]}.{quoted_name(column)}" for column in columns])
 
 
 class OpenDatabase(Protocol):
@@ -75,7 +75,7 @@ class Database(Protocol):
     def opened(self) -> AbstractContextManager[OpenDatabase]: ...
 
 
-def database_of(url: "str | UrlObject") -> Database:
+def database_of(url: "str | UrlObject") -> "PostgresDatabase | SqliteDatabase":
     """The database behind a URL; ConfigError if it is none that has tables."""
     try:
         text: str = values_model().model_validate({"url": url}).url  # type: ignore[attr-defined] # as in Settings
@@ -89,7 +89,7 @@ def database_of(url: "str | UrlObject") -> Database:
         return SqliteDatabase(path)
     if scheme in ("postgresql", "postgres"):
         return PostgresDatabase(libpq_url(text, "url")[0])
-    raise ConfigError(f"url: {scheme!r} has no tables to delete rows from; give a postgresql:// or sqlite:// URL")
+    raise ConfigError(f"url: {scheme!r} has no tables; give a postgresql:// or sqlite:// URL")
 
 
 # --------------------------------------------------------------------------------------------- PostgreSQL
@@ -164,7 +164,7 @@ class SqliteDatabase(NamedTuple):
     def opened(self) -> "Iterator[SqliteRows]":
         file = Path(self.path).absolute()
         if not file.exists():
-            raise ConfigError(f"url: there is no file {self.path}; a clean-up does not make one")
+            raise ConfigError(f"url: there is no file {self.path}, and this task does not make one")
         with closing(sqlite3.connect(file, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
             connection.execute("pragma foreign_keys = on")  # what the tables say of each other holds
             connection.create_function("treadle_micros", 1, micros_of_value, deterministic=True)
@@ -211,7 +211,8 @@ def micros_of_value(value: object) -> int | None:
 # ---------------------------------------------------------------------------------------------- statements
 
 
-def _quote(name: str) -> str:
+def quoted_name(name: str) -> str:
+    """As both databases read it."""
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 
