@@ -161,7 +161,7 @@ def test_two_schedulers_and_a_crowd_of_syncs_plan_one_summary_a_user_in_the_user
 @dynamodb_only
 @pytest.mark.slow
 @pytest.mark.covers("003-S19.a", "003-S19.b")
-def test_a_dead_letter_is_listed_and_run_again_and_sentry_has_its_context_and_no_name_and_no_token(
+def test_a_dead_letter_is_listed_and_sentry_has_its_context_and_no_name_and_no_token(
     companion: Example, workspace: SlackServer, ingest: SentryServer, seen: Treadle
 ) -> None:
     companion.environment["SLACK_TOKEN"] += "\n"  # as a file that holds it ends
@@ -408,7 +408,8 @@ def test_the_zones_of_all_users_come_from_one_list_without_those_who_have_none(
             run_until_idle(morning.app)
         planned = morning.app.find(task="daily_summary").jobs
         assert {(job.payload["user_id"], job.payload["tz"]) for job in planned} == users
-        assert morning.app.count()[State.FAILED] == 0
+        assert {job.payload["user_id"] for job in morning.app.find(task="user_sync").jobs} == {id for id, _ in users}
+        assert {job.state for job in morning.app.find(task="user_sync").jobs} == {State.SUCCEEDED}
         assert (morning.asked("users.list"), morning.asked("users.info")) == (3, 0)
 
 
