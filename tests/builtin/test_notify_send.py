@@ -22,7 +22,7 @@ from tests.support.marks import postgres_only, sql_stores
 from tests.support.workbench import ended
 from treadle import Cancelled, ConfigError, InvalidPayload, Job, Parked, Reason, Retry, State, Treadle
 from treadle.builtin import notify_apprise, notify_send
-from treadle.builtin.notify_send import ChannelFailed, InApp, Notification, Target
+from treadle.builtin.notify_send import ChannelFailed, ChannelUrl, InApp, Notification
 from treadle.testing import FakeClock, FakeContext, fakes, run_until_idle
 from treadle.testing.fakes import WebhookReceiver
 
@@ -55,7 +55,7 @@ def heard(receiver: WebhookReceiver) -> list[str]:
 
 def effect(channel: str, url: str) -> str:
     """The name of its memo."""
-    return Target(channel, SecretStr(url), channel).effect
+    return ChannelUrl(channel, SecretStr(url), channel).effect
 
 
 def sent(app: Treadle, **payload: object) -> Job:

@@ -11,7 +11,6 @@ from treadle.builtin.sql_databases import (
     SqliteDatabase,
     SqliteRows,
     database_of,
-    quoted_name,
 )
 from treadle.errors import ConfigError
 
@@ -67,7 +66,8 @@ def check_in_app(in_app: object, app_url: str) -> None:
 
 def insert_once(in_app: InApp, app_url: str, row: InAppRow) -> bool:
     """Insert the row unless there is one of this id; whether it is new."""
-    table, columns = Quoted.of(in_app.table).table, [quoted_name(name) for name in in_app[1:-1]]
+    names = Quoted.of(*in_app[:-1])
+    table, columns = names.table, names.bare_columns()
 
     def statement(place: str) -> str:
         values = ", ".join([place] * len(columns))

@@ -62,7 +62,7 @@ class Notification(BaseModel):
         return self
 
 
-class Target:
+class ChannelUrl:
     """One URL of a channel."""
 
     def __init__(self, channel: str, url: SecretStr, label: str) -> None:
@@ -104,7 +104,7 @@ class Notifier:
             raise ConfigError(f'{name}: no channels are named; give it {{"ops": "slack://…"}}, or in_app=')
         if on_ambiguous not in get_args(OnAmbiguous):
             raise ConfigError(f"{name}: on_ambiguous: {on_ambiguous!r} must be 'send', 'park' or 'skip'")
-        self._channels = {channel: self._targets(channel, given) for channel, given in channels.items()}
+        self._channels = {channel: self._urls_of(channel, given) for channel, given in channels.items()}
         if in_app is not None:
             try:
                 check_in_app(in_app, app.settings.url)
@@ -126,20 +126,20 @@ class Notifier:
         if message.user is not None and self._in_app is not None:
             self._insert(self._in_app, ctx, message, message.user)
         wanted = list(dict.fromkeys(message.channels))
-        ends: dict[Outcome, list[Target]] = {outcome: [] for outcome in get_args(Outcome)}
+        ends: dict[Outcome, list[ChannelUrl]] = {outcome: [] for outcome in get_args(Outcome)}
         for channel in wanted:
             if ctx.cancelled:
                 raise Cancelled(f"it was asked to stop before it was sent to {channel!r}")
-            for target in self._channels[channel]:
-                ends[self._outcome(ctx, target, message)].append(target)
-        self._raise_for(*(", ".join(target.label for target in ends[outcome]) for outcome in ("parked", "failed")))
-        unconfirmed = list(dict.fromkeys(target.channel for target in ends["unconfirmed"]))
+            for url in self._channels[channel]:
+                ends[self._outcome(ctx, url, message)].append(url)
+        self._raise_for(*(", ".join(url.label for url in ends[outcome]) for outcome in ("parked", "failed")))
+        unconfirmed = list(dict.fromkeys(url.channel for url in ends["unconfirmed"]))
         taken = [channel for channel in wanted if channel not in unconfirmed]
         return {"channels": taken, "unconfirmed": unconfirmed, "in_app": message.user is not None}
 
-    def _outcome(self, ctx: Context, target: Target, message: Notification) -> Outcome:
+    def _outcome(self, ctx: Context, url: ChannelUrl, message: Notification) -> Outcome:
         try:
-            taken = ctx.once(target.effect, target.send, message, on_ambiguous=self._on_ambiguous)
+            taken = ctx.once(url.effect, url.send, message, on_ambiguous=self._on_ambiguous)
         except Parked:
             return "parked"
         except (ChannelFailed, Ambiguous):
@@ -170,7 +170,7 @@ class Notifier:
         except ConfigError as error:
             raise GiveUp(f"{self._name}: {error}") from None
 
-    def _targets(self, channel: str, given: Urls) -> list[Target]:
+    def _urls_of(self, channel: str, given: Urls) -> list[ChannelUrl]:
         try:
             check_name("channel", f"{channel}#00000000")
         except InvalidJob as error:
@@ -192,7 +192,7 @@ class Notifier:
                     "It is not shown because it may hold a secret; try it with: apprise --dry-run --body test URL"
                 )
         labels = [channel] if len(urls) == 1 else [f"{channel} (URL {number})" for number in range(1, len(urls) + 1)]
-        return [Target(channel, url, label) for url, label in zip(urls, labels, strict=True)]
+        return [ChannelUrl(channel, url, label) for url, label in zip(urls, labels, strict=True)]
 
 
 def register(

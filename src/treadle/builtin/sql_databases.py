@@ -57,8 +57,13 @@ class Quoted(NamedTuple):
         for name in (*parts, *columns):
             if not isinstance(name, str) or not name or "\0" in name:
                 raise ConfigError(f"{name!r} is not the name of a table or a column; write it as the database has it")
-        quoted = [quoted_name(part) for part in parts]
-        return cls(".".join(quoted), [f"{quoted[-1]}.{quoted_name(column)}" for column in columns])
+        quoted = [_quote(part) for part in parts]
+        return cls(".".join(quoted), [f"{quoted[-1]}.{_quote(column)}" for column in columns])
+
+    def bare_columns(self) -> list[str]:
+        """The columns without their table, as an insert names them."""
+        table = self.table.rpartition(".")[2]
+        return [column.removeprefix(f"{table}.") for column in self.columns]
 
 
 class OpenDatabase(Protocol):
@@ -211,8 +216,7 @@ def micros_of_value(value: object) -> int | None:
 # ---------------------------------------------------------------------------------------------- statements
 
 
-def quoted_name(name: str) -> str:
-    """As both databases read it."""
+def _quote(name: str) -> str:
     doubled = name.replace('"', '""')
     return f'"{doubled}"'
 
