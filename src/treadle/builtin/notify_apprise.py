@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
@@ -99,8 +99,8 @@ def _of_others(_: logging.LogRecord) -> bool:
 @contextmanager
 def _hidden_from_sentry() -> Iterator[None]:
     """Sentry keeps the URLs of requests for the next event of their scope; a scope of its own goes with the send."""
-    sentry_sdk = sys.modules.get("sentry_sdk")
-    if sentry_sdk is None:
+    sentry_sdk: Any = sys.modules.get("sentry_sdk")
+    if not hasattr(sentry_sdk, "isolation_scope"):  # it is not used here, or older than 2.0
         yield
         return
     with sentry_sdk.isolation_scope() as isolated, sentry_sdk.new_scope() as current:
