@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
+from functools import cache, lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict
 from slack import Slack
 
-from treadle import Context, GiveUp, Treadle, Unique
+from treadle import Cancelled, Context, Snooze, Treadle, Unique
 
 MORNING = time(7)  # in the user's time zone
+LATEST = timedelta(hours=5)  # after the morning: for users who have moved since the summary was planned
 ONCE_A_DATE = Unique("window", window="3d", on_conflict="replace")
-LONGEST = 40  # messages that a summary names
+MOST_LINES = 40  # of messages in a summary
+LONGEST_LINE = 200  # characters
 
 
 class Summary(BaseModel):
@@ -20,7 +23,7 @@ class Summary(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     user_id: str
-    name: str
+    real_name: str
     day: date
     tz: str
 
@@ -33,48 +36,75 @@ def next_morning(now: datetime, tz: str) -> datetime:
     return today if today > now else tomorrow
 
 
+def text_of(summary: Summary, lines: list[str]) -> str:
+    yesterday = summary.day - timedelta(1)
+    text = f"Good morning, {summary.real_name}. On {yesterday:%A, %d %B} there were {len(lines)} messages."
+    left_out = [f"… and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
+    return "\n".join([text, *lines[:MOST_LINES], *left_out])
+
+
+def line_of(message: dict[str, Any]) -> str:
+    text = " ".join(message["text"].split())
+    return f"• {text}" if len(text) <= LONGEST_LINE else f"• {text[:LONGEST_LINE]}…"
+
+
 def register(app: Treadle, slack: Slack, channel: str) -> None:
     """Register both types and the schedule with an app: the one of companion.py, or the one of mornings.py."""
 
+    @lru_cache(maxsize=100)  # the users of a zone share it
+    def lines_before(day: date, tz: str) -> list[str]:
+        """The messages in the channel on the day before `day`, in this zone."""
+        midnights = (datetime.combine(one, time(), ZoneInfo(tz)) for one in (day - timedelta(1), day))
+        oldest, latest = (midnight.timestamp() for midnight in midnights)
+        found = slack.pages("conversations.history", "messages", channel=channel, oldest=oldest, latest=latest)
+        return [line_of(message) for message in found if "subtype" not in message][::-1]
+
     @app.task(unique=ONCE_A_DATE)
     def daily_summary(ctx: Context, summary: Summary) -> dict[str, Any]:
-        zone = ZoneInfo(summary.tz)
-        yesterday = summary.day - timedelta(1)
-        start, end = (datetime.combine(day, time(), zone).timestamp() for day in (yesterday, summary.day))
-        direct = slack.call("conversations.open", users=summary.user_id)["channel"]["id"]
         token = f"{summary.user_id}#{summary.day}"
+
+        @cache
+        def direct() -> str:
+            """The conversation with this user."""
+            return str(slack.call("conversations.open", users=summary.user_id)["channel"]["id"])
 
         def find() -> str | None:
             """The message of this user and date, if it was posted."""
+            oldest = datetime.combine(summary.day - timedelta(1), time(), UTC).timestamp()
             for message in slack.pages(
-                "conversations.history", "messages", channel=direct, oldest=start, include_all_metadata=True
+                "conversations.history", "messages", channel=direct(), oldest=oldest, include_all_metadata=True
             ):
                 if message.get("metadata", {}).get("event_payload", {}).get("token") == token:
                     return str(message["ts"])
             return None
 
+        def check_morning() -> None:
+            """A user who has moved since gets the summary in the morning of the new zone, or not at all."""
+            tz = slack.call("users.info", user=summary.user_id)["user"].get("tz") or summary.tz
+            late = (ctx.job.claimed_at or datetime.now(UTC)) - datetime.combine(summary.day, MORNING, ZoneInfo(tz))
+            if late < timedelta():
+                raise Snooze(-late)
+            if tz != summary.tz and late > LATEST:
+                raise Cancelled(f"user {summary.user_id} has moved to {tz}, where the morning of this day is over")
+
         def post() -> str:
-            said = slack.pages("conversations.history", "messages", channel=channel, oldest=start, latest=end)
-            lines = [f"• {message['text']}" for message in said if "subtype" not in message][::-1]
-            text = f"Good morning, {summary.name}. On {yesterday:%A, %d %B} there were {len(lines)} messages."
+            check_morning()
+            text = text_of(summary, lines_before(summary.day, summary.tz))
             metadata = {"event_type": "daily_summary", "event_payload": {"token": token}}
-            whole = "\n".join([text, *lines[:LONGEST]])
-            return find() or str(slack.call("chat.postMessage", channel=direct, text=whole, metadata=metadata)["ts"])
+            return find() or str(slack.call("chat.postMessage", channel=direct(), text=text, metadata=metadata)["ts"])
 
         return {"ts": ctx.once("post", post, look=find)}
 
     def users() -> Iterator[dict[str, str]]:
         for user in slack.pages("users.list", "members"):
-            if not user.get("deleted") and not user.get("is_bot") and user["id"] != "USLACKBOT":
-                yield {"user_id": user["id"]}
+            is_person = not user.get("deleted") and not user.get("is_bot") and user["id"] != "USLACKBOT"
+            if is_person and user.get("tz"):  # without a zone there is no morning
+                yield {"user_id": user["id"], "real_name": user["profile"]["real_name"], "tz": user["tz"]}
 
     @app.task(cron="0 * * * *", for_each=users)
-    def user_sync(ctx: Context, user_id: str) -> dict[str, str]:
-        user = slack.call("users.info", user=user_id)["user"]
-        if not user.get("tz"):
-            raise GiveUp(f"user {user_id} has no time zone; set it in the profile on Slack")
-        due = next_morning(ctx.job.claimed_at or datetime.now(UTC), user["tz"])
-        summary = Summary(user_id=user_id, name=user["profile"]["real_name"], day=due.date(), tz=user["tz"])
+    def user_sync(ctx: Context, user_id: str, real_name: str, tz: str) -> dict[str, str]:
+        due = next_morning(ctx.job.claimed_at or datetime.now(UTC), tz)
+        summary = Summary(user_id=user_id, real_name=real_name, day=due.date(), tz=tz)
         key = f"scheduled-job#summary#{user_id}#{summary.day}"  # for one date there is one job, whoever plans it
         daily_summary.using(key=key, run_after=due.astimezone(UTC)).enqueue(summary)
-        return {"tz": summary.tz, "next": due.isoformat()}
+        return {"tz": tz, "next": due.isoformat()}

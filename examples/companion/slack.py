@@ -7,10 +7,11 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
-from treadle import Ambiguous, GiveUp, RetryLater
+from treadle import Ambiguous, GiveUp, Snooze
 
 TIMEOUT = 30  # seconds
 PASSING = {"internal_error", "fatal_error", "service_unavailable", "request_timeout", "team_added_to_org"}
+BUSY = {"ratelimited", "rate_limited", "message_limit_exceeded"}
 ADVICE = {
     "channel_not_found": "set SLACK_CHANNEL to the id of a channel that the bot is in",
     "not_in_channel": "invite the bot to SLACK_CHANNEL",
@@ -25,25 +26,29 @@ class Slack:
         self._url, self._token = url, token
 
     def call(self, method: str, **arguments: Any) -> dict[str, Any]:
-        """The answer; GiveUp if no repetition helps, Ambiguous if nobody knows what Slack has done."""
+        """The answer; GiveUp if no repetition helps, Ambiguous if nobody knows what Slack has done.
+
+        Snooze if Slack has too much to do: it did nothing, and the job waits without spending an attempt.
+        """
         fields = {name: value if isinstance(value, str) else json.dumps(value) for name, value in arguments.items()}
         headers = {"Authorization": f"Bearer {self._token}"}
         request = Request(f"{self._url.rstrip('/')}/{method}", urlencode(fields).encode(), headers)  # noqa: S310
         try:
             with urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310 - the operator names the address
-                said = json.load(answer)
+                reply = json.load(answer)
         except HTTPError as error:
             error.close()
             if error.code == 429:
-                after = error.headers.get("Retry-After", "60")
-                raise RetryLater(f"slack: {method}: too many requests", after=f"{after}s") from None
+                raise Snooze(f"{error.headers.get('Retry-After', '60')}s") from None
             raise Ambiguous(f"slack: {method} answered {error.code}") from None
-        if not said["ok"]:
-            code = said["error"]
+        if not reply["ok"]:
+            code = reply["error"]
+            if code in BUSY:
+                raise Snooze("1m")
             if code in PASSING:
                 raise Ambiguous(f"slack: {method}: {code}")
             raise GiveUp(f"slack: {method}: {code}; {ADVICE.get(code, 'see what this method may answer')}")
-        return said  # type: ignore[no-any-return] # an answer as it came
+        return reply  # type: ignore[no-any-return] # an answer as it came
 
     def pages(self, method: str, part: str, **arguments: Any) -> Iterator[dict[str, Any]]:
         """What a method lists under the name `part`, page by page."""

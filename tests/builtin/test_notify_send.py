@@ -1,4 +1,4 @@
-"""notify.send: every channel hears of it once, over real HTTP; its row in the app; and no address is seen anywhere."""
+"""notify.send: every channel gets it once, over real HTTP; its row in the app; and no URL is seen anywhere."""
 
 import json
 import logging
@@ -18,11 +18,11 @@ import pytest
 from pydantic import SecretStr
 
 from tests.support import forks
-from tests.support.marks import sql_stores
+from tests.support.marks import postgres_only, sql_stores
 from tests.support.workbench import ended
 from treadle import Cancelled, ConfigError, InvalidPayload, Job, Parked, Reason, Retry, State, Treadle
-from treadle.builtin import notify_send
-from treadle.builtin.notify_send import InApp, Notification
+from treadle.builtin import notify_apprise, notify_send
+from treadle.builtin.notify_send import ChannelFailed, ChannelUrl, InApp, Notification
 from treadle.testing import FakeClock, FakeContext, fakes, run_until_idle
 from treadle.testing.fakes import WebhookReceiver
 
@@ -53,6 +53,11 @@ def heard(receiver: WebhookReceiver) -> list[str]:
     return [request.path.split("/")[1] for request in receiver.received]
 
 
+def effect(channel: str, url: str) -> str:
+    """The name of its memo."""
+    return ChannelUrl(channel, SecretStr(url), channel).effect
+
+
 def sent(app: Treadle, **payload: object) -> Job:
     job = app.enqueue("notify.send", {"body": "The night job failed.", **payload})
     run_until_idle(app)
@@ -61,7 +66,7 @@ def sent(app: Treadle, **payload: object) -> Job:
 
 def test_each_channel_that_is_chosen_gets_title_body_and_type(news: Treadle, receiver: WebhookReceiver) -> None:
     job = sent(news, channels=["ops", "ada", "ops"], title="Backup", type="failure")
-    assert job.result == {"channels": ["ops", "ada"], "in_app": False}
+    assert job.result == {"channels": ["ops", "ada"], "unconfirmed": [], "in_app": False}
     assert heard(receiver) == ["ops", "ada", "phone"]
     for request in receiver.received:
         body = request.json()
@@ -71,8 +76,8 @@ def test_each_channel_that_is_chosen_gets_title_body_and_type(news: Treadle, rec
     assert (receiver.received[-1].json()["title"], receiver.received[-1].json()["type"]) == ("", "info")
 
 
-def test_a_channel_that_fails_is_told_again_and_those_that_went_well_are_not(
-    news: Treadle, receiver: WebhookReceiver
+def test_a_channel_that_fails_gets_it_again_and_those_that_went_well_do_not(
+    news: Treadle, receiver: WebhookReceiver, address: Callable[[str], str]
 ) -> None:
     receiver.fail_next(500, times=2, on="POST /ada/*")
     job = news.enqueue("notify.send", {"channels": ["ops", "ada"], "body": "x"})
@@ -80,7 +85,8 @@ def test_a_channel_that_fails_is_told_again_and_those_that_went_well_are_not(
     assert heard(receiver) == ["ops", "phone", "ada"]
     assert (news.get(job.id).state, news.get(job.id).failures) == (State.SUCCEEDED, 2)
     assert ends[-1].id == job.id
-    assert {memo.name for memo in news.memos(job)} == {"ops", "ada#1", "ada#2"}
+    names = {effect(channel, address(path)) for channel, path in (("ops", "ops"), ("ada", "ada"), ("ada", "phone"))}
+    assert {memo.name for memo in news.memos(job)} == names
 
 
 def test_a_channel_that_never_takes_it_is_named_and_fails_the_job_when_its_attempts_are_spent(
@@ -141,25 +147,71 @@ def test_killed_between_two_channels_the_first_has_one_message(
     assert (done.state, done.attempt, heard(receiver)) == (State.SUCCEEDED, 2, ["first", "second"])
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("send", ["ops"]), ("skip", []), ("park", [])])
+@pytest.mark.parametrize(
+    ("policy", "expected", "confirmed"), [("send", ["ops"], True), ("skip", [], False), ("park", [], False)]
+)
 def test_a_channel_that_an_earlier_attempt_began_is_treated_as_on_ambiguous_says(
-    policy: Any, expected: list[str], app: Treadle, receiver: WebhookReceiver, address: Callable[[str], str]
+    policy: Any, expected: list[str], confirmed: bool, app: Treadle, receiver: WebhookReceiver, address: Any
 ) -> None:
     task = notify_send.register(app, {"ops": address("ops")}, on_ambiguous=policy)
-    ctx = FakeContext(task, {"channels": ["ops"], "body": "x"}, attempt=2, begun=["ops"])
     message = {"channels": ["ops"], "body": "x"}
-    notification = Notification(**message)
+    ctx = FakeContext(task, message, attempt=2, begun=[effect("ops", address("ops"))])
     if policy == "park":
-        with pytest.raises(Parked, match="'ops': nobody knows"):
-            task(ctx, notification)
+        with pytest.raises(Parked, match="nobody knows whether ops took the message"):
+            task(ctx, Notification(**message))
     else:
-        assert task(ctx, notification)["channels"] == ["ops"]
+        result = task(ctx, Notification(**message))
+        named = {"channels": ["ops"], "unconfirmed": []} if confirmed else {"channels": [], "unconfirmed": ["ops"]}
+        assert result == {**named, "in_app": False}
     assert heard(receiver) == expected
+
+
+def test_a_channel_that_is_parked_or_fails_keeps_no_other_from_the_message(
+    app: Treadle, receiver: WebhookReceiver, address: Callable[[str], str]
+) -> None:
+    channels = {name: address(name) for name in ("first", "second", "third")}
+    task = notify_send.register(app, channels, on_ambiguous="park")
+    message = {"channels": list(channels), "body": "x"}
+    receiver.fail_next(500, on="POST /second/*")
+    ctx = FakeContext(task, message, attempt=2, begun=[effect("first", address("first"))])
+    with pytest.raises(Parked, match="sends it again to first, and to second, which did not take it"):
+        task(ctx, Notification(**message))
+    assert heard(receiver) == ["third"]
+
+
+def test_urls_of_a_channel_may_change_places_and_grow_between_attempts(
+    app: Treadle, make_app: Callable[..., Treadle], receiver: WebhookReceiver, address: Any, clock: FakeClock
+) -> None:
+    later = Retry(max_attempts=3, base=10, jitter=0)
+    notify_send.register(app, {"ops": [address("a"), address("b")]}, retry=later)
+    receiver.fail_next(500, on="POST /b/*")
+    job = sent(app, channels=["ops"])
+    assert (job.state, heard(receiver)) == (State.PENDING, ["a"])
+    changed = make_app()
+    notify_send.register(changed, {"ops": [address("c"), address("b"), address("a"), address("a")]}, retry=later)
+    clock.advance(seconds=10)
+    run_until_idle(changed)
+    assert heard(receiver) == ["a", "c", "b"]
+
+
+def test_a_service_that_does_not_come_to_an_end_is_left_and_nobody_knows_whether_it_took_the_message(
+    app: Treadle, receiver: WebhookReceiver, address: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify_apprise, "LONGEST_SEND", 0.2)
+    message = {"channels": ["ops"], "body": "x"}
+    for policy, expected in (("send", ChannelFailed), ("park", Parked), ("skip", None)):
+        receiver.delay_next(60, on="POST /ops/*")
+        task = notify_send.register(app, {"ops": address("ops")}, name=policy, on_ambiguous=policy)
+        if expected is not None:
+            with pytest.raises(expected, match="ops"):
+                task(FakeContext(task, message), Notification(**message))
+        else:
+            assert task(FakeContext(task, message), Notification(**message))["unconfirmed"] == ["ops"]
 
 
 def test_a_job_that_is_cancelled_stops_between_two_channels(news: Treadle, receiver: WebhookReceiver) -> None:
     ctx = FakeContext("notify.send", cancelled=True)
-    with pytest.raises(Cancelled, match="before 'ops' was told"):
+    with pytest.raises(Cancelled, match="before it was sent to 'ops'"):
         news.tasks["notify.send"](ctx, Notification(channels=["ops"], body="x"))
     assert receiver.requests == []
 
@@ -178,7 +230,7 @@ def test_a_job_that_is_cancelled_stops_between_two_channels(news: Treadle, recei
         ({"channels": ["ops"], "body": "x" * 32_001}, "body"),
         ({"channels": ["ops"], "title": "x" * 251}, "title"),
         ({"channels": ["ops"] * 101}, "channels"),
-        ({}, "nobody would hear of it: name channels"),
+        ({}, "nobody would get it: name channels"),
         ({"user": "ada"}, "no in-app table; leave user out"),
     ],
 )
@@ -196,6 +248,11 @@ def test_a_payload_that_cannot_be_sent_is_refused_by_name(payload: Any, words: s
         ({}, {}, "no channels are named"),
         ({"ops": []}, {}, "channel 'ops': give it a URL"),
         ({"ops": 7}, {}, "channel 'ops': give it a URL"),
+        ({"ops": [None]}, {}, "channel 'ops': give it a URL"),
+        ({"ops": b"json://localhost"}, {}, "channel 'ops': give it a URL"),
+        ([f"json://localhost/{SECRET}"], {}, "channels: a list has no names"),
+        ({"ops": f"json://localhost/a, json://localhost/{SECRET}"}, {}, "cannot read URL 1 of 1 as one URL"),
+        ({"ops": f"hello json://localhost/{SECRET}"}, {}, "cannot read URL 1 of 1 as one URL"),
         ({"": "json://localhost"}, {}, "channel '': write a name"),
         ({"a#1": "json://localhost"}, {}, "channel 'a#1': write a name"),
         ({"a" * 200: "json://localhost"}, {}, "channel"),
@@ -204,9 +261,11 @@ def test_a_payload_that_cannot_be_sent_is_refused_by_name(payload: Any, words: s
         ({"ops": f"slack://{SECRET}"}, {}, "cannot read URL 1 of 1"),
         ({"ops": "json://localhost"}, {"on_ambiguous": "hope"}, "'send', 'park' or 'skip'"),
         ({"ops": "json://localhost"}, {"in_app": InApp("")}, "'' is not the name of a table"),
-        ({"ops": "json://localhost"}, {"in_app": InApp("a", title="")}, "'' is not the name of a title"),
-        ({}, {"in_app": InApp("a", url="dynamodb://jobs")}, "'dynamodb' has no tables; leave in_app out"),
+        ({"ops": "json://localhost"}, {"in_app": InApp("a", title="")}, "'' is not the name of a table or a column"),
+        ({}, {"in_app": InApp("a", url="dynamodb://jobs")}, "in_app: url: 'dynamodb' has no tables"),
         ({}, {"in_app": InApp("a", url="sqlite:///:memory:")}, "in memory"),
+        ({}, {"in_app": InApp("a", url=5)}, "in_app: url: a int is not a URL"),  # type: ignore[arg-type]
+        ({}, {"in_app": "notifications"}, 'in_app: a str is not an InApp; write in_app=InApp("notifications")'),
     ],
 )
 def test_what_cannot_work_is_refused_where_it_is_registered_and_no_url_is_shown(
@@ -229,7 +288,7 @@ def test_without_apprise_it_says_what_to_install(app: Treadle, monkeypatch: pyte
 def test_an_in_app_table_needs_a_store_that_has_tables(clock: FakeClock) -> None:
     with (
         Treadle("dynamodb://jobs?region=eu-central-1", clock=clock) as app,
-        pytest.raises(ConfigError, match="'dynamodb' has no tables"),
+        pytest.raises(ConfigError, match=r"'dynamodb' has no tables.*leave in_app out"),
     ):
         notify_send.register(app, {}, in_app=InApp("notifications"))
 
@@ -271,6 +330,64 @@ def test_what_the_application_says_through_apprise_itself_is_logged_as_before(
     own.add(address("own"))
     assert own.notify("hello")
     assert [record for record in caplog.records if record.name == "apprise"]
+
+
+def test_what_the_http_client_and_an_exception_of_a_plugin_say_of_a_url_is_not_logged(
+    app: Treadle, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    @apprise.decorators.notify(on="odd", name="Odd")
+    def odd(body: str, title: str, notify_type: str, meta: dict[str, Any], **_: object) -> None:
+        for name in ("connection", "connectionpool", "poolmanager", "response", "util.retry"):
+            logging.getLogger(f"urllib3.{name}").warning("a request to %s", meta["url"])
+        raise SystemExit(meta["url"])
+
+    notify_send.register(app, {"ops": f"odd://host/{SECRET}"}, retry=AT_ONCE)
+    job = sent(app, channels=["ops"])
+    assert (job.state, job.failures) == (State.FAILED, 3)
+    assert SECRET not in caplog.text + repr(job)
+
+
+def test_neither_an_event_nor_a_span_in_sentry_has_a_url(
+    receiver: WebhookReceiver, address: Callable[[str], str], tmp_path: Path
+) -> None:
+    program = """
+import json, sys, urllib.request
+import sentry_sdk
+from treadle import Retry, Treadle
+from treadle.builtin import notify_send
+from treadle.integrations.sentry import instrument
+from treadle.testing import run_until_idle
+
+dsn, url, own = json.load(sys.stdin)  # Sentry sends the arguments of a program
+sentry_sdk.init(dsn, traces_sample_rate=1.0)
+app = Treadle("sqlite:///:memory:")
+instrument(app)
+notify_send.register(app, {"ops": url}, retry=Retry(max_attempts=1))
+
+@app.hooks.around_run
+def traced(ctx):
+    urllib.request.urlopen(own).close()
+    with sentry_sdk.start_transaction(name="the job"):
+        yield
+
+app.enqueue("notify.send", {"channels": ["ops"], "body": "x"})
+run_until_idle(app)
+sentry_sdk.flush()
+"""
+    receiver.fail_next(500, on="POST /ops/*")
+    with fakes.sentry() as ingest:
+        given = json.dumps([ingest.dsn, address("ops"), f"{receiver.url}/seen"])
+        done = forks.run([sys.executable, "-c", program], input=given, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        ingest.wait_until(lambda: bool(ingest.events))
+        [event] = ingest.events
+        sent_there = b"".join(ingest.raw).decode()
+    assert event["exception"]["values"][0]["type"] == "ChannelFailed"
+    assert "/seen" in sent_there  # what the program itself asks for is noted as ever
+    assert "the job" in sent_there
+    assert SECRET not in sent_there
 
 
 # ------------------------------------------------------------------------------------------------ in-app rows
@@ -315,7 +432,7 @@ def test_a_job_makes_one_row_however_often_it_runs(
     notify_send.register(app, {"ops": address("ops")}, in_app=InApp(inbox.name), retry=AT_ONCE)
     receiver.fail_next(500, times=2)
     job = sent(app, channels=["ops"], user="ada", title="Backup", type="warning")
-    assert (job.attempt, job.result) == (3, {"channels": ["ops"], "in_app": True})
+    assert (job.attempt, job.result) == (3, {"channels": ["ops"], "unconfirmed": [], "in_app": True})
     [row] = inbox.rows("id, user_id, type, title, body, seen_at")
     assert (str(row[0]), *row[1:]) == (job.id, "ada", "warning", "Backup", "The night job failed.", None)
     [(created,)] = inbox.rows("created_at")
@@ -358,3 +475,19 @@ def test_another_database_can_be_named_and_the_names_of_columns_too(app: Treadle
         assert site.execute("select job, who, kind, head, text from alerts").fetchall() == [
             (job.id, "ada", "info", "", "The night job failed.")
         ]
+
+
+@postgres_only
+def test_a_value_that_does_not_fit_its_column_is_not_in_the_error(app: Treadle, inbox: Inbox) -> None:
+    notify_send.register(app, {}, in_app=InApp(inbox.name, title="seen_at"))
+    job = sent(app, user="ada", title="a title that nobody may see")
+    assert (job.state, job.reason) == (State.FAILED, Reason.PERMANENT)
+    assert "a value does not fit its column (InvalidDatetimeFormat, 22007)" in job.error.message
+    assert "nobody may see" not in json.dumps(job.error)
+
+
+def test_the_table_of_the_app_is_shown_without_its_url() -> None:
+    shown = repr(InApp("alerts", user="account", url=f"postgresql://ada:{SECRET}@localhost/site"))
+    assert "table='alerts'" in shown
+    assert "user='account'" in shown
+    assert SECRET not in shown

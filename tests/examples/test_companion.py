@@ -19,7 +19,7 @@ from tests.support.marks import dynamodb_only
 from tests.support.workbench import until
 from treadle import GiveUp, State, Treadle
 from treadle.profiles.companion import PROFILE
-from treadle.testing import FakeClock, fakes, run_until_idle
+from treadle.testing import FakeClock, FakeContext, fakes, run_until_idle
 from treadle.testing.fakes import SentryServer, SlackServer
 
 MORNINGS = "python mornings.py"
@@ -27,6 +27,7 @@ WORKER = "treadle worker --app companion:app"
 PLAN = "treadle schedules run user_sync --app companion:app"
 PLANNED = "treadle jobs list --task daily_summary --app companion:app"
 DEAD = "treadle jobs list --state dead_letter --app companion:app"
+AGAIN = "treadle jobs retry --task daily_summary --state dead_letter --since 1d --yes --app companion:app"
 
 QUICK = {"TREADLE_LEASE": "3", "TREADLE_SWEEP": "0.2", "TREADLE_POLL": "0.1", "TREADLE_SCHEDULE_INTERVAL": "0.2"}
 DOCS = EXAMPLES.parent / "docs"
@@ -75,7 +76,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
 
 
 def payload(user: str, **other: str) -> dict[str, str]:
-    return {"user_id": user, "name": "Ada Lovelace", "day": "2026-01-02", "tz": "Asia/Tokyo", **other}
+    return {"user_id": user, "real_name": "Ada Lovelace", "day": "2026-01-02", "tz": "Asia/Tokyo", **other}
 
 
 def due_now(seen: Treadle, user: str) -> str:
@@ -139,7 +140,9 @@ def test_two_schedulers_and_a_crowd_of_syncs_plan_one_summary_a_user_in_the_user
     with ThreadPoolExecutor(4) as crowd:
         list(crowd.map(lambda _: companion.run(PLAN), range(2)))
         jobs = [
-            crowd.submit(seen.enqueue, "user_sync", {"user_id": user}, checked=False) for user in zones for _ in "123"
+            crowd.submit(seen.enqueue, "user_sync", {"user_id": user, "real_name": "Ada", "tz": tz}, checked=False)
+            for user, tz in zones.items()
+            for _ in "123"
         ]
     for job in [one.result() for one in jobs]:
         ended(seen, job.id, State.SUCCEEDED)
@@ -161,23 +164,29 @@ def test_two_schedulers_and_a_crowd_of_syncs_plan_one_summary_a_user_in_the_user
 def test_a_dead_letter_is_listed_and_sentry_has_its_context_and_no_name_and_no_token(
     companion: Example, workspace: SlackServer, ingest: SentryServer, seen: Treadle
 ) -> None:
+    companion.environment["SLACK_TOKEN"] += "\n"  # as a file that holds it ends
     worker = companion.start(WORKER)
-    job = due_now(seen, "U0NOBODY")
+    user = workspace.add_user("Ada Lovelace", tz="Asia/Tokyo")
+    workspace.fail_next(200, error="user_not_found", on="POST /api/users.info")
+    job = due_now(seen, user)
     assert "user_not_found; nobody in the workspace has this id" in ended(seen, job, State.FAILED).error.message
     ingest.wait_until(lambda: bool(ingest.events), timeout=30)
+    listed = companion.run(DEAD)
+    assert job in listed
+    assert "dead_letter" in listed
+    companion.run(AGAIN)
+    ended(seen, job, State.SUCCEEDED)
+    assert len(workspace.messages) == 1
     said = stopped(worker)
     [event] = ingest.events
     context, [error] = event["contexts"]["job"], event["exception"]["values"]
     assert (context["job_id"], context["task"], context["state"]) == (job, "daily_summary", "failed")
-    assert context["payload"] == payload("U0NOBODY", name="***")
+    assert context["payload"] == payload(user, real_name="***")
     assert error["type"] == "GiveUp"
-    assert [frame["function"] for frame in error["stacktrace"]["frames"]][-2:] == ["daily_summary", "call"]
+    assert [frame["function"] for frame in error["stacktrace"]["frames"]][-3:] == ["post", "check_morning", "call"]
     for secret in ("Ada Lovelace", "Lovelace", workspace.token):
         assert not [body for body in ingest.raw if secret.encode() in body]
     assert workspace.token not in said
-    listed = companion.run(DEAD)
-    assert job in listed
-    assert "dead_letter" in listed
 
 
 def test_a_setting_that_is_missing_is_named_in_one_line(example: Callable[[str], Example]) -> None:
@@ -186,6 +195,17 @@ def test_a_setting_that_is_missing_is_named_in_one_line(example: Callable[[str],
     said = opened.start(WORKER).rest()
     assert "SLACK_TOKEN is not set; write for example SLACK_TOKEN=xoxb-" in said
     assert "Traceback" not in said
+
+
+def test_a_token_that_no_header_can_hold_is_refused_by_name_and_not_shown(example: Callable[[str], Example]) -> None:
+    opened = example("companion")
+    opened.environment |= {"COMPANION_STORE": "sqlite:///:memory:", "SLACK_CHANNEL": "general"}
+    for token in ("xoxb-se…cret", "xoxb-se\ncret"):
+        opened.environment["SLACK_TOKEN"] = token
+        said = opened.start(WORKER).rest()
+        assert "SLACK_TOKEN holds a character that is not printable ASCII; copy it again" in said
+        assert "Traceback" not in said
+        assert "cret" not in said
 
 
 # ------------------------------------------------------------------------------------- with a clock that is moved
@@ -201,12 +221,24 @@ class Morning:
         self.modules = modules
         self.use()
 
+    def asked(self, method: str) -> int:
+        """How often this method of Slack was called."""
+        return sum(request.path == f"/api/{method}" for request in self.workspace.requests)
+
+    def ends(self, day: str, user: str, **other: str) -> Any:
+        """A summary that is due now, after its first run."""
+        job = self.app.enqueue("daily_summary", payload(user, day=day, **other))
+        run_until_idle(self.app)
+        return self.app.get(job.id)
+
     def use(self, token: str = "", channel: str = "general") -> None:
         slack = self.modules("slack").Slack(self.workspace.base_url, token or self.workspace.token)
         self.modules("jobs").register(self.app, slack, channel)
 
     def sync(self, user: str) -> Any:
-        job = self.app.enqueue("user_sync", {"user_id": user})
+        [row] = [one for one in self.workspace._users.values() if one["id"] == user]
+        given = {"user_id": user, "real_name": row["profile"]["real_name"], "tz": row["tz"]}
+        job = self.app.enqueue("user_sync", given)
         run_until_idle(self.app)
         return self.app.get(job.id)
 
@@ -291,23 +323,18 @@ def test_the_next_morning_is_seven_by_the_users_clock(
 
 
 @dynamodb_only
-def test_a_user_without_a_zone_a_missing_channel_and_a_refused_token_end_clearly(
+def test_an_unknown_user_a_missing_channel_and_a_refused_token_end_clearly(
     morning: Morning, make_app: Callable[..., Treadle]
 ) -> None:
-    user = morning.workspace.add_user("Ada Lovelace", tz="")
-    cases = [
-        (morning.sync(user), "has no time zone; set it in the profile on Slack"),
-        (morning.sync("U0NOBODY"), "user_not_found; nobody in the workspace"),
-    ]
+    user = morning.workspace.add_user("Ada Lovelace", tz="Asia/Tokyo")
+    cases = [(morning.ends("2026-01-01", "U0NOBODY"), "user_not_found; nobody in the workspace")]
     for options, words in (
         ({"channel": "nowhere"}, "conversations.history: channel_not_found; set SLACK_CHANNEL"),
         ({"token": "xoxb-wrong-and-secret"}, "invalid_auth; set SLACK_TOKEN"),
     ):
         morning.app = make_app(profile=PROFILE, schedules=False)
         morning.use(**options)
-        job = morning.app.enqueue("daily_summary", payload(user))
-        run_until_idle(morning.app)
-        cases.append((morning.app.get(job.id), words))
+        cases.append((morning.ends("2026-01-01", user), words))
     for ended_job, words in cases:
         assert (ended_job.state, ended_job.attempt) == (State.FAILED, 1)
         assert words in ended_job.error.message
@@ -316,28 +343,118 @@ def test_a_user_without_a_zone_a_missing_channel_and_a_refused_token_end_clearly
 
 
 @dynamodb_only
-def test_an_answer_that_does_not_come_and_a_busy_slack_cost_attempts_and_no_second_message(morning: Morning) -> None:
+def test_an_answer_that_does_not_come_costs_an_attempt_and_no_second_message(morning: Morning) -> None:
     workspace, app = morning.workspace, morning.app
     user = workspace.add_user("Ada", tz="Asia/Tokyo")
-    workspace.fail_next(429, on=POST, headers={"Retry-After": "7"})
     workspace.drop_next(on=POST)
-    job = app.enqueue("daily_summary", payload(user))
-    [busy] = run_until_idle(app)
-    assert busy.due_at - morning.clock.now() == timedelta(seconds=7)
-    morning.clock.advance(seconds=7)
-    [dropped] = run_until_idle(app)
+    dropped = morning.ends("2026-01-01", user)
     assert (dropped.state, len(workspace.messages)) == (State.PENDING, 1)
     morning.clock.advance(minutes=2)
     run_until_idle(app)
-    assert app.get(job.id).result == {"ts": workspace.messages[0]["ts"]}
+    assert app.get(dropped.id).result == {"ts": workspace.messages[0]["ts"]}
     assert len(workspace.messages) == 1
     workspace.fail_next(200, error="fatal_error", on=POST)
-    other = app.enqueue("daily_summary", payload(user, day="2026-01-01"))
-    run_until_idle(app)
+    other = morning.ends("2025-12-31", user)
     morning.clock.advance(minutes=1)
     run_until_idle(app)
     assert (app.get(other.id).state, app.get(other.id).attempt) == (State.SUCCEEDED, 2)
     assert len(workspace.messages) == 2
+
+
+@dynamodb_only
+def test_a_slack_that_is_busy_costs_time_and_no_attempt(morning: Morning) -> None:
+    workspace, clock = morning.workspace, morning.clock
+    user = workspace.add_user("Ada", tz="Asia/Tokyo")
+    workspace.fail_next(429, times=6, on=POST, headers={"Retry-After": "7"})
+    job = morning.ends("2026-01-01", user)
+    assert job.due_at - clock.now() == timedelta(seconds=7)
+    for _ in range(6):
+        morning.clock.advance(seconds=7)
+        run_until_idle(morning.app)
+    for day, code in (
+        ("2025-12-31", "ratelimited"), ("2025-12-30", "rate_limited"), ("2025-12-29", "message_limit_exceeded"),
+    ):  # fmt: skip
+        workspace.fail_next(200, error=code, on=POST)
+        assert morning.ends(day, user).due_at - clock.now() == timedelta(minutes=1)
+        morning.clock.advance(minutes=1)
+        run_until_idle(morning.app)
+    jobs = morning.app.find(task="daily_summary").jobs
+    assert [(one.state, one.failures) for one in jobs] == [(State.SUCCEEDED, 0)] * 4
+    assert len(workspace.messages) == 4
+
+
+@dynamodb_only
+def test_the_users_of_one_zone_cost_one_reading_of_the_channel(morning: Morning) -> None:
+    users = [morning.workspace.add_user(f"user {number}", tz="Asia/Tokyo") for number in range(20)]
+    for user in users:
+        morning.app.enqueue("daily_summary", payload(user, day="2026-01-01"))
+    run_until_idle(morning.app)
+    assert len(morning.workspace.messages) == len(users)
+    read = [one.form() for one in morning.workspace.requests if one.path == "/api/conversations.history"]
+    assert [one["channel"] for one in read].count("general") == 1
+
+
+@dynamodb_only
+def test_the_zones_of_all_users_come_from_one_list_without_those_who_have_none(
+    make_app: Callable[..., Treadle], modules: Callable[[str], ModuleType], clock: FakeClock
+) -> None:
+    morning = Morning(make_app(profile=PROFILE), modules, clock)
+    with closing(morning.workspace):
+        users = {(morning.workspace.add_user(tz, tz=tz), tz) for tz in ZONES}
+        morning.workspace.add_user("Nowhere", tz="")
+        run_until_idle(morning.app)
+        for _ in range(3):
+            clock.advance(hours=1)
+            run_until_idle(morning.app)
+        planned = morning.app.find(task="daily_summary").jobs
+        assert {(job.payload["user_id"], job.payload["tz"]) for job in planned} == users
+        assert {job.payload["user_id"] for job in morning.app.find(task="user_sync").jobs} == {id for id, _ in users}
+        assert {job.state for job in morning.app.find(task="user_sync").jobs} == {State.SUCCEEDED}
+        assert (morning.asked("users.list"), morning.asked("users.info")) == (3, 0)
+
+
+@dynamodb_only
+def test_a_user_who_moves_after_the_summary_was_planned_gets_it_in_a_morning_or_not_at_all(morning: Morning) -> None:
+    workspace = morning.workspace
+    morning.go("2026-03-07T12:00-05:00")
+    east = workspace.add_user("Ada", tz="America/New_York")
+    west = workspace.add_user("Grace", tz="America/New_York")
+    for user in (east, west):
+        morning.sync(user)
+    workspace._users[east]["tz"], workspace._users[west]["tz"] = "Asia/Tokyo", "America/Los_Angeles"
+    morning.go("2026-03-08T07:00-04:00")  # in Tokyo it is evening, and in Los Angeles it is four
+    jobs = {job.payload["user_id"]: job for job in morning.app.find(task="daily_summary").jobs}
+    assert jobs[east].state is State.CANCELLED
+    assert "has moved to Asia/Tokyo, where the morning of this day is over" in str(morning.app.events(jobs[east]))
+    assert jobs[west].due_at == datetime.fromisoformat("2026-03-08T07:00-07:00")
+    assert workspace.messages == []
+    morning.go("2026-03-08T07:00-07:00")
+    assert [message["text"].split(".")[0] for message in workspace.messages] == ["Good morning, Grace"]
+
+
+@dynamodb_only
+def test_a_summary_of_long_and_many_messages_is_shortened_and_says_how_many_are_left_out(morning: Morning) -> None:
+    workspace = morning.workspace
+    user = workspace.add_user("Ada", tz="Asia/Tokyo")
+    slack = morning.modules("slack").Slack(workspace.base_url, workspace.token)
+    morning.go("2026-01-02T12:00+09:00")
+    for number in range(43):
+        slack.call("chat.postMessage", channel="general", text=f"{number}\n" + "x" * 2_000)
+    morning.go("2026-01-03T07:00+09:00")
+    assert morning.ends("2026-01-03", user).state is State.SUCCEEDED
+    lines = workspace.messages[-1]["text"].splitlines()
+    assert lines[0].endswith("there were 43 messages.")
+    assert lines[1].startswith("• 0 xxx")
+    assert (len(lines), max(map(len, lines)), lines[-1]) == (42, 203, "… and 3 more")
+
+
+@dynamodb_only
+def test_a_message_that_was_posted_is_not_asked_for_again(morning: Morning) -> None:
+    task, user = morning.app.tasks["daily_summary"], morning.workspace.add_user("Ada", tz="Asia/Tokyo")
+    given = payload(user, day="2026-01-01")
+    ctx = FakeContext(task, given, attempt=2, done={"post": "1.000001"})
+    assert task(ctx, morning.modules("jobs").Summary(**given)) == {"ts": "1.000001"}
+    assert morning.workspace.requests == []
 
 
 @pytest.mark.covers("003-S21.b")

@@ -1,4 +1,4 @@
-"""The databases whose old rows can be deleted: PostgreSQL and SQLite, each over a connection of its own."""
+"""The databases whose rows the built-in tasks write: PostgreSQL and SQLite, each over a connection of its own."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -60,6 +60,11 @@ class Quoted(NamedTuple):
         quoted = [_quote(part) for part in parts]
         return cls(".".join(quoted), [f"{quoted[-1]}.{_quote(column)}" for column in columns])
 
+    def bare_columns(self) -> list[str]:
+        """The columns without their table, as an insert names them."""
+        table = self.table.rpartition(".")[2]
+        return [column.removeprefix(f"{table}.") for column in self.columns]
+
 
 class OpenDatabase(Protocol):
     """A connection over which old rows can be deleted."""
@@ -75,7 +80,7 @@ class Database(Protocol):
     def opened(self) -> AbstractContextManager[OpenDatabase]: ...
 
 
-def database_of(url: "str | UrlObject") -> Database:
+def database_of(url: "str | UrlObject") -> "PostgresDatabase | SqliteDatabase":
     """The database behind a URL; ConfigError if it is none that has tables."""
     try:
         text: str = values_model().model_validate({"url": url}).url  # type: ignore[attr-defined] # as in Settings
@@ -89,7 +94,7 @@ def database_of(url: "str | UrlObject") -> Database:
         return SqliteDatabase(path)
     if scheme in ("postgresql", "postgres"):
         return PostgresDatabase(libpq_url(text, "url")[0])
-    raise ConfigError(f"url: {scheme!r} has no tables to delete rows from; give a postgresql:// or sqlite:// URL")
+    raise ConfigError(f"url: {scheme!r} has no tables; give a postgresql:// or sqlite:// URL")
 
 
 # --------------------------------------------------------------------------------------------- PostgreSQL
@@ -164,7 +169,7 @@ class SqliteDatabase(NamedTuple):
     def opened(self) -> "Iterator[SqliteRows]":
         file = Path(self.path).absolute()
         if not file.exists():
-            raise ConfigError(f"url: there is no file {self.path}; a clean-up does not make one")
+            raise ConfigError(f"url: there is no file {self.path}, and this task does not make one")
         with closing(sqlite3.connect(file, timeout=LOCK_TIMEOUT, isolation_level=None)) as connection:
             connection.execute("pragma foreign_keys = on")  # what the tables say of each other holds
             connection.create_function("treadle_micros", 1, micros_of_value, deterministic=True)
