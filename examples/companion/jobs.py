@@ -6,46 +6,13 @@ from functools import cache, lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict
 from slack import Slack
+from summary import MORNING, Summary, line_of, next_morning, text_of
 
 from treadle import Cancelled, Context, Snooze, Treadle, Unique
 
-MORNING = time(7)  # in the user's time zone
 LATEST = timedelta(hours=5)  # after the morning: for users who have moved since the summary was planned
 ONCE_A_DATE = Unique("window", window="3d", on_conflict="replace")
-MOST_LINES = 40  # of messages in a summary
-LONGEST_LINE = 200  # characters
-
-
-class Summary(BaseModel):
-    """The payload of `daily_summary`: all it needs, so that it says the same however late it runs."""
-
-    model_config = ConfigDict(extra="forbid")
-    user_id: str
-    real_name: str
-    day: date
-    tz: str
-
-
-def next_morning(now: datetime, tz: str) -> datetime:
-    """The first morning after `now` in this zone; `now` is in UTC."""
-    zone = ZoneInfo(tz)
-    day = now.astimezone(zone).date()
-    today, tomorrow = (datetime.combine(day + timedelta(days), MORNING, zone) for days in (0, 1))
-    return today if today > now else tomorrow
-
-
-def text_of(summary: Summary, lines: list[str]) -> str:
-    yesterday = summary.day - timedelta(1)
-    text = f"Good morning, {summary.real_name}. On {yesterday:%A, %d %B} there were {len(lines)} messages."
-    left_out = [f"… and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
-    return "\n".join([text, *lines[:MOST_LINES], *left_out])
-
-
-def line_of(message: dict[str, Any]) -> str:
-    text = " ".join(message["text"].split())
-    return f"• {text}" if len(text) <= LONGEST_LINE else f"• {text[:LONGEST_LINE]}…"
 
 
 def register(app: Treadle, slack: Slack, channel: str) -> None:

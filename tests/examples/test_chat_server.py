@@ -11,7 +11,7 @@ from tests.support import provision
 from tests.support.workbench import until
 
 CONNECTIONS = "/api/external-connections"
-COMMANDS = ("python -m chatServer.main", "pytest")  # the second is run by test_chat_server_own_tests.py
+COMMANDS = ("python -m chatServer.main", "pytest", "python -m chatServer.try_it")  # two are run by tests of their own
 WRITE_DOWN = """
 create table seen (number bigint generated always as identity, job uuid, status text);
 create function write_down() returns trigger language plpgsql as $$

@@ -1,6 +1,5 @@
 """The examples' READMEs are short and plain, name real files, and every command in them is run by a test."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from tests.examples.conftest import EXAMPLES, commands
 READMES = sorted(EXAMPLES.glob("*/README.md"))
 PAGES = [EXAMPLES / "README.md", *READMES]
 SCREEN = 72  # lines
-PUBLIC = re.compile(r"treadle(\.(builtin|integrations|profiles|server|testing)(\.\w+)*)?")
-"""The modules that an application imports from; of the server only what its package names."""
 
 by_folder = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
 
@@ -50,9 +47,3 @@ def test_every_example_is_in_the_list() -> None:
 @pytest.mark.parametrize("program", sorted(EXAMPLES.glob("*/*.py")), ids=lambda path: path.name)
 def test_a_program_is_short_enough_to_be_copied(program: Path) -> None:
     assert len(program.read_text("utf-8").splitlines()) < 100
-
-
-@pytest.mark.parametrize("program", sorted(EXAMPLES.glob("**/*.py")), ids=lambda path: path.name)
-def test_a_program_imports_public_names_alone(program: Path) -> None:
-    imported = re.findall(r"^\s*(?:from|import) (treadle[\w.]*)", program.read_text("utf-8"), re.MULTILINE)
-    assert [module for module in imported if not PUBLIC.fullmatch(module) or module.startswith("treadle.server.")] == []

@@ -58,12 +58,16 @@ app.exception_handler(RequestValidationError)(external_api_router.refuse)
 def main() -> None:
     parser = argparse.ArgumentParser(prog="chatServer", description="A chat server with a job queue.")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
-    given = parser.parse_args()
+    serve(parser.parse_args().port)
+
+
+def serve(port: int) -> None:
+    """Bring the database up to date, then serve until Ctrl-C or SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log the address of each request
     try:
         migrate(get_settings().database_url)
-        listener = socket.create_server(("127.0.0.1", given.port))
+        listener = socket.create_server(("127.0.0.1", port))
     except (BadSettings, TreadleError, psycopg.Error, OSError) as error:
         sys.exit(f"chatServer: {error}")
     log.info("serving http://127.0.0.1:%d", listener.getsockname()[1])

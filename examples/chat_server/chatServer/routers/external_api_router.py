@@ -54,7 +54,7 @@ async def connect(given: NewConnection, user_id: User) -> dict[str, str]:
                 (user_id, json.dumps({"connection_id": str(connection_id)})),
             )
     except ForeignKeyViolation:
-        raise HTTPException(403, "authorization: this user was deleted") from None
+        raise HTTPException(403, "authorization: there is no such user in auth.users") from None
     return {"id": str(connection_id)}
 
 
