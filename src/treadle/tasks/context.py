@@ -8,13 +8,15 @@ from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from treadle.errors import InvalidJob, LeaseLost
 from treadle.model import Job, Progress, clean
 from treadle.tasks.secrets import Secrets, stand_in
 
 if TYPE_CHECKING:
+    from inspect import Parameter
+
     from treadle.model.memo import Memo
     from treadle.tasks.once import MemoBook
 
@@ -250,3 +252,9 @@ class Context:
 def stop_reason(ctx: Context) -> StopReason | None:
     """Why this handler should stop, for our own handlers: how long its worker waits for it depends on that."""
     return ctx._attempt.stop_reason
+
+
+def is_context(parameter: "Parameter") -> bool:
+    """Whether this parameter is given the Context: annotated `Context`, or `Context | None` with a default."""
+    kind = parameter.annotation
+    return kind is Context or (Context in get_args(kind) and set(get_args(kind)) <= {Context, type(None)})

@@ -11,13 +11,13 @@ The shape follows from the handler's signature (a parameter annotated `Context` 
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol, get_args, get_origin
 
 from treadle.errors import ConfigError, InvalidJob, InvalidPayload
 from treadle.model import PAYLOAD_CAP, Job, check_finite, json_text
 from treadle.model.text import json_data
-from treadle.tasks.secrets import ANY_DEPTH, ANY_KEY, NO_SECRETS, Path, Secrets, hide, revealed, spelt, stand_in
-from treadle.tasks.signature import as_called, is_context, is_whole, signature_of
+from treadle.tasks.context import is_context
+from treadle.tasks.secrets import ANY_DEPTH, ANY_KEY, NO_SECRETS, Path, Secrets, hide, masked, revealed, spelt, stand_in
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -48,7 +48,7 @@ class Payload:
     ) -> None:
         """`secret` are paths that the task names, beside the secrets that its types tell."""
         self._name = name
-        signature = signature_of(handler, name)
+        signature = _signature(handler, name)
         self.context_parameter = next((p.name for p in signature.parameters.values() if is_context(p)), None)
         taken = [p for p in signature.parameters.values() if p.name != self.context_parameter]
         for parameter in taken:
@@ -56,7 +56,7 @@ class Payload:
                 raise ConfigError(f"task {name!r}: parameter {parameter} cannot be filled from JSON; name it")
         self._signature = signature.replace(parameters=taken)
         self._by_place = [p.name for p in taken if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-        self.single = taken[0].name if len(taken) == 1 and is_whole(taken[0], model) else None
+        self.single = taken[0].name if len(taken) == 1 and _is_whole(taken[0], model) else None
         self.wants_job = self.single == "job" and model is None
         self._adapter = _adapter(name, taken, self.single, model)
         self._bind()
@@ -179,7 +179,7 @@ class Payload:
                 check_finite(self._adapter.dump_python(valid, round_trip=True))
             if _MASK in text and self._adapter.validate_json(text) != valid:
                 raise ValueError(
-                    f"{_masked(data)} is a secret and would be stored as asterisks; pass a reference to it"
+                    f"{masked(data, _MASK)} is a secret and would be stored as asterisks; pass a reference to it"
                 )
             if _REPLACED in text:  # maybe in place of half a character in a key
                 self._read_back(valid, text)
@@ -249,6 +249,8 @@ class Payload:
 
     @property
     def _shown(self) -> str:
+        from treadle.tasks.signature import as_called  # noqa: PLC0415 - for errors alone
+
         return as_called(self._name, self._signature)
 
     def _blame(self, error: Exception, given: Any) -> NoReturn:
@@ -344,11 +346,24 @@ def _odd_number(text: bytes, kinds: frozenset[str]) -> bool:
     return len(text) > _SHORT and "int" in kinds and _UNLIKE.search(text) is not None
 
 
-def _masked(data: Any, path: str = "payload") -> str:
-    """Where in this data a secret stands masked."""
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    found = [_masked(item, str(name)) for name, item in items]
-    return next(filter(None, found), path if data == _MASK else "")
+def _signature(handler: Callable[..., Any], name: str) -> inspect.Signature:
+    """The handler's signature, its annotations evaluated; ConfigError if one cannot be."""
+    try:
+        return inspect.signature(handler, eval_str=True)
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        raise ConfigError(
+            f"task {name!r}: an annotation cannot be resolved ({error}); define its type at module level"
+        ) from error
+
+
+def _is_whole(parameter: inspect.Parameter, model: type | None) -> bool:
+    """Whether this only parameter is the whole payload rather than one key of it."""
+    if model is not None or parameter.name in ("payload", "job"):
+        return True
+    kind = parameter.annotation
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    return isinstance(kind, type) and hasattr(kind, "model_fields") and hasattr(kind, "model_validate")
 
 
 def _adapter(name: str, taken: list[inspect.Parameter], single: str | None, model: type | None) -> "TypeAdapter[Any]":

@@ -289,3 +289,10 @@ def _grown(text: str, at: int, value: str, step: int) -> tuple[int, int]:
         while first > 0 and last - first < len(value) and text[first - 1] == value[-(last - first) - 1]:
             first -= 1
     return first, last
+
+
+def masked(data: Any, mask: str, path: str = "payload") -> str:
+    """Where in this data the mask stands in place of a secret."""
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    found = [masked(item, mask, str(name)) for name, item in items]
+    return next(filter(None, found), path if data == mask else "")

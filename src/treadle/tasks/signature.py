@@ -1,40 +1,10 @@
-"""The signature of a handler: how it is read, and how an error shows it."""
+"""How an error shows the signature of a handler."""
 
 import inspect
 import re
-from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
-
-from treadle.errors import ConfigError
-from treadle.tasks.context import Context
+from typing import Any, get_type_hints
 
 PLACE = re.compile(r"('[^']*'|\"[^\"]*\")|(?:\b\w+\.|<locals>\.)+")  # of a type, as in `app.models.Order`; not in text
-
-
-def signature_of(handler: Callable[..., Any], name: str) -> inspect.Signature:
-    """The handler's signature, its annotations evaluated; ConfigError if one cannot be."""
-    try:
-        return inspect.signature(handler, eval_str=True)
-    except (NameError, AttributeError, SyntaxError, TypeError) as error:
-        raise ConfigError(
-            f"task {name!r}: an annotation cannot be resolved ({error}); define its type at module level"
-        ) from error
-
-
-def is_context(parameter: inspect.Parameter) -> bool:
-    """Whether this parameter is given the Context: annotated `Context`, or `Context | None` with a default."""
-    kind = parameter.annotation
-    return kind is Context or (Context in get_args(kind) and set(get_args(kind)) <= {Context, type(None)})
-
-
-def is_whole(parameter: inspect.Parameter, model: type | None) -> bool:
-    """Whether this only parameter is the whole payload rather than one key of it."""
-    if model is not None or parameter.name in ("payload", "job"):
-        return True
-    kind = parameter.annotation
-    if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    return isinstance(kind, type) and hasattr(kind, "model_fields") and hasattr(kind, "model_validate")
 
 
 def as_called(name: str, signature: inspect.Signature) -> str:
