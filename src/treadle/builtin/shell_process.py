@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from treadle.builtin.shell_commands import AllowedCommand
+from treadle.builtin.shell_commands import ShellCommand
 from treadle.tasks.context import Context, StopReason, stop_reason
 
 MOST_OUTPUT = 64 * 1024  # bytes, the last ones
@@ -36,9 +36,9 @@ class End(NamedTuple):
     runs_on: bool = False  # it, or something of it, could not be killed
 
 
-def run_to_its_end(ctx: Context, command: AllowedCommand, words: list[str], environment: dict[str, str]) -> End:
+def run_to_its_end(ctx: Context, command: ShellCommand, words: list[str], environment: dict[str, str]) -> End:
     """Run these words with these variables only; end them when the attempt must end."""
-    watch = [sys.executable, "-I", "-S", str(WATCH), str(os.getpid()), str(min(command.kill_after, ALONE))]
+    watch = [sys.executable, "-I", "-S", str(WATCH), str(os.getpid()), str(min(command.kill_after_seconds, ALONE))]
     process = subprocess.Popen(  # noqa: S603 - our own program
         watch,
         stdin=subprocess.PIPE,
@@ -89,9 +89,9 @@ class RunningCommand:
             while data:
                 data = data[os.write(self._process.stdin.fileno(), data) :]  # type: ignore[union-attr] # a pipe
 
-    def to_its_end(self, ctx: Context, command: AllowedCommand) -> End:
+    def to_its_end(self, ctx: Context, command: ShellCommand) -> End:
         """Read what it writes until it has ended; ask it to end when it must."""
-        limit = time.monotonic() + (command.timeout or float("inf"))
+        limit = time.monotonic() + command.timeout_seconds
         stopped, given, give_up_at = "", float("inf"), float("inf")
         with self._streams:
             while self._read():
@@ -139,17 +139,17 @@ class RunningCommand:
         return False
 
 
-def _time_to_end(ctx: Context, command: AllowedCommand) -> float:
+def _time_to_end(ctx: Context, command: ShellCommand) -> float:
     """How long it gets: its own time only while its worker keeps the job so long."""
     if stop_reason(ctx) in (StopReason.SHUTDOWN, StopReason.LOST):
-        return min(command.kill_after, AT_ONCE)
-    return command.kill_after
+        return min(command.kill_after_seconds, AT_ONCE)
+    return command.kill_after_seconds
 
 
-def _why(ctx: Context, command: AllowedCommand) -> str:
+def _why(ctx: Context, command: ShellCommand) -> str:
     if ctx.cancelled or command.timeout is None:
         return "was stopped before it had ended"
-    return f"ran longer than its timeout of {command.timeout:g} s"
+    return f"ran longer than its timeout of {command.timeout_seconds:g} s"
 
 
 def _chunk(descriptor: int) -> bytes | None:

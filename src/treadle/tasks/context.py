@@ -8,7 +8,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from treadle.errors import InvalidJob, LeaseLost
 from treadle.model import Job, Progress, clean
@@ -22,6 +22,12 @@ NOTE_CAP = 500
 
 OnAmbiguous = Literal["park", "send", "skip"]
 """What to do if nobody knows whether an effect has happened: let a person decide, do it again, or take it as done."""
+
+
+def check_on_ambiguous(given: object) -> None:
+    """Refuse what is not one of these words."""
+    if given not in get_args(OnAmbiguous):
+        raise InvalidJob("on_ambiguous", f"{given!r} must be 'park', 'send' or 'skip'")
 
 
 class StopReason(Enum):
