@@ -110,7 +110,7 @@ def test_a_mail_that_comes_late_to_the_sent_ones_is_waited_for(
     job = ended(app, server)
     clock.advance(minutes=1)
     job = attempted(app, job)
-    assert (job.state, job.error.type) == (State.PENDING, "treadle.builtin.email_transport.NotTaken")
+    assert (job.state, job.error.type) == (State.PENDING, "treadle.errors.NotDelivered")
     clock.advance(minutes=1)
     assert attempted(app, job).state is State.SUCCEEDED
     assert asked(server).count("POST send") == len(server.sent) == 1

@@ -236,7 +236,7 @@ def test_a_server_that_is_away_spends_the_attempts(app: Treadle, clock: FakeCloc
         job = attempted(app, job)
         clock.advance(minutes=1)
     assert (job.reason, job.failures, job.error.type) == (
-        Reason.EXHAUSTED, 3, "treadle.builtin.http_calls.Unreachable"
+        Reason.EXHAUSTED, 3, "treadle.errors.Unreachable"
     )  # fmt: skip
 
 

@@ -151,11 +151,13 @@ def test_a_mail_that_was_clearly_not_sent_goes_out_by_the_service_of_today(
     ("transports", "options", "words"),
     [
         ({}, {}, "no transport is given"),
-        ({"": Smtp("a")}, {}, "must be a name of a transport"),
+        ({"": Smtp("a")}, {}, "transport: '' is not a valid name"),
         ({"default": "smtp://a"}, {}, "transport 'default' must be a Smtp, Graph or Resend, not str"),
         ("smtp://a", {}, "transport 'default' must be a Smtp, Graph or Resend, not str"),
         (Smtp("a"), {"on_ambiguous": "hope"}, "on_ambiguous: 'hope' must be 'park', 'send' or 'skip'"),
         (Smtp("a"), {"attempts": 3}, "unknown option attempts"),
+        (Smtp("a"), {"onambiguous": "skip"}, "unknown option onambiguous; did you mean 'on_ambiguous'"),
+        ({5: Smtp("a")}, {}, "transport: 5 is not a valid name"),
     ],
 )
 def test_a_wrong_registration_is_refused(app: Treadle, transports: Any, options: dict[str, Any], words: str) -> None:

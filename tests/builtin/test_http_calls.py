@@ -14,8 +14,8 @@ import pytest
 from tests.testing.fakes.certificates import certificate
 from treadle import Ambiguous
 from treadle.builtin import http_calls
-from treadle.builtin.http_calls import HttpReply, HttpUrl, Unreachable, call
-from treadle.errors import InvalidInput
+from treadle.builtin.http_calls import HttpReply, HttpUrl, call
+from treadle.errors import InvalidInput, Unreachable
 from treadle.testing import fakes
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -261,14 +261,18 @@ def test_a_payload_that_cannot_be_sent_is_refused_by_its_field(changed: Any, wor
     [
         ({}, {}, "secrets: there are none"),
         (SECRET, {}, "secrets: must be a dict"),
-        ({"": SECRET}, {}, "not the name of an endpoint"),
+        ({"": SECRET}, {}, "endpoint: '' is not a valid name"),
+        ({5: SECRET}, {}, "webhook.deliver: endpoint: 5 is not a valid name"),
+        ({"shop": 5}, {}, "endpoint 'shop': secrets: a secret must be text"),
+        ({"default": SECRET}, {"tls": True}, "webhook.deliver: tls: True must be an ssl.SSLContext"),
         ({"shop": "hush"}, {}, "endpoint 'shop': secrets: a secret must be text that begins with whsec_"),
         ({"shop": []}, {}, "endpoint 'shop': secrets: 0 are given"),
         ({"default": SECRET}, {"allow": "10.0.0.1"}, "allow: .*is not a list"),
-        ({"default": SECRET}, {"answer_within": 0}, "answer_within: must be more than 0"),
+        ({"default": SECRET}, {"answer_within": 0}, "answer_within: 0 must be more than 0"),
         ({"default": SECRET}, {"answer_within": "1h"}, "at most 600 s"),
         ({"default": SECRET}, {"answer_within": "soon"}, "answer_within"),
         ({"default": SECRET}, {"colour": 1}, "unknown option colour"),
+        ({"default": SECRET}, {"allowed": []}, "unknown option allowed; did you mean 'allow'"),
     ],
 )
 def test_what_cannot_work_is_refused_where_it_is_registered(

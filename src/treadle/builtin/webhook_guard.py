@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from treadle.builtin.http_calls import HttpUrl, Unreachable
-from treadle.errors import ConfigError, GiveUp
+from treadle.builtin.http_calls import HttpUrl
+from treadle.errors import ConfigError, GiveUp, Unreachable
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
