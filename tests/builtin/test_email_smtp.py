@@ -1,12 +1,15 @@
 """email.send over a mail server: what goes over the wire, who is refused or put off, and what an error means."""
 
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
 
-from tests.builtin.mailing import MAIL, attempted, mailer, to_smtp
+from tests.builtin.mailing import MAIL, SENDER, attempted, mailer, to_smtp
 from tests.support.marks import any_store
 from tests.testing.fakes.certificates import certificate
 from treadle import ConfigError, Job, Reason, State, Treadle
@@ -259,6 +262,49 @@ def test_a_senseless_answer_to_the_whole_message_leaves_it_in_doubt(
     job = ended(app, server)
     assert (job.state, job.error.type) == (State.FAILED, "treadle.errors.Parked")
     assert "gave no answer that can be read for the message" in job.error.message
+
+
+@pytest.mark.parametrize(
+    ("serves", "security", "words"),
+    [
+        ("smtp", "tls", "cannot be reached: SSLError: "),
+        ("tls", "plain", "cannot be reached: "),
+        ("http", "plain", "does not speak SMTP: "),
+    ],
+)
+def test_a_port_of_another_protocol_is_said_with_what_to_look_at(
+    app: Treadle, serves: str, security: str, words: str
+) -> None:
+    with ExitStack() as stack:
+        if serves == "http":
+            port = stack.enter_context(greeting(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+        elif serves == "tls":
+            port = int(stack.enter_context(fakes.webhook(tls=certificate()[0])).url.rpartition(":")[2])
+        else:
+            port = stack.enter_context(fakes.smtp()).port
+        way = Smtp("127.0.0.1", port, security=security, sender=SENDER, timeout="500ms")
+        job = attempted(app, mailer(app, way).enqueue(Email(**MAIL)))
+    assert job.state is State.PENDING
+    assert f"127.0.0.1:{port} {words}" in job.error.message
+    assert job.error.message.endswith("look at port and security= of Smtp(...)")
+
+
+@contextmanager
+def greeting(line: bytes) -> Iterator[int]:
+    """A port that says this to whoever comes."""
+
+    def greet(listener: socket.socket) -> None:
+        with suppress(OSError):
+            client, _ = listener.accept()
+            with client:
+                client.sendall(line)
+                client.recv(1000)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=greet, args=(listener,))
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
 
 
 class OddSession(SmtpSession):

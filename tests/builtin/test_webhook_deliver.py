@@ -209,6 +209,12 @@ def test_a_function_finds_the_secrets_at_each_attempt(
     task = webhook_deliver.register(app, kept.get, **LOCAL)
     gone = after_run(app, send(task, receiver, endpoint="shop"))
     assert (gone.reason, gone.error.message[:37]) == (Reason.PERMANENT, "endpoint: 'shop' has no secret; give ")
+    for wrong in ("hush", ["hush"], 5):
+        kept["shop"] = wrong  # type: ignore[assignment]
+        refused = after_run(app, send(task, receiver, endpoint="shop"))
+        assert (refused.state, refused.reason) == (State.FAILED, Reason.PERMANENT)
+        assert refused.error.message.startswith("endpoint 'shop': secrets: a secret must be text that begins with")
+        assert "hush" not in refused.error.message
     kept["shop"] = SECRET
     assert after_run(app, send(task, receiver, endpoint="shop")).state is State.SUCCEEDED
     assert is_signed(receiver.received[0])

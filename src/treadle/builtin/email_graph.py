@@ -154,7 +154,7 @@ class Graph:
             raise Unreachable(f"no token from {url}: {error}") from None
         fields = fields_of(answer)
         if answer.status == 200:
-            return _token(fields, mail.now())
+            return _token(fields, url, mail.now())
         given = fields.get("error_codes")
         codes = [f"AADSTS{code}" for code in given if isinstance(code, int)] if isinstance(given, list) else []
         words = shortened(f"{fields.get('error', '')} {', '.join(codes)}".strip(), self._client_secret)
@@ -251,13 +251,13 @@ class _Draft:
         return self._graph.request(self._mail, method, self._messages + path, body, query)
 
 
-def _token(fields: dict[str, Any], now: datetime) -> AccessToken:
+def _token(fields: dict[str, Any], url: str, now: datetime) -> AccessToken:
     """The token of an answer; NotDelivered if it holds none that can be sent back."""
     token, lifetime = fields.get("access_token"), fields.get("expires_in", 0)
     if isinstance(lifetime, str) and lifetime.isascii() and lifetime.isdigit():
         lifetime = int(lifetime[:9])
     if not is_secret(token) or isinstance(lifetime, bool) or not isinstance(lifetime, int):
-        raise NotDelivered("no token: the answer of the token endpoint cannot be read; look at Graph(login=...)")
+        raise NotDelivered(f"no token: {url} answered 200 without one that can be read; is it Microsoft's login?")
     return AccessToken(str(token), now + max(timedelta(seconds=min(lifetime, LONGEST_TOKEN)) - SPARE, timedelta()))
 
 

@@ -65,8 +65,9 @@ class Resend:
         answer = call("POST", f"{self._url}/emails", body, headers, timeout=self._timeout)
         if answer.status // 100 == 2:
             id = fields_of(answer).get("id")
-            known = isinstance(id, str) and len(id) <= LONGEST_ID
-            return {"provider": self.provider, "message_id": id if known else None}
+            if isinstance(id, str) and len(id) <= LONGEST_ID:
+                return {"provider": self.provider, "message_id": id}
+            raise Ambiguous(f"{self._url} answered {answer.status} without an id; is it Resend's API?")
         raise self._failure(answer, mail)
 
     def _failure(self, answer: HttpReply, mail: OutgoingMail) -> Exception:

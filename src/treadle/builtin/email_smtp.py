@@ -26,6 +26,7 @@ from treadle.tasks.context import Context
 
 Security = Literal["starttls", "tls", "plain"]
 PORTS = {"starttls": 587, "tls": 465, "plain": 25}
+LOOK_AT_PORT = "; look at port and security= of Smtp(...)"
 END = b".\r\n"  # of the message: a server delivers nothing before it
 
 
@@ -167,10 +168,14 @@ class Smtp:
                 f"{self._host} does not offer what Smtp(security=, user=) asks for: {self._words(error)}"
             ) from None
         except smtplib.SMTPResponseException as error:
+            if not 200 <= error.smtp_code < 600:
+                problem = f"{self._host}:{self._port} does not speak SMTP: {self._words(error)}"
+                raise NotDelivered(f"{problem}{LOOK_AT_PORT}") from None
             self._expect((error.smtp_code, error.smtp_error), "the connection", self._host)
             raise NotDelivered(f"{self._host}: {self._words(error)}") from None
         except (OSError, smtplib.SMTPException) as error:
-            raise Unreachable(f"{self._host}:{self._port} cannot be reached: {self._words(error)}") from None
+            hint = LOOK_AT_PORT if _is_of_another_protocol(error, greeted=server is not None) else ""
+            raise Unreachable(f"{self._host}:{self._port} cannot be reached: {self._words(error)}{hint}") from None
         finally:
             if server is not None:
                 with suppress(OSError, smtplib.SMTPException):
@@ -222,3 +227,10 @@ class Smtp:
 
     def _list(self, people: dict[str, str]) -> str:
         return shortened("; ".join(f"{address}: {words}" for address, words in people.items()), *self._secrets)
+
+
+def _is_of_another_protocol(error: Exception, *, greeted: bool) -> bool:
+    """Whether one side may speak TLS and the other not: what it says is no TLS, or it waits for us to begin."""
+    if isinstance(error, ssl.SSLError):
+        return not isinstance(error, ssl.SSLCertVerificationError)
+    return not greeted and isinstance(error, TimeoutError | smtplib.SMTPServerDisconnected)

@@ -31,6 +31,8 @@ LONGEST_WORDS = 300  # characters of what a server says, in an error
 
 _URL = re.compile(r"[!-~]+")
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
+_HOST_AND_PATH = re.compile(r"(localhost|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+)(:[0-9]+)?(?=[/?#]|$)[^?#]*")
+LONGEST_SHOWN = 100  # characters of a URL, in an error
 
 
 class HttpReply(NamedTuple):
@@ -76,6 +78,8 @@ class HttpUrl(NamedTuple):
             host, port = place.hostname or "", place.port
         except ValueError:
             raise InvalidInput("url", "its port must be from 1 to 65535, and an IPv6 address in brackets") from None
+        if shown := _without_scheme(url):
+            raise InvalidInput("url", f"{shown!r} has no https://; write https://{shown}")
         if place.scheme not in ("http", "https"):
             raise InvalidInput("url", f"must begin with https:// or http://, not with {place.scheme[:20] + ':'!r}")
         if "@" in place.netloc:
@@ -291,6 +295,12 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise TimeoutError("timed out")
     return left
+
+
+def _without_scheme(url: str) -> str:
+    """A URL that begins with its host, without its query, which may hold a secret; empty for any other."""
+    found = _HOST_AND_PATH.match(url)
+    return found[0][:LONGEST_SHOWN] if found is not None and "@" not in url else ""
 
 
 def _is_host(host: str) -> bool:
