@@ -74,7 +74,7 @@ def test_a_command_that_leaves_its_group_is_killed_too(app: Treadle, family: Fam
 def test_a_command_that_cannot_be_killed_is_said_to_run_on_and_is_not_run_beside_itself(
     app: Treadle, family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell_process, "TOLD_OF_END", 0.2)
+    monkeypatch.setattr(shell_process, "REPORTED_WITHIN", 0.2)
     stops_its_killer = "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)\n" + STUBBORN_ALONE
     job = result(app, ShellCommand(script(stops_its_killer, str(family.file)), timeout="1s", kill_after="100ms"))
     assert (job.state, job.reason) == (State.FAILED, Reason.PERMANENT)
