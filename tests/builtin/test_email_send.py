@@ -4,6 +4,8 @@ import logging
 import sqlite3
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -164,6 +166,14 @@ def test_a_wrong_registration_is_refused(app: Treadle, transports: Any, options:
     with pytest.raises(ConfigError, match=words):
         email_send.register(app, transports, **options)
     assert "email.send" not in app.tasks
+
+
+@pytest.mark.parametrize("timeout", [10, 0.5, "10s", "10m", timedelta(seconds=10)])
+def test_a_transport_takes_its_timeout_as_any_duration(timeout: Any) -> None:
+    for transport in (Smtp, Resend, partial(Graph, "t", "c")):
+        transport("example", timeout=timeout)
+        with pytest.raises(ConfigError, match="timeout: '11m' must be more than 0 and at most 600 s"):
+            transport("example", timeout="11m")
 
 
 # --------------------------------------------------------------------------------------------------- the trail

@@ -361,7 +361,7 @@ def test_a_slow_server_is_given_up_on_after_the_timeout(app: Treadle, server: Sm
         ({"password": "canary"}, "user"), ({"user": "u", "password": "canäry"}, "password"),
         ({"timeout": 0}, "timeout"),
         ({"user": "u\n", "password": "canary"}, "user"), ({"sender": "nobody"}, "sender"),
-        ({"timeout": "soon"}, "timeout"),
+        ({"timeout": "soon"}, "timeout"), ({"tls": True}, "tls"), ({"sender": 5}, "sender"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_refused_by_its_name(given: dict[str, Any], field: str) -> None:

@@ -84,7 +84,10 @@ def test_a_job_that_is_no_longer_allowed_ends_without_a_run(app: Treadle, make_a
     ("commands", "words"),
     [
         ({}, "no command is allowed"),
-        ([("a", ["ls"])], r'no command is allowed; give it \{"backup": \["pg_dump", "shop"\]\}'),
+        (
+            [("a", ["ls"])],
+            r'shell.run: commands: must be a dict of commands by name: \{"backup": \["pg_dump", "shop"\]\}',
+        ),
         ({"": ["ls"]}, "shell.run: command: '' is not a valid name"),
         ({5: ["ls"]}, "shell.run: command: 5 is not a valid name"),
         ({"a": "ls -l"}, "command 'a': ShellCommand: write a list of words"),

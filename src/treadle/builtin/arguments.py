@@ -1,6 +1,7 @@
 """What the built-in tasks share in `register(...)`: arguments that are wrong, and the options of a task."""
 
 import inspect
+import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,13 @@ def checked_seconds(field: str, given: Duration, most: float) -> float:
     if not 0 < found <= most:
         raise InvalidTiming(f"{field}: {given!r} must be more than 0 and at most {most:g} s")
     return found
+
+
+def checked_tls(given: object) -> ssl.SSLContext | None:
+    """What certificates are checked with, if it was given."""
+    if given is None or isinstance(given, ssl.SSLContext):
+        return given
+    raise ConfigError(f"tls: {given!r} must be an ssl.SSLContext; without it, what the system trusts is trusted")
 
 
 def listed(field: str, given: Any, example: str) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
+from treadle.builtin.arguments import checked_tls, errors_of
 from treadle.builtin.email_message import Email
 from treadle.builtin.email_mime import mime_message
 from treadle.builtin.email_smtp_session import TimedReplies, TimedRepliesTls
@@ -75,7 +76,9 @@ class Smtp:
         self._user, self._password = user, password
         known = (password, f"\0{user}\0{password}")
         self._secrets = (password, *(b64encode(text.encode()).decode() for text in known if user))
-        self._timeout, self._tls = checked_timeout("Smtp", timeout), tls
+        self._timeout = checked_timeout("Smtp", timeout)
+        with errors_of("Smtp"):
+            self._tls = checked_tls(tls)
         self.sender = default_sender("Smtp", sender)
 
     def __repr__(self) -> str:

@@ -60,6 +60,8 @@ class MailTransport(Protocol):
 
 def default_sender(provider: str, sender: str) -> MailAddress | None:
     """The sender given to a transport; ConfigError if it is not an address."""
+    if not isinstance(sender, str):
+        raise ConfigError(f"{provider}: sender: {sender!r} must be text, such as shop@example.org")
     try:
         return MailAddress.of(sender) if sender else None
     except ValueError as error:

@@ -92,7 +92,9 @@ def _allowed(commands: Mapping[str, ShellCommand | Sequence[str]], task: str) ->
     """The commands by their names, each of them checked."""
     if os.name != "posix":
         raise ConfigError(f"{task}: commands are run on POSIX systems only, such as Linux")
-    if not isinstance(commands, Mapping) or not commands:
+    if not isinstance(commands, Mapping):
+        raise ConfigError(f'{task}: commands: must be a dict of commands by name: {{"backup": ["pg_dump", "shop"]}}')
+    if not commands:
         raise ConfigError(f'{task}: no command is allowed; give it {{"backup": ["pg_dump", "shop"]}}')
     allowed: dict[str, ShellCommand] = {}
     for name, given in commands.items():

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypedDict
 from pydantic import AfterValidator, JsonValue
 
 from treadle.app.treadle import Treadle
-from treadle.builtin.arguments import add_task, check_names, checked_seconds, errors_of
+from treadle.builtin.arguments import add_task, check_names, checked_seconds, checked_tls, errors_of
 from treadle.builtin.http_calls import HttpReply, HttpUrl, call, shortened, wait_asked
 from treadle.builtin.webhook_guard import AddressGuard
 from treadle.builtin.webhook_signature import EndpointSecrets, keys_of, sign
@@ -75,12 +75,9 @@ class WebhookDelivery:
         tls: ssl.SSLContext | None = None,
         name: str = NAME,
     ) -> None:
-        self._app, self._name, self._tls = app, name, tls
+        self._app, self._name = app, name
         with errors_of(name):
-            if tls is not None and not isinstance(tls, ssl.SSLContext):
-                raise ConfigError(
-                    f"tls: {tls!r} must be an ssl.SSLContext; leave it out to trust whom the system trusts"
-                )
+            self._tls = checked_tls(tls)
             self._guard = AddressGuard(allow)
             self._timeout = checked_seconds("answer_within", answer_within, LONGEST_ANSWER_WAIT)
         self._find: FindSecret
