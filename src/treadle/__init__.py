@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         JobNotFound,
         KeyTaken,
         LeaseLost,
+        NotDelivered,
         NotPossible,
         Parked,
         RetryLater,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         Snooze,
         TreadleError,
         UnknownTask,
+        Unreachable,
         WaitTimeout,
     )  # fmt: skip
     from treadle.model import Event, EventKind, Job, JobError, Progress, Reason, Scope, State
@@ -78,6 +80,7 @@ __all__ = [
     "LeaseLost",
     "Memo",
     "Misfire",
+    "NotDelivered",
     "NotPossible",
     "Obstacle",
     "Overlap",
@@ -103,6 +106,7 @@ __all__ = [
     "TreadleError",
     "Unique",
     "UnknownTask",
+    "Unreachable",
     "WaitTimeout",
     "WorkerInfo",
 ]  # fmt: skip
@@ -118,8 +122,8 @@ _MODULES = {
     "errors": [
         "Ambiguous", "Cancelled", "ConfigError", "EngineError", "EngineUnavailable", "GiveUp", "InvalidInput",
         "InvalidJob", "InvalidPayload", "InvalidTiming", "JobFailed", "JobNotFound", "KeyTaken", "LeaseLost",
-        "NotPossible", "Parked", "RetryLater", "ScheduleNotFound", "SchemaError", "Snooze", "TreadleError",
-        "UnknownTask", "WaitTimeout",
+        "NotDelivered", "NotPossible", "Parked", "RetryLater", "ScheduleNotFound", "SchemaError", "Snooze",
+        "TreadleError", "UnknownTask", "Unreachable", "WaitTimeout",
     ],
     "model": ["Event", "EventKind", "Job", "JobError", "Progress", "Reason", "Scope", "State"],
     "model.memo": ["Memo"],

@@ -13,6 +13,8 @@ TreadleError
 ├── WaitTimeout           the job has not ended in the time that somebody would wait for it
 ├── JobFailed             the job whose result was asked for has failed or was cancelled
 ├── LeaseLost             this worker no longer holds the job
+├── NotDelivered          another system did not take what it was sent; a later attempt may do better
+│   └── Unreachable           it was not sent: the name, the connection or the certificate failed
 ├── Ambiguous             raised by an effect of `ctx.once`: nobody knows whether it happened
 ├── ConfigError           a setting, a URL or an --app that cannot be used
 └── EngineError           the store said no: look at it before repeating
@@ -125,6 +127,14 @@ class LeaseLost(TreadleError):
 
 class Ambiguous(TreadleError):
     """Raise it in an effect of `ctx.once` that may have happened, or not: `on_ambiguous` says what follows."""
+
+
+class NotDelivered(TreadleError):
+    """The other system did not take it: this attempt has failed, and a later one may do better."""
+
+
+class Unreachable(NotDelivered):
+    """It was not sent: the name, the connection or the certificate failed."""
 
 
 class ConfigError(TreadleError):

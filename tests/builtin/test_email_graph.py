@@ -110,7 +110,7 @@ def test_a_mail_that_comes_late_to_the_sent_ones_is_waited_for(
     job = ended(app, server)
     clock.advance(minutes=1)
     job = attempted(app, job)
-    assert (job.state, job.error.type) == (State.PENDING, "treadle.builtin.email_transport.NotTaken")
+    assert (job.state, job.error.type) == (State.PENDING, "treadle.errors.NotDelivered")
     clock.advance(minutes=1)
     assert attempted(app, job).state is State.SUCCEEDED
     assert asked(server).count("POST send") == len(server.sent) == 1
@@ -229,11 +229,15 @@ TOKEN = {"access_token": "t", "expires_in": 3599}
         (400, {"error": "x", "error_codes": None}, "no token: 400 x: look at the tenant"),
         (400, {"error": "x", "error_codes": {"a": 1}}, "no token: 400 x: look at the tenant"),
         (400, b"[" * 200_000, "no token: 400 : look at the tenant"),
-        (200, {**TOKEN, "access_token": "t\n\u20ac"}, "no token: the answer of the token endpoint cannot be read"),
-        (200, {**TOKEN, "access_token": None}, "no token: the answer of the token endpoint cannot be read"),
-        (200, {**TOKEN, "expires_in": "soon"}, "no token: the answer of the token endpoint cannot be read"),
-        (200, {**TOKEN, "expires_in": 1e999}, "no token: the answer of the token endpoint cannot be read"),
-        (200, b"<html>", "no token: the answer of the token endpoint cannot be read"),
+        (
+            200,
+            {**TOKEN, "access_token": "t\n\u20ac"},
+            "answered 200 without one that can be read; is it Microsoft's login?",
+        ),
+        (200, {**TOKEN, "access_token": None}, "answered 200 without one that can be read; is it Microsoft's login?"),
+        (200, {**TOKEN, "expires_in": "soon"}, "answered 200 without one that can be read; is it Microsoft's login?"),
+        (200, {**TOKEN, "expires_in": 1e999}, "answered 200 without one that can be read; is it Microsoft's login?"),
+        (200, b"<html>", "answered 200 without one that can be read; is it Microsoft's login?"),
     ],
     ids=lambda value: repr(value)[:30],
 )

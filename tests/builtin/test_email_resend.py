@@ -236,7 +236,7 @@ def test_a_server_that_is_away_spends_the_attempts(app: Treadle, clock: FakeCloc
         job = attempted(app, job)
         clock.advance(minutes=1)
     assert (job.reason, job.failures, job.error.type) == (
-        Reason.EXHAUSTED, 3, "treadle.builtin.http_calls.Unreachable"
+        Reason.EXHAUSTED, 3, "treadle.errors.Unreachable"
     )  # fmt: skip
 
 
@@ -245,9 +245,15 @@ def test_a_server_that_is_away_spends_the_attempts(app: Treadle, clock: FakeCloc
     [b"", b"<html>", b"[" * 200_000, [], {}, {"id": None}, {"id": [1]}, {"id": "x" * 300_000}, b'{"id": "\xff"}'],
     ids=lambda body: repr(body)[:20],
 )
-def test_an_answer_that_cannot_be_read_is_a_mail_without_an_id(app: Treadle, server: ResendServer, body: Any) -> None:
+def test_an_answer_without_an_id_may_be_of_another_service_and_is_asked_for_again(
+    app: Treadle, clock: FakeClock, server: ResendServer, body: Any
+) -> None:
     server.fail_next(200, body=body)
-    assert ended(app, server).result == {"provider": "resend", "message_id": None}
+    job = ended(app, server)
+    assert job.state is State.PENDING
+    assert job.error.message == f"{server.url} answered 200 without an id; is it Resend's API?"
+    clock.advance(minutes=1)
+    assert (attempted(app, job).state, len(server.sent)) == (State.SUCCEEDED, 1)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import logging
 import sqlite3
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -151,17 +153,27 @@ def test_a_mail_that_was_clearly_not_sent_goes_out_by_the_service_of_today(
     ("transports", "options", "words"),
     [
         ({}, {}, "no transport is given"),
-        ({"": Smtp("a")}, {}, "must be a name of a transport"),
+        ({"": Smtp("a")}, {}, "transport: '' is not a valid name"),
         ({"default": "smtp://a"}, {}, "transport 'default' must be a Smtp, Graph or Resend, not str"),
         ("smtp://a", {}, "transport 'default' must be a Smtp, Graph or Resend, not str"),
         (Smtp("a"), {"on_ambiguous": "hope"}, "on_ambiguous: 'hope' must be 'park', 'send' or 'skip'"),
         (Smtp("a"), {"attempts": 3}, "unknown option attempts"),
+        (Smtp("a"), {"onambiguous": "skip"}, "unknown option onambiguous; did you mean 'on_ambiguous'"),
+        ({5: Smtp("a")}, {}, "transport: 5 is not a valid name"),
     ],
 )
 def test_a_wrong_registration_is_refused(app: Treadle, transports: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         email_send.register(app, transports, **options)
     assert "email.send" not in app.tasks
+
+
+@pytest.mark.parametrize("timeout", [10, 0.5, "10s", "10m", timedelta(seconds=10)])
+def test_a_transport_takes_its_timeout_as_any_duration(timeout: Any) -> None:
+    for transport in (Smtp, Resend, partial(Graph, "t", "c")):
+        transport("example", timeout=timeout)
+        with pytest.raises(ConfigError, match="timeout: '11m' must be more than 0 and at most 600 s"):
+            transport("example", timeout="11m")
 
 
 # --------------------------------------------------------------------------------------------------- the trail

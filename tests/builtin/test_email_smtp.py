@@ -1,12 +1,15 @@
 """email.send over a mail server: what goes over the wire, who is refused or put off, and what an error means."""
 
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
 
-from tests.builtin.mailing import MAIL, attempted, mailer, to_smtp
+from tests.builtin.mailing import MAIL, SENDER, attempted, mailer, to_smtp
 from tests.support.marks import any_store
 from tests.testing.fakes.certificates import certificate
 from treadle import ConfigError, Job, Reason, State, Treadle
@@ -95,7 +98,7 @@ def test_without_encryption_or_with_a_wrong_certificate_nothing_is_sent(app: Tre
     with fakes.smtp(starttls=server_side) as unknown:
         task = mailer(app, to_smtp(unknown, security="starttls"), name="unknown")
         job = attempted(app, task.enqueue(Email(**MAIL)))
-        assert (job.state, job.error.type) == (State.PENDING, "treadle.builtin.http_calls.Unreachable")
+        assert (job.state, job.error.type) == (State.PENDING, "treadle.errors.Unreachable")
         assert "CERTIFICATE_VERIFY_FAILED" in job.error.message
         assert unknown.sent == server.sent == []
 
@@ -134,10 +137,10 @@ def test_a_server_that_cannot_be_reached_or_hangs_up_early_is_tried_until_the_at
 ) -> None:
     server.drop_next(before=True, on="CONNECT")
     job = ended(app, server)
-    assert (job.state, job.error.type) == (State.PENDING, "treadle.builtin.http_calls.Unreachable")
+    assert (job.state, job.error.type) == (State.PENDING, "treadle.errors.Unreachable")
     server.drop_next(on="RCPT *")
     clock.advance(minutes=1)
-    assert attempted(app, job).error.type == "treadle.builtin.http_calls.Unreachable"
+    assert attempted(app, job).error.type == "treadle.errors.Unreachable"
     server.close()
     clock.advance(minutes=1)
     job = attempted(app, job)
@@ -261,6 +264,49 @@ def test_a_senseless_answer_to_the_whole_message_leaves_it_in_doubt(
     assert "gave no answer that can be read for the message" in job.error.message
 
 
+@pytest.mark.parametrize(
+    ("serves", "security", "words"),
+    [
+        ("smtp", "tls", "cannot be reached: SSLError: "),
+        ("tls", "plain", "cannot be reached: "),
+        ("http", "plain", "does not speak SMTP: "),
+    ],
+)
+def test_a_port_of_another_protocol_is_said_with_what_to_look_at(
+    app: Treadle, serves: str, security: str, words: str
+) -> None:
+    with ExitStack() as stack:
+        if serves == "http":
+            port = stack.enter_context(greeting(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+        elif serves == "tls":
+            port = int(stack.enter_context(fakes.webhook(tls=certificate()[0])).url.rpartition(":")[2])
+        else:
+            port = stack.enter_context(fakes.smtp()).port
+        way = Smtp("127.0.0.1", port, security=security, sender=SENDER, timeout="500ms")
+        job = attempted(app, mailer(app, way).enqueue(Email(**MAIL)))
+    assert job.state is State.PENDING
+    assert f"127.0.0.1:{port} {words}" in job.error.message
+    assert job.error.message.endswith("look at port and security= of Smtp(...)")
+
+
+@contextmanager
+def greeting(line: bytes) -> Iterator[int]:
+    """A port that says this to whoever comes."""
+
+    def greet(listener: socket.socket) -> None:
+        with suppress(OSError):
+            client, _ = listener.accept()
+            with client:
+                client.sendall(line)
+                client.recv(1000)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=greet, args=(listener,))
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
+
+
 class OddSession(SmtpSession):
     def _do_ehlo(self, _: str) -> str:
         self._greet()
@@ -297,14 +343,14 @@ def test_an_answer_without_an_end_is_given_up_on(app: Treadle, greeting: str, ti
     """Too long, or too slow: each piece comes before the timeout, the whole never does."""
     with OddSmtpServer(greeting) as server:
         job = ended(app, server, timeout=timeout)
-    assert (job.state, job.error.type) == (State.PENDING, "treadle.builtin.http_calls.Unreachable")
+    assert (job.state, job.error.type) == (State.PENDING, "treadle.errors.Unreachable")
     assert ("longer than 65,536 bytes" if greeting == "endless" else "timed out") in job.error.message
 
 
 def test_a_slow_server_is_given_up_on_after_the_timeout(app: Treadle, server: SmtpServer) -> None:
     server.delay_next(60, on="CONNECT")
     job = ended(app, server, timeout=0.1)
-    assert (job.state, job.error.type) == (State.PENDING, "treadle.builtin.http_calls.Unreachable")
+    assert (job.state, job.error.type) == (State.PENDING, "treadle.errors.Unreachable")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +361,7 @@ def test_a_slow_server_is_given_up_on_after_the_timeout(app: Treadle, server: Sm
         ({"password": "canary"}, "user"), ({"user": "u", "password": "canäry"}, "password"),
         ({"timeout": 0}, "timeout"),
         ({"user": "u\n", "password": "canary"}, "user"), ({"sender": "nobody"}, "sender"),
-        ({"timeout": "1"}, "timeout"),
+        ({"timeout": "soon"}, "timeout"), ({"tls": True}, "tls"), ({"sender": 5}, "sender"),
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_refused_by_its_name(given: dict[str, Any], field: str) -> None:

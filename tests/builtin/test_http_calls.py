@@ -14,8 +14,8 @@ import pytest
 from tests.testing.fakes.certificates import certificate
 from treadle import Ambiguous
 from treadle.builtin import http_calls
-from treadle.builtin.http_calls import HttpReply, HttpUrl, Unreachable, call
-from treadle.errors import InvalidInput
+from treadle.builtin.http_calls import HttpReply, HttpUrl, call
+from treadle.errors import InvalidInput, Unreachable
 from treadle.testing import fakes
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -217,7 +217,7 @@ def test_no_form_of_an_answer_gets_past_the_limit(monkeypatch: pytest.MonkeyPatc
     ("url", "words"),
     [
         ("ftp://example.org", "https:// or http://"),
-        ("example.org/hook", "https:// or http://"),
+        ("example.org/hook", "has no https://"),
         ("https://", "has no host"),
         ("https:///path", "has no host"),
         ("https://exa mple.org", "without spaces"),
@@ -233,6 +233,10 @@ def test_no_form_of_an_answer_gets_past_the_limit(monkeypatch: pytest.MonkeyPatc
         ("https://example.org\\@127.0.0.1/", "user or a password"),
         ("https://exa%6Dple.org/", "cannot be a name"),
         (None, "ASCII"),
+        ("example.com/h", "^url: 'example.com/h' has no https://; write https://example.com/h$"),
+        ("example.com:8080?token=hush", "'example.com:8080' has no https://; write https://example.com:8080$"),
+        ("ada:hush@example.com/h", "must begin with https://"),
+        ("javascript:hush(1)", "must begin with https://"),
     ],
 )
 def test_what_is_not_a_url_is_refused_by_its_field_and_is_not_repeated(url: Any, words: str) -> None:

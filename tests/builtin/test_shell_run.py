@@ -13,7 +13,7 @@ from tests.builtin.commands import FAMILY, PYTHON, Family, family_of, result, ru
 from treadle import ConfigError, InvalidPayload, Reason, State, Treadle
 from treadle.builtin import shell_run
 from treadle.builtin.shell_commands import USUAL_VARIABLES
-from treadle.builtin.shell_run import ShellCommand
+from treadle.builtin.shell_run import ShellCommand, ShellRequest
 from treadle.testing import run_until_idle
 
 
@@ -40,7 +40,7 @@ def test_a_command_gets_its_words_as_they_are_and_no_shell_reads_them(app: Tread
     ("payload", "words"),
     [
         ({"command": "rm"}, r"command: 'rm' is not allowed here; known: echo"),
-        ({"command": "echo"}, r"values: name, what must be given for the command 'echo'"),
+        ({"command": "echo"}, r"command 'echo': values: name, what must be given"),
         ({"command": "echo", "values": {"what": 1, "name": "a", "x": 1}}, r"has no x; it has name, what"),
         ({"command": "echo", "values": {"what": "-n", "name": "a"}}, r"what must not begin with '-'.*allow_dash"),
         ({"command": "echo", "values": {"what": -1, "name": "a"}}, r"what must not begin with '-'"),
@@ -84,29 +84,72 @@ def test_a_job_that_is_no_longer_allowed_ends_without_a_run(app: Treadle, make_a
     ("commands", "words"),
     [
         ({}, "no command is allowed"),
-        ({"a": "ls -l"}, "command 'a': write a list of words"),
+        (
+            [("a", ["ls"])],
+            r'shell.run: commands: must be a dict of commands by name: \{"backup": \["pg_dump", "shop"\]\}',
+        ),
+        ({"": ["ls"]}, "shell.run: command: '' is not a valid name"),
+        ({5: ["ls"]}, "shell.run: command: 5 is not a valid name"),
+        ({"a": "ls -l"}, "command 'a': ShellCommand: write a list of words"),
         ({"a": []}, "write a list of words"),
         ({"a": ["ls", 5]}, "each word must be text"),
         ({"a": ["ls", "a\0b"]}, "without NUL"),
         ({"a": ["{program}"]}, "the program cannot be a placeholder"),
-        ({"a": ShellCommand(["ls"], timeout="soon")}, "command 'a': timeout"),
-        ({"a": ShellCommand(["ls"], timeout=-1)}, "timeout"),
-        ({"a": ShellCommand(["ls"], kill_after="1h")}, "kill_after: must be more than 0 and at most 20 s"),
-        ({"a": ShellCommand(["ls"], timeout=0)}, "timeout: must be more than 0"),
         ({"a": ["sh", "-c", "echo {x}"]}, r"the script of sh cannot have a placeholder.*\"-c\", 'tar -cf \"\$1\" "),
         ({"a": ["env", "A=b", "/bin/bash", "-o", "pipefail", "-ec", "--", "a | {x}"]}, "the script of /bin/bash"),
-        ({"a": ShellCommand(["ls"], env={"A B": "x"})}, "env: 'A B' is not the name of a variable"),
-        ({"a": ShellCommand(["ls"], env={"A": 5})}, "env: the value of A must be text"),
-        ({"a": ShellCommand(["ls"], inherit=["A="])}, "inherit: 'A=' is not the name"),
-        ({"a": ShellCommand(["ls"], patterns={"x": "a"})}, "patterns: there is no placeholder x"),
-        ({"a": ShellCommand(["ls", "{x}"], patterns={"x": "["})}, "is not a regular expression"),
-        ({"a": ShellCommand(["ls"], on_ambiguous="maybe")}, "on_ambiguous: 'maybe' must be"),
     ],
 )
 def test_what_cannot_work_is_refused_where_it_is_registered(commands: Any, words: str, app: Treadle) -> None:
     with pytest.raises(ConfigError, match=words):
         shell_run.register(app, commands)
     assert "shell.run" not in app.tasks
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"timeout": "soon"}, "timeout: 'soon' is not a valid duration"),
+        ({"timeout": -1}, "timeout"),
+        ({"timeout": 0}, "timeout: 0 must be more than 0"),
+        ({"kill_after": "1h"}, "kill_after: '1h' must be more than 0 and at most 20 s"),
+        ({"env": {"A B": "x"}}, "env: 'A B' is not the name of a variable"),
+        ({"env": {"A": 5}}, "env: the value of A must be text"),
+        ({"env": "A=b"}, "env: must be values by the names of variables"),
+        ({"inherit": ["A="]}, "inherit: 'A=' is not the name"),
+        ({"inherit": "PGPASSWORD"}, r"inherit: 'PGPASSWORD' is not a list; write inherit=\[\"PGPASSWORD\"\]"),
+        ({"give_up": 3}, r"give_up: 3 is not a list; write give_up=\[3\]"),
+        ({"give_up": ["3"]}, "give_up: '3' must be an exit code: a whole number from 1 to 255"),
+        ({"give_up": [0]}, "give_up: 0 must be an exit code"),
+        ({"patterns": {"y": "a"}}, "patterns: there is no placeholder y"),
+        ({"patterns": {"x": "["}}, "patterns: .* is not a regular expression"),
+        ({"patterns": {"x": 5}}, "patterns: 5 is not a regular expression"),
+        ({"patterns": "a"}, "patterns: 'a' must be patterns by placeholder"),
+        ({"cwd": 5}, "cwd: 5 must be the path of a directory"),
+        ({"once": "yes"}, "once: 'yes' must be True or False"),
+        ({"once": True, "on_ambiguous": "maybe"}, "on_ambiguous: 'maybe' must be 'park', 'send' or 'skip'"),
+        ({"on_ambiguous": "skip"}, "on_ambiguous: 'skip' needs once=True"),
+    ],
+)
+def test_a_command_that_cannot_work_is_refused_where_it_is_made(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=f"ShellCommand: {words}"):
+        ShellCommand(["ls", "{x}"], **fields)
+
+
+def test_a_command_does_not_change_with_what_it_was_made_from(app: Treadle) -> None:
+    argv, variables = ["sh", "-c", "echo $A"], {"A": "first"}
+    command = ShellCommand(argv, env=variables)
+    argv.append("{x}")
+    variables["A"] = "second"
+    assert result(app, command).result["output"] == "first\n"
+
+
+def test_a_payload_may_be_a_shell_request(app: Treadle) -> None:
+    task = shell_run.register(app, {"echo": ["echo", "{what}"]})
+    job = task.enqueue(ShellRequest(command="echo", values={"what": "hello"}))
+    run_until_idle(app)
+    assert app.get(job.id).result["output"] == "hello\n"
+    with pytest.raises(InvalidPayload, match="command: 'rm' is not allowed here; known: echo"):
+        task.enqueue(ShellRequest(command="rm"))
 
 
 # ------------------------------------------------------------------------------------------- how a command ends
@@ -134,7 +177,7 @@ def test_a_signal_that_ended_it_is_named_and_none_is_ignored_from_the_start(app:
     ("command", "words"),
     [
         (["no-such-program"], "there is no program 'no-such-program'; install it"),
-        (["/etc/passwd"], "there is no program '/etc/passwd'"),
+        (["/etc/passwd"], "command 'it': /etc/passwd is not executable by this worker"),
         (ShellCommand(["ls"], cwd="/no/such/place"), "cwd: there is no directory /no/such/place"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_command_that_leaves_its_group_is_killed_too(app: Treadle, family: Fam
 def test_a_command_that_cannot_be_killed_is_said_to_run_on_and_is_not_run_beside_itself(
     app: Treadle, family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell_process, "TOLD_OF_END", 0.2)
+    monkeypatch.setattr(shell_process, "REPORTED_WITHIN", 0.2)
     stops_its_killer = "import os, signal; os.kill(os.getppid(), signal.SIGSTOP)\n" + STUBBORN_ALONE
     job = result(app, ShellCommand(script(stops_its_killer, str(family.file)), timeout="1s", kill_after="100ms"))
     assert (job.state, job.reason) == (State.FAILED, Reason.PERMANENT)
@@ -225,6 +225,19 @@ def test_a_command_for_once_that_was_cut_off_waits_for_a_person_and_one_that_fai
     run_until_idle(app)
     first, second, third = (app.get(job.id) for job in jobs)
     assert (first.reason, first.attempt) == (Reason.PERMANENT, 1)
-    assert "nobody knows whether it has happened" in first.error.message
+    assert first.error.message.startswith("command 'slow': once 'run': nobody knows whether it has happened")
     assert (second.reason, second.attempt, (tmp_path / "ran").read_text()) == (Reason.EXHAUSTED, 2, "xx")
     assert (third.state, third.result["output"]) == (State.SUCCEEDED, "\n")
+
+
+@pytest.mark.parametrize(
+    ("on_ambiguous", "attempts", "result"), [("skip", 1, {"unconfirmed": True}), ("send", 2, None)]
+)
+def test_a_command_for_once_that_was_cut_off_counts_as_done_or_runs_again_as_it_was_said(
+    app: Treadle, on_ambiguous: Any, attempts: int, result: Any
+) -> None:
+    slow = ShellCommand(["sleep", "300"], timeout="300ms", once=True, on_ambiguous=on_ambiguous)
+    shell_run.register(app, {"slow": slow}, retry=AT_ONCE)
+    job = app.enqueue("shell.run", {"command": "slow"})
+    run_until_idle(app)
+    assert (app.get(job.id).attempt, app.get(job.id).result) == (attempts, result)

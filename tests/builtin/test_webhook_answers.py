@@ -52,7 +52,7 @@ def test_an_error_shows_the_first_two_hundred_characters_of_the_answer(
 ) -> None:
     receiver.answer(500, b"x" * 5000)
     job = after_run(app, send(deliver, receiver))
-    assert job.error.message == "the receiver answered 500: " + "x" * 200
+    assert job.error.message == "the receiver answered 500: " + "x" * 200 + "..."
     assert job.error.type.endswith("NotDelivered")
 
 

@@ -209,6 +209,12 @@ def test_a_function_finds_the_secrets_at_each_attempt(
     task = webhook_deliver.register(app, kept.get, **LOCAL)
     gone = after_run(app, send(task, receiver, endpoint="shop"))
     assert (gone.reason, gone.error.message[:37]) == (Reason.PERMANENT, "endpoint: 'shop' has no secret; give ")
+    for wrong in ("hush", ["hush"], 5):
+        kept["shop"] = wrong  # type: ignore[assignment]
+        refused = after_run(app, send(task, receiver, endpoint="shop"))
+        assert (refused.state, refused.reason) == (State.FAILED, Reason.PERMANENT)
+        assert refused.error.message.startswith("endpoint 'shop': secrets: a secret must be text that begins with")
+        assert "hush" not in refused.error.message
     kept["shop"] = SECRET
     assert after_run(app, send(task, receiver, endpoint="shop")).state is State.SUCCEEDED
     assert is_signed(receiver.received[0])
@@ -261,14 +267,19 @@ def test_a_payload_that_cannot_be_sent_is_refused_by_its_field(changed: Any, wor
     [
         ({}, {}, "secrets: there are none"),
         (SECRET, {}, "secrets: must be a dict"),
-        ({"": SECRET}, {}, "not the name of an endpoint"),
+        ({"": SECRET}, {}, "endpoint: '' is not a valid name"),
+        ({5: SECRET}, {}, "webhook.deliver: endpoint: 5 is not a valid name"),
+        ({"shop": 5}, {}, "endpoint 'shop': secrets: a secret must be text"),
+        ({"default": SECRET}, {"tls": True}, "webhook.deliver: tls: True must be an ssl.SSLContext"),
         ({"shop": "hush"}, {}, "endpoint 'shop': secrets: a secret must be text that begins with whsec_"),
         ({"shop": []}, {}, "endpoint 'shop': secrets: 0 are given"),
-        ({"default": SECRET}, {"allow": "10.0.0.1"}, "allow: .*is not a list"),
-        ({"default": SECRET}, {"answer_within": 0}, "answer_within: must be more than 0"),
+        ({"default": SECRET}, {"allow": "10.0.0.1"}, "webhook.deliver: allow: '10.0.0.1' is not a list; write allow="),
+        ({"default": SECRET}, {"allow": 5}, "allow: 5 is not a list"),
+        ({"default": SECRET}, {"answer_within": 0}, "answer_within: 0 must be more than 0"),
         ({"default": SECRET}, {"answer_within": "1h"}, "at most 600 s"),
         ({"default": SECRET}, {"answer_within": "soon"}, "answer_within"),
         ({"default": SECRET}, {"colour": 1}, "unknown option colour"),
+        ({"default": SECRET}, {"allowed": []}, "unknown option allowed; did you mean 'allow'"),
     ],
 )
 def test_what_cannot_work_is_refused_where_it_is_registered(

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from treadle import ConfigError, GiveUp
-from treadle.builtin.http_calls import Unreachable
+from treadle import ConfigError, GiveUp, Unreachable
 from treadle.builtin.webhook_guard import AddressGuard, kind_of
 
 Resolver = Callable[..., list[str]]

@@ -24,7 +24,7 @@ from treadle.tasks.decorator import Decorator, HandlerClass, Untyped
 from treadle.tasks.definition import Definition
 from treadle.tasks.faces import async_face
 from treadle.tasks.options import Unique
-from treadle.tasks.registry import OPTIONS, TaskRegistry
+from treadle.tasks.registry import OPTIONS, TaskRegistry, unknown_option
 from treadle.tasks.task import ContextTask, Task, name_of
 
 if TYPE_CHECKING:
@@ -167,8 +167,7 @@ class Treadle(Oversight):
     def register(self, name: str, handler: Callable[..., Any], **options: Any) -> Task[..., Any]:
         """Register a handler under a name: a function, a class with `handle`, or any `f(job: dict)`."""
         if unknown := options.keys() - {*OPTIONS, *SCHEDULING}:
-            known = ", ".join((*OPTIONS, *SCHEDULING))
-            raise ConfigError(f"task {name!r}: unknown option {', '.join(sorted(unknown))}; known: {known}")
+            raise unknown_option(name, sorted(unknown), (*OPTIONS, *SCHEDULING))
         scheduling = {option: options.pop(option) for option in SCHEDULING if option in options}
         task = self.tasks.make(name, handler, options)
         if scheduling:

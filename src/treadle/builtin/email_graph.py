@@ -9,7 +9,6 @@ from urllib.parse import quote, urlencode
 
 from treadle.builtin.email_message import Email, MailAddress
 from treadle.builtin.email_transport import (
-    NotTaken,
     OutgoingMail,
     SentEmail,
     checked_secret,
@@ -19,11 +18,10 @@ from treadle.builtin.email_transport import (
     failure,
     fields_of,
     is_secret,
-    shortened,
-    usual_tls,
 )
-from treadle.builtin.http_calls import TIMEOUT, HttpReply, Unreachable, call
-from treadle.errors import Ambiguous, GiveUp, Parked
+from treadle.builtin.http_calls import TIMEOUT, HttpReply, call, shortened
+from treadle.errors import Ambiguous, GiveUp, NotDelivered, Parked, Unreachable
+from treadle.model.clock import Duration
 from treadle.model.memo import MemoState
 from treadle.tasks.context import Context
 from treadle.tasks.once import memos_of
@@ -46,7 +44,7 @@ class AccessToken(NamedTuple):
     until: datetime
 
 
-class DraftGone(NotTaken):
+class DraftGone(NotDelivered):
     """The draft was deleted before it was sent; a new one can be made."""
 
 
@@ -67,7 +65,7 @@ class Graph:
         sender: str = "",
         url: str = "https://graph.microsoft.com/v1.0",
         login: str = "https://login.microsoftonline.com",
-        timeout: float = TIMEOUT,
+        timeout: Duration = TIMEOUT,
     ) -> None:
         checked_secret("Graph", tenant=tenant, client_id=client_id, client_secret=client_secret)
         self._tenant, self._client_id, self._client_secret = tenant, client_id, client_secret
@@ -115,7 +113,7 @@ class Graph:
         for again in (False, True):
             token = self._access_token(mail)
             headers = {"Authorization": f"Bearer {token}", **IMMUTABLE, **kind}
-            answer = call(method, url, data, headers, timeout=self._timeout, tls=usual_tls())
+            answer = call(method, url, data, headers, timeout=self._timeout)
             if answer.status != 401 or again:
                 return answer
             self._forget(token)
@@ -151,17 +149,17 @@ class Graph:
         url = f"{self._login}/{quote(self._tenant, safe='')}/oauth2/v2.0/token"
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
         try:
-            answer = call("POST", url, urlencode(form).encode(), kind, timeout=self._timeout, tls=usual_tls())
+            answer = call("POST", url, urlencode(form).encode(), kind, timeout=self._timeout)
         except Ambiguous as error:  # no mail is on its way yet
             raise Unreachable(f"no token from {url}: {error}") from None
         fields = fields_of(answer)
         if answer.status == 200:
-            return _token(fields, mail.now())
+            return _token(fields, url, mail.now())
         given = fields.get("error_codes")
         codes = [f"AADSTS{code}" for code in given if isinstance(code, int)] if isinstance(given, list) else []
         words = shortened(f"{fields.get('error', '')} {', '.join(codes)}".strip(), self._client_secret)
         if answer.status >= 500:
-            raise NotTaken(f"no token: {url} answered {answer.status} {words}")
+            raise NotDelivered(f"no token: {url} answered {answer.status} {words}")
         if answer.status in (400, 401, 403):
             raise GiveUp(
                 f"no token: {answer.status} {words}: look at the tenant, client_id and client_secret of Graph(...)"
@@ -194,7 +192,7 @@ class _Draft:
         first = found[0] if isinstance(found, list) else None
         id = first.get("id") if isinstance(first, dict) else None
         if not isinstance(id, str) or not id:
-            raise NotTaken(UNREADABLE)
+            raise NotDelivered(UNREADABLE)
         return id
 
     def send(self, id: str) -> SentEmail:
@@ -227,13 +225,13 @@ class _Draft:
             raise failure(answer, "Graph", self._graph.words(answer), self._mail)
         is_draft = fields_of(answer).get("isDraft")
         if not isinstance(is_draft, bool):
-            raise NotTaken(UNREADABLE)
+            raise NotDelivered(UNREADABLE)
         return is_draft
 
     def _without_a_trace(self) -> SentEmail:
         """The draft is gone and the mail is not there: it comes a moment after it is sent, or was deleted."""
         if not self._final:
-            raise NotTaken(f"{GONE} yet: this is looked at again")
+            raise NotDelivered(f"{GONE} yet: this is looked at again")
         if self._mail.on_ambiguous == "skip":
             return {**self._done, "unconfirmed": True}
         if self._mail.on_ambiguous == "send":
@@ -253,13 +251,13 @@ class _Draft:
         return self._graph.request(self._mail, method, self._messages + path, body, query)
 
 
-def _token(fields: dict[str, Any], now: datetime) -> AccessToken:
-    """The token of an answer; NotTaken if it holds none that can be sent back."""
+def _token(fields: dict[str, Any], url: str, now: datetime) -> AccessToken:
+    """The token of an answer; NotDelivered if it holds none that can be sent back."""
     token, lifetime = fields.get("access_token"), fields.get("expires_in", 0)
     if isinstance(lifetime, str) and lifetime.isascii() and lifetime.isdigit():
         lifetime = int(lifetime[:9])
     if not is_secret(token) or isinstance(lifetime, bool) or not isinstance(lifetime, int):
-        raise NotTaken("no token: the answer of the token endpoint cannot be read; look at Graph(login=...)")
+        raise NotDelivered(f"no token: {url} answered 200 without one that can be read; is it Microsoft's login?")
     return AccessToken(str(token), now + max(timedelta(seconds=min(lifetime, LONGEST_TOKEN)) - SPARE, timedelta()))
 
 

@@ -1,7 +1,6 @@
 """What a job of `email.send` holds: the mail, checked before it is stored."""
 
 import re
-from collections.abc import Callable
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -111,7 +110,7 @@ Addresses = Annotated[str | list[str], AfterValidator(_check_addresses)]
 class Email(BaseModel):
     """A mail to send. Addresses are `ada@example.org` or `Ada Lovelace <ada@example.org>`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, revalidate_instances="always")
 
     to: Addresses
     subject: Line
@@ -147,22 +146,3 @@ class Email(BaseModel):
     def envelope(self) -> list[str]:
         """Everybody who gets it, once each."""
         return list(dict.fromkeys(person.address for person in self.recipients("to", "cc", "bcc")))
-
-
-def model_for(check: Callable[[Email], None]) -> type[Email]:
-    """An Email that must pass this check too; it says what is wrong by a ValueError."""
-
-    class RegisteredEmail(Email):
-        @model_validator(mode="before")
-        @classmethod
-        def _plain(cls, given: object) -> object:
-            return given.model_dump(exclude_unset=True) if isinstance(given, Email) else given
-
-        @model_validator(mode="after")
-        def _fits(self) -> Self:
-            check(self)
-            return self
-
-    RegisteredEmail.__name__ = RegisteredEmail.__qualname__ = Email.__name__
-    RegisteredEmail.__doc__ = Email.__doc__
-    return RegisteredEmail

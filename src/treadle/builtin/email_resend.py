@@ -14,11 +14,10 @@ from treadle.builtin.email_transport import (
     default_sender,
     failure,
     fields_of,
-    shortened,
-    usual_tls,
 )
-from treadle.builtin.http_calls import TIMEOUT, HttpReply, call
+from treadle.builtin.http_calls import TIMEOUT, HttpReply, call, shortened
 from treadle.errors import Ambiguous, GiveUp
+from treadle.model.clock import Duration
 from treadle.model.memo import MemoState
 from treadle.tasks.context import Context
 from treadle.tasks.once import memos_of
@@ -33,7 +32,7 @@ class Resend:
     provider = "resend"
 
     def __init__(
-        self, api_key: str, *, sender: str = "", url: str = "https://api.resend.com", timeout: float = TIMEOUT
+        self, api_key: str, *, sender: str = "", url: str = "https://api.resend.com", timeout: Duration = TIMEOUT
     ) -> None:
         checked_secret("Resend", api_key=api_key)
         self._api_key = api_key
@@ -60,14 +59,15 @@ class Resend:
         headers = {
             "Authorization": f"Bearer {self._api_key}",
             "Content-Type": "application/json",
-            "Idempotency-Key": mail.job_id,
+            "Idempotency-Key": mail.job.id,
         }
         body = json.dumps(_body(mail)).encode()
-        answer = call("POST", f"{self._url}/emails", body, headers, timeout=self._timeout, tls=usual_tls())
+        answer = call("POST", f"{self._url}/emails", body, headers, timeout=self._timeout)
         if answer.status // 100 == 2:
             id = fields_of(answer).get("id")
-            known = isinstance(id, str) and len(id) <= LONGEST_ID
-            return {"provider": self.provider, "message_id": id if known else None}
+            if isinstance(id, str) and len(id) <= LONGEST_ID:
+                return {"provider": self.provider, "message_id": id}
+            raise Ambiguous(f"{self._url} answered {answer.status} without an id; is it Resend's API?")
         raise self._failure(answer, mail)
 
     def _failure(self, answer: HttpReply, mail: OutgoingMail) -> Exception:

@@ -6,21 +6,24 @@ app.enqueue("email.send", {"to": "ada@example.org", "subject": "Welcome", "text"
 
 import json
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from treadle.app.treadle import Treadle
+from treadle.builtin.arguments import add_task, check_names, errors_of
 from treadle.builtin.email_graph import Graph
-from treadle.builtin.email_message import Email, MailAddress, model_for
+from treadle.builtin.email_message import Email, MailAddress
 from treadle.builtin.email_resend import Resend
 from treadle.builtin.email_smtp import Smtp
-from treadle.builtin.email_transport import MailTransport, NotTaken, OutgoingMail, SentEmail
+from treadle.builtin.email_transport import MailTransport, OutgoingMail, SentEmail
 from treadle.errors import ConfigError, GiveUp
 from treadle.model.memo import MemoState
-from treadle.tasks.context import Context, OnAmbiguous
+from treadle.tasks.context import Context, OnAmbiguous, check_on_ambiguous
 from treadle.tasks.once import memos_of
 from treadle.tasks.task import Task
 
-__all__ = ["Email", "Graph", "MailTransport", "NotTaken", "Resend", "SentEmail", "Smtp", "register"]
+__all__ = ["Email", "Graph", "MailTransport", "Resend", "SentEmail", "Smtp", "register"]
 
 NAME = "email.send"
 DEFAULT = "default"
@@ -43,29 +46,28 @@ class EmailSender:
             raise ConfigError(
                 f'{name}: no transport is given; give it Smtp("mail.example.org"), Graph(...) or Resend(...)'
             )
+        with errors_of(name):
+            check_names("transport", known)
+            check_on_ambiguous(on_ambiguous)
         for key, transport in known.items():
-            if not isinstance(key, str) or not key.strip():
-                raise ConfigError(f"{name}: {key!r} must be a name of a transport: text that is not empty")
             if not callable(getattr(transport, "send", None)) or not hasattr(transport, "provider"):
                 raise ConfigError(
                     f"{name}: transport {key!r} must be a Smtp, Graph or Resend, not {type(transport).__name__}"
                 )
-        if on_ambiguous not in get_args(OnAmbiguous):
-            raise ConfigError(f"{name}: on_ambiguous: {on_ambiguous!r} must be 'park', 'send' or 'skip'")
         self._app, self._transports, self._on_ambiguous = app, known, on_ambiguous
         self._usual = DEFAULT if DEFAULT in known else next(iter(known)) if len(known) == 1 else None
 
-    def check(self, email: Email) -> None:
-        """Refuse by a ValueError what no transport here can send."""
+    def checked(self, email: Email) -> Email:
+        """The mail, if a transport here can send it; ValueError if not."""
         transport = self._transport(email)
         self._from(email, transport)
         transport.check(email)
+        return email
 
     def send(self, ctx: Context, email: Email) -> SentEmail:
         transport = self._transport(email)
         sender = self._same_way(ctx, transport.provider, self._from(email, transport))
-        own_wait = ctx.job.retry.delay(ctx.job.failures + 1, 0.0)
-        mail = OutgoingMail(email, sender, ctx.job.id, self._app.engine.now, self._on_ambiguous, own_wait)
+        mail = OutgoingMail(email, sender, ctx.job, self._app.engine.now, self._on_ambiguous)
         return transport.send(ctx, mail)
 
     def _same_way(self, ctx: Context, provider: str, sender: MailAddress) -> MailAddress:
@@ -118,8 +120,7 @@ def register(
     """
     sender = EmailSender(app, transports, on_ambiguous=on_ambiguous, name=name)
 
-    def email_send(ctx: Context, email: Email) -> SentEmail:
+    def email_send(ctx: Context, email: Annotated[Email, AfterValidator(sender.checked)]) -> SentEmail:
         return sender.send(ctx, email)
 
-    email_send.__annotations__["email"] = model_for(sender.check)
-    return app.register(name, email_send, **options)
+    return add_task(app, name, email_send, register, options)

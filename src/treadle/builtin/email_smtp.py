@@ -9,25 +9,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NotRequired, TypedDict, get_args
 
+from treadle.builtin.arguments import checked_tls, errors_of
 from treadle.builtin.email_message import Email
 from treadle.builtin.email_mime import mime_message
 from treadle.builtin.email_smtp_session import TimedReplies, TimedRepliesTls
 from treadle.builtin.email_transport import (
-    NotTaken,
     OutgoingMail,
     SentEmail,
     checked_secret,
     checked_timeout,
     default_sender,
-    shortened,
-    usual_tls,
 )
-from treadle.builtin.http_calls import TIMEOUT, Unreachable
-from treadle.errors import Ambiguous, ConfigError, GiveUp
+from treadle.builtin.http_calls import TIMEOUT, shortened, usual_tls
+from treadle.errors import Ambiguous, ConfigError, GiveUp, NotDelivered, Unreachable
+from treadle.model.clock import Duration
 from treadle.tasks.context import Context
 
 Security = Literal["starttls", "tls", "plain"]
 PORTS = {"starttls": 587, "tls": 465, "plain": 25}
+LOOK_AT_PORT = "; look at port and security= of Smtp(...)"
 END = b".\r\n"  # of the message: a server delivers nothing before it
 
 
@@ -56,7 +56,7 @@ class Smtp:
         password: str = "",
         security: Security = "starttls",
         sender: str = "",
-        timeout: float = TIMEOUT,
+        timeout: Duration = TIMEOUT,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         if not isinstance(host, str) or not re.fullmatch(r"[A-Za-z0-9.:_-]+", host):
@@ -76,7 +76,9 @@ class Smtp:
         self._user, self._password = user, password
         known = (password, f"\0{user}\0{password}")
         self._secrets = (password, *(b64encode(text.encode()).decode() for text in known if user))
-        self._timeout, self._tls = checked_timeout("Smtp", timeout), tls
+        self._timeout = checked_timeout("Smtp", timeout)
+        with errors_of("Smtp"):
+            self._tls = checked_tls(tls)
         self.sender = default_sender("Smtp", sender)
 
     def __repr__(self) -> str:
@@ -98,7 +100,7 @@ class Smtp:
                 undelivered: Undelivered | None = ctx.once(
                     name, self._deliver, mail, waiting, go, tried, on_ambiguous=mail.on_ambiguous
                 )
-            except (GiveUp, NotTaken, Unreachable, Ambiguous) as error:
+            except (GiveUp, NotDelivered, Ambiguous) as error:
                 raise type(error)(f"{error}{self._others(others, result)}") from None
             undelivered = undelivered or {"refused": {}, "put_off": {}, "unconfirmed": True}
             if undelivered.get("unconfirmed"):
@@ -107,7 +109,7 @@ class Smtp:
             waiting = list(undelivered["put_off"])
             if waiting and go in tried:
                 others = len(mail.email.envelope()) - len(waiting) - len(refused)
-                raise NotTaken(
+                raise NotDelivered(
                     f"{self._list(undelivered['put_off'])}. These are tried again{self._others(others, result)}"
                 )
         if refused:
@@ -169,10 +171,14 @@ class Smtp:
                 f"{self._host} does not offer what Smtp(security=, user=) asks for: {self._words(error)}"
             ) from None
         except smtplib.SMTPResponseException as error:
+            if not 200 <= error.smtp_code < 600:
+                problem = f"{self._host}:{self._port} does not speak SMTP: {self._words(error)}"
+                raise NotDelivered(f"{problem}{LOOK_AT_PORT}") from None
             self._expect((error.smtp_code, error.smtp_error), "the connection", self._host)
-            raise NotTaken(f"{self._host}: {self._words(error)}") from None
+            raise NotDelivered(f"{self._host}: {self._words(error)}") from None
         except (OSError, smtplib.SMTPException) as error:
-            raise Unreachable(f"{self._host}:{self._port} cannot be reached: {self._words(error)}") from None
+            hint = LOOK_AT_PORT if _is_of_another_protocol(error, greeted=server is not None) else ""
+            raise Unreachable(f"{self._host}:{self._port} cannot be reached: {self._words(error)}{hint}") from None
         finally:
             if server is not None:
                 with suppress(OSError, smtplib.SMTPException):
@@ -185,7 +191,7 @@ class Smtp:
         except smtplib.SMTPAuthenticationError as error:  # the server's words may repeat what it was told
             problem = f"{self._host} refused the login of {self._user} ({error.smtp_code})"
             if error.smtp_code < 500:
-                raise NotTaken(problem) from None
+                raise NotDelivered(problem) from None
             raise GiveUp(f"{problem}: look at Smtp(user=, password=)") from None
         except smtplib.SMTPException as error:
             if type(error) is not smtplib.SMTPException:
@@ -204,7 +210,7 @@ class Smtp:
         if len(undelivered["refused"]) == len(recipients) and first:
             raise GiveUp(f"every recipient is refused: {self._list(undelivered['refused'])}")
         if undelivered["put_off"] and len(undelivered["refused"]) + len(undelivered["put_off"]) == len(recipients):
-            raise NotTaken(f"every recipient is put off: {self._list(undelivered['put_off'])}")
+            raise NotDelivered(f"every recipient is put off: {self._list(undelivered['put_off'])}")
         return undelivered
 
     def _expect(self, answer: tuple[int, Any], what: str, about: str, accepted: int = 0) -> None:
@@ -213,7 +219,7 @@ class Smtp:
         if code == accepted or (not accepted and code // 100 == 2):
             return
         problem = f"the mail server answered {what} of {about} with {self._quoted(code, text)}"
-        raise GiveUp(problem) if code >= 500 else NotTaken(problem)
+        raise GiveUp(problem) if code >= 500 else NotDelivered(problem)
 
     def _quoted(self, code: int, text: object) -> str:
         words = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
@@ -224,3 +230,10 @@ class Smtp:
 
     def _list(self, people: dict[str, str]) -> str:
         return shortened("; ".join(f"{address}: {words}" for address, words in people.items()), *self._secrets)
+
+
+def _is_of_another_protocol(error: Exception, *, greeted: bool) -> bool:
+    """Whether one side may speak TLS and the other not: what it says is no TLS, or it waits for us to begin."""
+    if isinstance(error, ssl.SSLError):
+        return not isinstance(error, ssl.SSLCertVerificationError)
+    return not greeted and isinstance(error, TimeoutError | smtplib.SMTPServerDisconnected)

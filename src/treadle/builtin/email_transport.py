@@ -3,24 +3,20 @@
 import ipaddress
 import json
 import re
-import ssl
 from collections.abc import Callable
 from datetime import datetime
-from functools import cache
 from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict
 
+from treadle.builtin.arguments import checked_seconds, errors_of
 from treadle.builtin.email_message import Email, MailAddress
-from treadle.builtin.http_calls import HttpReply, HttpUrl
-from treadle.errors import Ambiguous, ConfigError, GiveUp, InvalidInput, RetryLater
+from treadle.builtin.http_calls import HttpReply, HttpUrl, wait_asked
+from treadle.errors import Ambiguous, ConfigError, GiveUp, InvalidInput, NotDelivered, RetryLater
+from treadle.model import Job
+from treadle.model.clock import Duration
 from treadle.tasks.context import Context, OnAmbiguous
 
-LONGEST_WAIT = 24 * 3600.0  # seconds, whatever a service asks for
-LONGEST_WORDS = 300  # characters of what a service says, in an error
+LONGEST_TIMEOUT = 600.0  # seconds
 _PRINTABLE = re.compile(r"[!-~]+")
-
-
-class NotTaken(Exception):
-    """The service did not take the mail this time; a later attempt may do better."""
 
 
 class SentEmail(TypedDict):
@@ -35,19 +31,18 @@ class SentEmail(TypedDict):
 
 
 class OutgoingMail(NamedTuple):
-    """A mail on its way: `sender` is who it is from, `job_id` what it is known by on every attempt."""
+    """A mail on its way: `sender` is who it is from, its Message-ID derives from the id of the job."""
 
     email: Email
     sender: MailAddress
-    job_id: str
+    job: Job
     now: Callable[[], datetime]
     on_ambiguous: OnAmbiguous
-    own_wait: float = 0.0  # seconds that the job's own policy waits if this attempt fails
 
     @property
     def message_id(self) -> str:
         """The Message-ID: the same on every attempt of the job."""
-        return f"<{self.job_id}@{self.sender.domain}>"
+        return f"<{self.job.id}@{self.sender.domain}>"
 
 
 class MailTransport(Protocol):
@@ -63,14 +58,10 @@ class MailTransport(Protocol):
         """Send it once for this job, as far as the service allows."""
 
 
-@cache
-def usual_tls() -> ssl.SSLContext:
-    """Trusts whom the system trusts. To load all their certificates takes longer than to send a mail."""
-    return ssl.create_default_context()
-
-
 def default_sender(provider: str, sender: str) -> MailAddress | None:
     """The sender given to a transport; ConfigError if it is not an address."""
+    if not isinstance(sender, str):
+        raise ConfigError(f"{provider}: sender: {sender!r} must be text, such as shop@example.org")
     try:
         return MailAddress.of(sender) if sender else None
     except ValueError as error:
@@ -91,10 +82,9 @@ def is_secret(value: object) -> bool:
     return isinstance(value, str) and _PRINTABLE.fullmatch(value) is not None
 
 
-def checked_timeout(provider: str, timeout: float) -> float:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 600:
-        raise ConfigError(f"{provider}: timeout: {timeout!r} must be a number of seconds, more than 0 and at most 600")
-    return float(timeout)
+def checked_timeout(provider: str, timeout: Duration) -> float:
+    with errors_of(provider):
+        return checked_seconds("timeout", timeout, LONGEST_TIMEOUT)
 
 
 def checked_url(provider: str, name: str, url: str) -> str:
@@ -127,20 +117,12 @@ def fields_of(answer: HttpReply) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def shortened(text: str, *secrets: str) -> str:
-    """What a service says, on one line, without these secrets."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):  # one may be a part of another
-        text = text.replace(secret, "***")
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST_WORDS else f"{line[:LONGEST_WORDS]}..."
-
-
 def failure(answer: HttpReply, service: str, words: str, mail: OutgoingMail) -> Exception:
     """The error that ends the attempt as this answer asks for; nobody knows what a 5xx has done."""
     problem = f"{service} answered {answer.status}: {words}"
     if answer.status >= 500:
         return Ambiguous(problem)
-    wait = answer.retry_after(mail.now()) if answer.status == 429 else None
+    wait = wait_asked(answer, mail.job, mail.now()) if answer.status == 429 else None
     if wait is not None:
-        return RetryLater(problem, after=max(mail.own_wait, min(wait, LONGEST_WAIT)))
-    return NotTaken(problem) if answer.status in (408, 429) else GiveUp(problem)
+        return RetryLater(problem, after=wait)
+    return NotDelivered(problem) if answer.status in (408, 429) else GiveUp(problem)

@@ -11,11 +11,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from io import BufferedReader, RawIOBase
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from treadle.errors import Ambiguous, InvalidInput
+from treadle.errors import Ambiguous, InvalidInput, Unreachable
+from treadle.model import Job
+from treadle.tasks.secrets import hide
 
 LARGEST_ANSWER = 1 << 20  # bytes; what comes after them is not read
 LARGEST_HEAD = 1 << 18  # bytes beside them: of headers, and of what chunks need
@@ -23,13 +26,13 @@ SHORT_ANSWER = 4096  # bytes of the body that are read where the status is enoug
 LONGEST_URL = 8_000  # characters
 TIMEOUT = 30.0  # seconds for all of it, however slowly the answer comes
 CONNECT_TIMEOUT = 10.0  # seconds of them for the connection to one address
+LONGEST_WAIT = 86_400.0  # seconds, whatever a server asks for
+LONGEST_WORDS = 300  # characters of what a server says, in an error
 
 _URL = re.compile(r"[!-~]+")
 _HOST = re.compile(r"[A-Za-z0-9._-]+")
-
-
-class Unreachable(Exception):
-    """The request was not sent: the name, the connection or the certificate failed."""
+_HOST_AND_PATH = re.compile(r"(localhost|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+)(:[0-9]+)?(?=[/?#]|$)[^?#]*")
+LONGEST_SHOWN = 100  # characters of a URL, in an error
 
 
 class HttpReply(NamedTuple):
@@ -75,6 +78,8 @@ class HttpUrl(NamedTuple):
             host, port = place.hostname or "", place.port
         except ValueError:
             raise InvalidInput("url", "its port must be from 1 to 65535, and an IPv6 address in brackets") from None
+        if shown := _without_scheme(url):
+            raise InvalidInput("url", f"{shown!r} has no https://; write https://{shown}")
         if place.scheme not in ("http", "https"):
             raise InvalidInput("url", f"must begin with https:// or http://, not with {place.scheme[:20] + ':'!r}")
         if "@" in place.netloc:
@@ -134,6 +139,27 @@ def call(
         connection.hang_up()
 
 
+@cache
+def usual_tls() -> ssl.SSLContext:
+    """Trusts whom the system trusts. To load all their certificates takes longer than a request."""
+    return ssl.create_default_context()
+
+
+def wait_asked(answer: HttpReply, job: Job, now: datetime) -> float | None:
+    """Seconds to wait as Retry-After asks: at least the job's own delay, at most a day; None if nothing is asked."""
+    asked = answer.retry_after(now)
+    own = job.retry.delay(job.failures + 1, 0.0)
+    return None if asked is None else max(own, min(asked, LONGEST_WAIT))
+
+
+def shortened(text: str, *secrets: str, longest: int = LONGEST_WORDS) -> str:
+    """What a server says, on one line, without these secrets."""
+    known = sorted(filter(None, secrets), key=len, reverse=True)  # one may be a part of another
+    printable = "".join(char if char.isprintable() else " " for char in hide(text, known))
+    line = " ".join(printable.split())
+    return line if len(line) <= longest else f"{line[:longest]}..."
+
+
 def _unanswered(place: HttpUrl, timeout: float, error: OSError) -> Ambiguous:
     if isinstance(error, TimeoutError):
         return Ambiguous(f"{place.host} did not answer within {round(timeout, 1):g} s")
@@ -175,7 +201,7 @@ class _Connection(http.client.HTTPConnection):
     response_class = _Answer
 
     def __init__(self, place: HttpUrl, deadline: float, address: str | None, tls: ssl.SSLContext | None) -> None:
-        self._tls = (tls or ssl.create_default_context()) if place.secure else None
+        self._tls = (tls or usual_tls()) if place.secure else None
         self._address = address
         self._deadline = deadline
         self._opened: socket.socket | None = None
@@ -269,6 +295,12 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise TimeoutError("timed out")
     return left
+
+
+def _without_scheme(url: str) -> str:
+    """A URL that begins with its host, without its query, which may hold a secret; empty for any other."""
+    found = _HOST_AND_PATH.match(url)
+    return found[0][:LONGEST_SHOWN] if found is not None and "@" not in url else ""
 
 
 def _is_host(host: str) -> bool:

@@ -5,15 +5,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from treadle.errors import ConfigError, InvalidTiming
+from treadle.builtin.arguments import checked_seconds, errors_of, listed
+from treadle.errors import ConfigError, GiveUp
 from treadle.model.clock import Duration, seconds
-from treadle.tasks.context import OnAmbiguous
+from treadle.tasks.context import OnAmbiguous, check_on_ambiguous
 
 LONGEST_VALUE = 10_000  # characters
 LONGEST_TIMEOUT = 30 * 86_400.0  # seconds
 LONGEST_KILL_AFTER = 20.0  # seconds: less than the 30 s that a worker waits for a handler that is to stop
+HIGHEST_CODE = 255
 
 _PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}")
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh"}
@@ -31,7 +33,7 @@ class ShellCommand:
     without a retry. With `once` it is not run again while nobody knows how far it came; see `ctx.once`.
     """
 
-    words: Sequence[str]
+    argv: Sequence[str]
     timeout: Duration | None = None
     kill_after: Duration = "5s"
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -43,43 +45,35 @@ class ShellCommand:
     once: bool = False
     on_ambiguous: OnAmbiguous = "park"
 
+    def __post_init__(self) -> None:
+        with errors_of("ShellCommand"):
+            self._check()
 
-class AllowedCommand:
-    """A command that was checked, under its name."""
+    @property
+    def placeholders(self) -> set[str]:
+        """The names of the values that it needs."""
+        return {name for word in self.argv for _, name in _PLACEHOLDER.findall(word) if name}
 
-    def __init__(self, name: str, given: "ShellCommand | Sequence[str]") -> None:
-        self.name = name
-        self.given = command = given if isinstance(given, ShellCommand) else ShellCommand(given)
-        words = command.words
-        if isinstance(words, str) or not isinstance(words, Sequence) or not words:
-            raise self._wrong('write a list of words, such as ["pg_dump", "--file", "{target}"]; there is no shell')
-        if not all(isinstance(word, str) and "\0" not in word for word in words) or not words[0]:
-            raise self._wrong("each word must be text without NUL, and the first one a program")
-        self.words = tuple(words)
-        self.placeholders = {name for word in self.words for _, name in _PLACEHOLDER.findall(word) if name}
-        if _filled(self.words[0]):
-            raise self._wrong("the program cannot be a placeholder; allow a command for each program")
-        self._check_scripts()
-        timeout = command.timeout
-        self.timeout = None if timeout is None else self._duration("timeout", timeout, LONGEST_TIMEOUT)
-        self.kill_after = self._duration("kill_after", command.kill_after, LONGEST_KILL_AFTER)
-        self.patterns = self._patterns(command.patterns)
-        self.inherit = self._variables("inherit", command.inherit)
-        self.env = self._environment(command.env)
-        self.give_up = frozenset(command.give_up)
-        self.cwd = None if command.cwd is None else os.path.abspath(command.cwd)
-        if command.on_ambiguous not in get_args(OnAmbiguous):
-            raise self._wrong(f"on_ambiguous: {command.on_ambiguous!r} must be 'park', 'send' or 'skip'")
+    @property
+    def timeout_seconds(self) -> float:
+        """How long one run may take; infinite if nothing was said."""
+        return float("inf") if self.timeout is None else seconds(self.timeout, "timeout")
+
+    @property
+    def kill_after_seconds(self) -> float:
+        """How long it gets to end by itself."""
+        return seconds(self.kill_after, "kill_after")
 
     def filled(self, values: Mapping[str, Any]) -> list[str]:
         """The words with these values; ValueError for one that is missing, not known, or not allowed."""
-        if missing := sorted(self.placeholders - values.keys()):
-            raise ValueError(f"values: {', '.join(missing)} must be given for the command {self.name!r}")
-        if unknown := sorted(values.keys() - self.placeholders):
-            known = ", ".join(sorted(self.placeholders)) or "none"
-            raise ValueError(f"values: the command {self.name!r} has no {', '.join(unknown)[:200]}; it has {known}")
+        placeholders = self.placeholders
+        if missing := sorted(placeholders - values.keys()):
+            raise ValueError(f"values: {', '.join(missing)} must be given")
+        if unknown := sorted(values.keys() - placeholders):
+            known = ", ".join(sorted(placeholders)) or "none"
+            raise ValueError(f"values: it has no {', '.join(unknown)[:200]}; it has {known}")
         texts = {name: self._text(name, value) for name, value in values.items()}
-        return [self._fill(word, texts) for word in self.words]
+        return [self._fill(word, texts) for word in self.argv]
 
     def environment(self) -> dict[str, str]:
         """The variables that it gets, and no others."""
@@ -91,10 +85,32 @@ class AllowedCommand:
         """What must not be seen in its output: the longest first."""
         return sorted(filter(None, (os.environ.get(name, "") for name in self.inherit)), key=len, reverse=True)
 
+    def _check(self) -> None:
+        self._keep("argv", _checked_argv(self.argv))
+        self._keep("inherit", _checked_variables("inherit", listed("inherit", self.inherit, '["PGPASSWORD"]')))
+        self._keep("env", _checked_environment(self.env))
+        self._keep("give_up", _checked_codes(self.give_up))
+        self._keep("patterns", _checked_patterns(self.patterns, self.placeholders))
+        if self.cwd is not None:
+            self._keep("cwd", _checked_folder(self.cwd))
+        if self.timeout is not None:
+            checked_seconds("timeout", self.timeout, LONGEST_TIMEOUT)
+        checked_seconds("kill_after", self.kill_after, LONGEST_KILL_AFTER)
+        for name in ("allow_dash", "once"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}: {getattr(self, name)!r} must be True or False")
+        check_on_ambiguous(self.on_ambiguous)
+        if self.on_ambiguous != "park" and not self.once:
+            raise ConfigError(f"on_ambiguous: {self.on_ambiguous!r} needs once=True; without it each attempt runs it")
+
+    def _keep(self, name: str, value: object) -> None:
+        """Replace what was given, which its owner may change, by what was checked."""
+        object.__setattr__(self, name, value)
+
     def _fill(self, word: str, texts: Mapping[str, str]) -> str:
         filled = _PLACEHOLDER.sub(lambda found: texts[found[2]] if found[2] else f"{{{found[1]}}}", word)
         first = _PLACEHOLDER.match(word)
-        if first is not None and first[2] and filled.startswith("-") and not self.given.allow_dash:
+        if first is not None and first[2] and filled.startswith("-") and not self.allow_dash:
             raise ValueError(
                 f"values: {first[2]} must not begin with '-': the program would take it for an option; "
                 "allow_dash=True allows it"
@@ -110,50 +126,71 @@ class AllowedCommand:
         if "\0" in text or len(text) > LONGEST_VALUE:
             raise ValueError(f"values: {name} must have at most {LONGEST_VALUE:,} characters, and no NUL")
         pattern = self.patterns.get(name)
-        if pattern is not None and not pattern.fullmatch(text):
-            raise ValueError(f"values: {name} must match {pattern.pattern}")
+        if pattern is not None and not re.fullmatch(pattern, text):
+            raise ValueError(f"values: {name} must match {pattern}")
         return text
 
-    def _check_scripts(self) -> None:
-        """Refuse a value inside a shell's script, where it would be read as commands."""
-        for at, word in enumerate(self.words):
-            if os.path.basename(word) in _SHELLS and _filled(_script_of(self.words[at + 1 :])):
-                example = f'["{word}", "-c", \'tar -cf "$1" .\', "{word}", "{{name}}"]'
-                raise self._wrong(
-                    f"the script of {word} cannot have a placeholder: it would run what a job writes there; "
-                    f"give it the value as an argument: {example}"
-                )
 
-    def _patterns(self, given: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
-        if unknown := sorted(given.keys() - self.placeholders):
-            raise self._wrong(f"patterns: there is no placeholder {', '.join(unknown)}")
+def _checked_argv(given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or not given:
+        raise ConfigError('write a list of words, such as ["pg_dump", "--file", "{target}"]; there is no shell')
+    if not all(isinstance(word, str) and "\0" not in word for word in given) or not given[0]:
+        raise ConfigError("each word must be text without NUL, and the first one a program")
+    if _has_placeholder(given[0]):
+        raise ConfigError("the program cannot be a placeholder; allow a command for each program")
+    for at, word in enumerate(given):  # a value inside a shell's script would be read as commands
+        if os.path.basename(word) in _SHELLS and _has_placeholder(_script_of(given[at + 1 :])):
+            example = f'["{word}", "-c", \'tar -cf "$1" .\', "{word}", "{{name}}"]'
+            raise ConfigError(
+                f"the script of {word} cannot have a placeholder: it would run what a job writes there; "
+                f"give it the value as an argument: {example}"
+            )
+    return tuple(given)
+
+
+def _checked_variables(field: str, names: tuple[Any, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise ConfigError(f"{field}: {name!r} is not the name of a variable")
+    return names
+
+
+def _checked_environment(given: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(given, Mapping):  # it is not shown: it may hold a password
+        raise ConfigError('env: must be values by the names of variables, such as {"LANG": "C.UTF-8"}')
+    for name in _checked_variables("env", tuple(given)):
+        if not isinstance(given[name], str) or "\0" in given[name]:
+            raise ConfigError(f"env: the value of {name} must be text without NUL")
+    return dict(given)
+
+
+def _checked_codes(given: Iterable[int]) -> frozenset[int]:
+    codes = listed("give_up", given, "[2]" if isinstance(given, bool) or not isinstance(given, int) else f"[{given}]")
+    for code in codes:
+        if isinstance(code, bool) or not isinstance(code, int) or not 1 <= code <= HIGHEST_CODE:
+            raise ConfigError(f"give_up: {code!r} must be an exit code: a whole number from 1 to {HIGHEST_CODE}")
+    return frozenset(codes)
+
+
+def _checked_patterns(given: Mapping[str, str], placeholders: set[str]) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f'patterns: {given!r} must be patterns by placeholder, such as {{"shop": "[a-z]+"}}')
+    for name, pattern in given.items():
+        if name not in placeholders:
+            raise ConfigError(f"patterns: there is no placeholder {name}")
         try:
-            return {name: re.compile(pattern) for name, pattern in given.items()}
-        except re.error as error:
-            raise self._wrong(f"patterns: {error.pattern!r} is not a regular expression: {error}") from None
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise ConfigError(f"patterns: {pattern!r} is not a regular expression: {error}") from None
+        if not isinstance(pattern, str):
+            raise ConfigError(f"patterns: {pattern!r} is not a regular expression; write it as text")
+    return dict(given)
 
-    def _environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        names = self._variables("env", given)
-        for name in names:
-            if not isinstance(given[name], str) or "\0" in given[name]:
-                raise self._wrong(f"env: the value of {name} must be text without NUL")
-        return dict(given)
 
-    def _variables(self, what: str, names: Iterable[str]) -> list[str]:
-        listed = [names] if isinstance(names, str) else [*names]
-        for name in listed:
-            if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-                raise self._wrong(f"{what}: {name!r} is not the name of a variable")
-        return listed
-
-    def _duration(self, what: str, given: Duration, most: float) -> float:
-        found = seconds(given, f"command {self.name!r}: {what}")
-        if not 0 < found <= most:
-            raise InvalidTiming(f"command {self.name!r}: {what}: must be more than 0 and at most {most:g} s")
-        return found
-
-    def _wrong(self, problem: str) -> ConfigError:
-        return ConfigError(f"command {self.name!r}: {problem}")
+def _checked_folder(given: object) -> str:
+    if not isinstance(given, str | os.PathLike) or not isinstance(path := os.fspath(given), str) or "\0" in path:
+        raise ConfigError(f"cwd: {given!r} must be the path of a directory")
+    return os.path.abspath(path)
 
 
 def _script_of(arguments: Sequence[str]) -> str:
@@ -170,8 +207,7 @@ def _script_of(arguments: Sequence[str]) -> str:
     return ""
 
 
-def _filled(word: str) -> bool:
-    """Whether a word has a placeholder."""
+def _has_placeholder(word: str) -> bool:
     return any(name for _, name in _PLACEHOLDER.findall(word))
 
 
@@ -180,13 +216,16 @@ USUAL_VARIABLES = (
 )  # fmt: skip
 
 
-def found_program(word: str, path: str, cwd: str | None) -> str | None:
-    """The file of a program, found as a shell finds it; None if there is none that can be run."""
+def found_program(word: str, path: str, cwd: str | os.PathLike[str] | None) -> str:
+    """The file of a program, found as a shell finds it; GiveUp if there is none that can be run."""
     places = (
         [Path(cwd or os.curdir)] if os.sep in word else [Path(place or os.curdir) for place in path.split(os.pathsep)]
     )
-    for place in places:
-        file = os.path.abspath(place / word)
+    files = [os.path.abspath(place / word) for place in places]
+    for file in files:
         if os.path.isfile(file) and os.access(file, os.X_OK):
             return file
-    return None
+    for file in filter(os.path.isfile, files):
+        raise GiveUp(f"{file} is not executable by this worker; make it so with chmod +x, or allow another program")
+    way_out = "install it on this worker, or name its file where the task is registered"
+    raise GiveUp(f"there is no program {word!r}; {way_out}")

@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from treadle.builtin.shell_commands import AllowedCommand
+from treadle.builtin.shell_commands import ShellCommand
 from treadle.tasks.context import Context, StopReason, stop_reason
 
 MOST_OUTPUT = 64 * 1024  # bytes, the last ones
 LOOK = 0.1  # seconds between two looks whether to stop
 AT_ONCE = 0.5  # seconds to end where another worker may soon begin: less than the 1 s that a stopping worker waits
 ALONE = 5.0  # seconds to end when the worker is dead: less than what is usually left of its lease
-TOLD_OF_END = 5.0  # seconds that the end of a killed command may take to be told
+REPORTED_WITHIN = 5.0  # seconds that the end of a killed command may take to be reported
 DRAINED = 32  # reads of what a command that has ended still had in its pipe
 MOST_REPORTED = 2_000  # characters of what a process that watched says last
 WATCH = Path(__file__).with_name("shell_watch.py")
@@ -36,9 +36,9 @@ class End(NamedTuple):
     runs_on: bool = False  # it, or something of it, could not be killed
 
 
-def run_to_its_end(ctx: Context, command: AllowedCommand, words: list[str], environment: dict[str, str]) -> End:
-    """Run these words with these variables only; end them when the attempt must end."""
-    watch = [sys.executable, "-I", "-S", str(WATCH), str(os.getpid()), str(min(command.kill_after, ALONE))]
+def run_to_its_end(ctx: Context, command: ShellCommand, argv: list[str], environment: dict[str, str]) -> End:
+    """Run this with these variables only; end them when the attempt must end."""
+    watch = [sys.executable, "-I", "-S", str(WATCH), str(os.getpid()), str(min(command.kill_after_seconds, ALONE))]
     process = subprocess.Popen(  # noqa: S603 - our own program
         watch,
         stdin=subprocess.PIPE,
@@ -48,10 +48,10 @@ def run_to_its_end(ctx: Context, command: AllowedCommand, words: list[str], envi
         cwd=command.cwd,
         start_new_session=True,  # so that a Ctrl-C, or a signal to the worker's group, leaves it to us
     )
-    longest_wait = ALONE + TOLD_OF_END
+    longest_wait = ALONE + REPORTED_WITHIN
     try:
         running = RunningCommand(process)
-        running.tell(_order(words, environment))
+        running.write(_order(argv, environment))
         end = running.to_its_end(ctx, command)
         if end.runs_on:
             longest_wait = 0.0
@@ -65,11 +65,11 @@ def run_to_its_end(ctx: Context, command: AllowedCommand, words: list[str], envi
             threading.Thread(target=process.wait, name="treadle-shell", daemon=True).start()
 
 
-def _order(words: list[str], environment: dict[str, str]) -> bytes:
+def _order(argv: list[str], environment: dict[str, str]) -> bytes:
     """What to run, as the process that watches reads it; so the variables are the command's, and not that process's."""
     variables = [f"{name}={value}" for name, value in environment.items()]
-    given = b"".join(b"\0" + os.fsencode(one) for one in (*words, *variables))
-    return b"%10d%10d" % (len(words), len(given)) + given
+    given = b"".join(b"\0" + os.fsencode(one) for one in (*argv, *variables))
+    return b"%10d%10d" % (len(argv), len(given)) + given
 
 
 class RunningCommand:
@@ -83,15 +83,15 @@ class RunningCommand:
             os.set_blocking(stream.fileno(), False)  # type: ignore[union-attr] # a pipe
             self._streams.register(stream, selectors.EVENT_READ, kept)  # type: ignore[arg-type]
 
-    def tell(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Write to the process that watches it."""
         with suppress(BrokenPipeError):  # it has ended in this moment
             while data:
                 data = data[os.write(self._process.stdin.fileno(), data) :]  # type: ignore[union-attr] # a pipe
 
-    def to_its_end(self, ctx: Context, command: AllowedCommand) -> End:
+    def to_its_end(self, ctx: Context, command: ShellCommand) -> End:
         """Read what it writes until it has ended; ask it to end when it must."""
-        limit = time.monotonic() + (command.timeout or float("inf"))
+        limit = time.monotonic() + command.timeout_seconds
         stopped, given, give_up_at = "", float("inf"), float("inf")
         with self._streams:
             while self._read():
@@ -99,8 +99,8 @@ class RunningCommand:
                 if ctx.cancelled or late:
                     seconds = _time_to_end(ctx, command)
                     if seconds < given:
-                        given, give_up_at = seconds, time.monotonic() + seconds + TOLD_OF_END
-                        self.tell(b"%f\n" % seconds)
+                        given, give_up_at = seconds, time.monotonic() + seconds + REPORTED_WITHIN
+                        self.write(b"%f\n" % seconds)
                     stopped = stopped or _why(ctx, command)
                 if time.monotonic() >= give_up_at:  # a kill that the system does not carry out
                     return End(-signal.SIGKILL, bytes(self._output), stopped, runs_on=True)
@@ -139,17 +139,17 @@ class RunningCommand:
         return False
 
 
-def _time_to_end(ctx: Context, command: AllowedCommand) -> float:
+def _time_to_end(ctx: Context, command: ShellCommand) -> float:
     """How long it gets: its own time only while its worker keeps the job so long."""
     if stop_reason(ctx) in (StopReason.SHUTDOWN, StopReason.LOST):
-        return min(command.kill_after, AT_ONCE)
-    return command.kill_after
+        return min(command.kill_after_seconds, AT_ONCE)
+    return command.kill_after_seconds
 
 
-def _why(ctx: Context, command: AllowedCommand) -> str:
+def _why(ctx: Context, command: ShellCommand) -> str:
     if ctx.cancelled or command.timeout is None:
         return "was stopped before it had ended"
-    return f"ran longer than its timeout of {command.timeout:g} s"
+    return f"ran longer than its timeout of {command.timeout_seconds:g} s"
 
 
 def _chunk(descriptor: int) -> bytes | None:

@@ -14,20 +14,22 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from treadle.app.treadle import Treadle
-from treadle.builtin.shell_commands import AllowedCommand, ShellCommand, found_program
+from treadle.builtin.arguments import add_task, errors_of
+from treadle.builtin.shell_commands import ShellCommand, found_program
 from treadle.builtin.shell_process import MOST_OUTPUT, End, run_to_its_end
 from treadle.errors import Ambiguous, Cancelled, ConfigError, GiveUp, TreadleError
+from treadle.model import check_name
 from treadle.model.memo import MEMO_CAP
 from treadle.tasks.context import Context
 from treadle.tasks.secrets import hide
 from treadle.tasks.task import Task
 
-__all__ = ["NAME", "CommandFailed", "Ran", "ShellCommand", "register"]
+__all__ = ["NAME", "CommandFailed", "Ran", "ShellCommand", "ShellRequest", "register"]
 
 NAME = "shell.run"
 SHOWN = 2_000  # characters of the output, in an error
@@ -39,12 +41,23 @@ class CommandFailed(TreadleError):
     """The command ended with another code than 0, or was stopped; the attempt has failed."""
 
 
-class Ran(TypedDict):
+class Ran(TypedDict, total=False):
     """How a command ended, and the last 64 KB of what it wrote to stdout and stderr."""
 
     code: int
     output: str
     ms: int
+    unconfirmed: bool
+    """True, and nothing else: nobody knows whether it has run, and `on_ambiguous="skip"` took it as done."""
+
+
+class ShellRequest(BaseModel):
+    """A payload of `shell.run`: one of the commands that are allowed, and the values for its placeholders."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    command: str
+    values: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 def register(
@@ -52,52 +65,66 @@ def register(
 ) -> Task[..., Ran]:
     """Register a task that runs these commands by their names; `options` are those of `app.register`.
 
-    Its payload is `command`, one of the names, and `values` for the placeholders.
+    Its payload is a ShellRequest: `command`, one of the names, and `values` for the placeholders.
     """
-    if os.name != "posix":
-        raise ConfigError(f"{name}: commands are run on POSIX systems only, such as Linux")
-    if not isinstance(commands, Mapping) or not commands:
-        raise ConfigError(f'{name}: no command is allowed; give it {{"backup": ["pg_dump", "shop"]}}')
-    allowed = {own: AllowedCommand(own, given) for own, given in commands.items()}
+    allowed = _allowed(commands, name)
 
-    class ShellRequest(BaseModel):
-        model_config = ConfigDict(extra="forbid")
-        command: str
-        values: dict[str, JsonValue] = Field(default_factory=dict)
+    def check(request: ShellRequest) -> ShellRequest:
+        if request.command not in allowed:
+            raise ValueError(f"command: {request.command[:100]!r} is not allowed here; known: {', '.join(allowed)}")
+        try:
+            allowed[request.command].filled(request.values)
+        except ValueError as error:
+            raise ValueError(f"command {request.command!r}: {error}") from None
+        return request
 
-        @model_validator(mode="after")
-        def _fits(self) -> "ShellRequest":
-            if self.command not in allowed:
-                raise ValueError(f"command: {self.command[:100]!r} is not allowed here; known: {', '.join(allowed)}")
-            allowed[self.command].filled(self.values)
-            return self
-
-    def shell_run(ctx: Context, request: ShellRequest) -> Ran:
+    def shell_run(ctx: Context, request: Annotated[ShellRequest, AfterValidator(check)]) -> Ran:
         command = allowed[request.command]
-        words = command.filled(request.values)
-        if not command.given.once:
-            return run(ctx, command, words)
-        ran: Ran = ctx.once("run", run, ctx, command, words, on_ambiguous=command.given.on_ambiguous)
-        return ran
+        try:
+            return _run_as_allowed(ctx, command, command.filled(request.values))
+        except (Ambiguous, Cancelled, CommandFailed, GiveUp) as error:
+            raise type(error)(f"command {request.command!r}: {error}") from None
 
-    return app.register(name, shell_run, **options)
+    return add_task(app, name, shell_run, register, options)
 
 
-def run(ctx: Context, command: AllowedCommand, words: list[str]) -> Ran:
+def _allowed(commands: Mapping[str, ShellCommand | Sequence[str]], task: str) -> dict[str, ShellCommand]:
+    """The commands by their names, each of them checked."""
+    if os.name != "posix":
+        raise ConfigError(f"{task}: commands are run on POSIX systems only, such as Linux")
+    if not isinstance(commands, Mapping):
+        raise ConfigError(f'{task}: commands: must be a dict of commands by name: {{"backup": ["pg_dump", "shop"]}}')
+    if not commands:
+        raise ConfigError(f'{task}: no command is allowed; give it {{"backup": ["pg_dump", "shop"]}}')
+    allowed: dict[str, ShellCommand] = {}
+    for name, given in commands.items():
+        with errors_of(task):
+            check_name("command", name)
+        with errors_of(f"command {name!r}"):
+            allowed[name] = given if isinstance(given, ShellCommand) else ShellCommand(given)
+    return allowed
+
+
+def _run_as_allowed(ctx: Context, command: ShellCommand, argv: list[str]) -> Ran:
+    """Run it, at each attempt or once; Parked says that nobody knows whether it has run."""
+    if not command.once:
+        return run(ctx, command, argv)
+    ran: Ran | None = ctx.once("run", run, ctx, command, argv, on_ambiguous=command.on_ambiguous)
+    return {"unconfirmed": True} if ran is None else ran
+
+
+def run(ctx: Context, command: ShellCommand, argv: list[str]) -> Ran:
     """Run it to its end; an error says what becomes of the attempt."""
     environment = command.environment()
-    program = found_program(words[0], environment["PATH"], command.cwd)
     if command.cwd is not None and not os.path.isdir(command.cwd):
-        raise GiveUp(f"command {command.name!r}: cwd: there is no directory {command.cwd}")
-    if program is None:
-        way_out = "install it on this worker, or name its file where the task is registered"
-        raise GiveUp(f"command {command.name!r}: there is no program {words[0]!r}; {way_out}")
+        raise GiveUp(f"cwd: there is no directory {command.cwd}")
+    program = found_program(argv[0], environment["PATH"], command.cwd)
     began = time.monotonic()
-    end = run_to_its_end(ctx, command, [program, *words[1:]], environment)
+    end = run_to_its_end(ctx, command, [program, *argv[1:]], environment)
     output = _text(end.output, command.secrets())
     tail = f": {shown}" if (shown := output.strip()[-SHOWN:]) else ""
     if end.error:
-        raise _not_started(command, program, end)
+        raise _not_started(program, end)
     if end.stopped and end.runs_on:
         raise _runs_on(command, end.stopped + " and could not be killed: it may still run" + tail)
     if end.stopped:
@@ -106,31 +133,29 @@ def run(ctx: Context, command: AllowedCommand, words: list[str]) -> Ran:
         return {"code": 0, "output": output, "ms": round((time.monotonic() - began) * 1000)}
     how = f"exit code {end.code}" if end.code > 0 else f"ended by {_signal_name(-end.code)}"
     if end.code in command.give_up:
-        raise GiveUp(f"command {command.name!r}: {how}{tail}")
-    if end.code < 0 and command.given.once:
-        raise Ambiguous(f"command {command.name!r}: {how}{tail}")
-    raise CommandFailed(f"command {command.name!r}: {how}{tail}")
+        raise GiveUp(f"{how}{tail}")
+    if end.code < 0 and command.once:
+        raise Ambiguous(f"{how}{tail}")
+    raise CommandFailed(f"{how}{tail}")
 
 
-def _not_started(command: AllowedCommand, program: str, end: End) -> Exception:
+def _not_started(program: str, end: End) -> Exception:
     """A file that is no program will not be one at the next attempt; one that is being written, or too many, may."""
     if end.errno in NO_PROGRAM:
-        return GiveUp(f"command {command.name!r}: {program} cannot be run: {end.error}")
-    return CommandFailed(f"command {command.name!r}: {program} cannot be run for now: {end.error}")
+        return GiveUp(f"{program} cannot be run: {end.error}")
+    return CommandFailed(f"{program} cannot be run for now: {end.error}")
 
 
-def _runs_on(command: AllowedCommand, why: str) -> Exception:
+def _runs_on(command: ShellCommand, why: str) -> Exception:
     """A second run beside the first would be worse than none."""
-    words = f"command {command.name!r}: {why}"
-    return Ambiguous(words) if command.given.once else GiveUp(words)
+    return Ambiguous(why) if command.once else GiveUp(why)
 
 
-def _stopped(ctx: Context, command: AllowedCommand, why: str) -> Exception:
+def _stopped(ctx: Context, command: ShellCommand, why: str) -> Exception:
     """What a run that was stopped means: it may have done its work, and one that runs once must not be repeated."""
-    words = f"command {command.name!r}: {why}"
-    if command.given.once:
-        return Ambiguous(words)
-    return Cancelled(words) if ctx.cancelled else CommandFailed(words)
+    if command.once:
+        return Ambiguous(why)
+    return Cancelled(why) if ctx.cancelled else CommandFailed(why)
 
 
 def _text(output: bytes, secrets: list[str]) -> str:

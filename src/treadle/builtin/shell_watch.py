@@ -30,11 +30,11 @@ def main(worker: int, alone: float) -> None:
     """Run a command in a process group of its own; say how it ended."""
     woken = _signals()
     _adopt_orphans()
-    words, variables = _order()
+    argv, variables = _order()
     try:
         pid = os.posix_spawn(
-            words[0],
-            words,
+            argv[0],
+            argv,
             variables,
             file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 1, 2)],
             setpgroup=0,

@@ -17,29 +17,24 @@ from typing import Annotated, Any, TypedDict
 from pydantic import AfterValidator, JsonValue
 
 from treadle.app.treadle import Treadle
-from treadle.builtin.http_calls import HttpReply, HttpUrl, Unreachable, call
+from treadle.builtin.arguments import add_task, check_names, checked_seconds, checked_tls, errors_of
+from treadle.builtin.http_calls import HttpReply, HttpUrl, call, shortened, wait_asked
 from treadle.builtin.webhook_guard import AddressGuard
 from treadle.builtin.webhook_signature import EndpointSecrets, keys_of, sign
-from treadle.errors import ConfigError, GiveUp, InvalidInput, InvalidTiming, RetryLater, TreadleError
+from treadle.errors import ConfigError, GiveUp, InvalidInput, NotDelivered, RetryLater, Unreachable
 from treadle.model import Job, Retry
-from treadle.model.clock import Duration, seconds
+from treadle.model.clock import Duration
 from treadle.tasks.context import Context
-from treadle.tasks.secrets import hide
 from treadle.tasks.task import Task
 
 NAME = "webhook.deliver"
 RETRY = Retry(max_attempts=14, base="30s", cap="12h", jitter="30s")  # for about 41 hours
 ANSWER_WITHIN = "20s"
 LONGEST_ANSWER_WAIT = 600.0  # seconds
-LONGEST_RETRY_AFTER = 86_400.0  # seconds
 LONGEST_EVENT = 200  # characters
 SHOWN = 200  # characters of an answer, in an error
 
 FindSecret = Callable[[str], EndpointSecrets | None]
-
-
-class NotDelivered(TreadleError):
-    """The receiver did not take it; the attempt has failed, and the job is tried again."""
 
 
 class Delivery(TypedDict):
@@ -80,14 +75,15 @@ class WebhookDelivery:
         tls: ssl.SSLContext | None = None,
         name: str = NAME,
     ) -> None:
-        self._app, self._name, self._tls = app, name, tls
-        self._guard = AddressGuard(allow)
-        self._timeout = seconds(answer_within, f"{name}: answer_within")
-        if not 0 < self._timeout <= LONGEST_ANSWER_WAIT:
-            raise InvalidTiming(f"{name}: answer_within: must be more than 0 and at most {LONGEST_ANSWER_WAIT:g} s")
+        self._app, self._name = app, name
+        with errors_of(name):
+            self._tls = checked_tls(tls)
+            self._guard = AddressGuard(allow)
+            self._timeout = checked_seconds("answer_within", answer_within, LONGEST_ANSWER_WAIT)
         self._find: FindSecret
         if isinstance(secrets, Mapping):
-            self._find = _checked(name, secrets).__getitem__
+            with errors_of(name):
+                self._find = _checked(secrets).__getitem__
             self._names: list[str] | None = sorted(secrets)
         elif callable(secrets):
             self._find, self._names = secrets, None
@@ -116,7 +112,7 @@ class WebhookDelivery:
         answer = self._post(url, body, headers)
         if 200 <= answer.status < 300:
             return {"status": answer.status, "ms": round((time.monotonic() - began) * 1000)}
-        raise failure_of(answer, job, answer.retry_after(now), secrets)
+        raise failure_of(answer, job, wait_asked(answer, job, now), secrets)
 
     def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
         """To the addresses that were checked, one after the other until one can be reached."""
@@ -137,8 +133,11 @@ class WebhookDelivery:
         found = self._find(endpoint)  # of a dict it is there: the payload was checked
         if not found:
             raise GiveUp(f"endpoint: {endpoint!r} has no secret; give it one where {self._name} is registered")
-        secrets = [found] if isinstance(found, str) else list(found)
-        keys_of(secrets)
+        try:
+            secrets = [found] if isinstance(found, str) or not isinstance(found, Iterable) else list(found)
+            keys_of(secrets)
+        except ConfigError as error:
+            raise GiveUp(f"endpoint {endpoint!r}: {error}") from None
         return secrets
 
 
@@ -149,33 +148,30 @@ def body_of(job: Job, event: str, data: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def failure_of(answer: HttpReply, job: Job, retry_after: float | None, secrets: Iterable[str]) -> Exception:
-    """What becomes of a delivery that was answered with anything but success."""
-    words = "".join(char if char.isprintable() else " " for char in answer.text[: SHOWN * 4])
-    shown = hide(" ".join(words.split()), [*secrets])[:SHOWN]
+def failure_of(answer: HttpReply, job: Job, wait: float | None, secrets: Iterable[str]) -> Exception:
+    """What becomes of a delivery that was answered with anything but success; `wait` is what the receiver asks for."""
+    shown = shortened(answer.text, *secrets, longest=SHOWN)
     refusal = f"the receiver answered {answer.status}" + (f": {shown}" if shown else "")
     if answer.status == 410:
         return GiveUp(f"{refusal}; the endpoint is gone, and nothing more is sent")
     if 300 <= answer.status < 400:
         return NotDelivered(f"{refusal}; redirects are not followed: send to the URL that it leads to")
-    if answer.status in (429, 503) and retry_after is not None:
-        usual = job.retry.delay(job.failures + 1, 0.0)
+    if answer.status in (429, 503) and wait is not None:
         spread = job.retry.jitter * random.random()  # noqa: S311 - so that not all webhooks come back at once
-        return RetryLater(refusal, after=max(usual, min(retry_after, LONGEST_RETRY_AFTER)) + spread)
+        return RetryLater(refusal, after=wait + spread)
     return NotDelivered(refusal)
 
 
-def _checked(name: str, secrets: Mapping[str, EndpointSecrets]) -> dict[str, EndpointSecrets]:
+def _checked(secrets: Mapping[str, EndpointSecrets]) -> dict[str, EndpointSecrets]:
     if not secrets:
-        raise ConfigError(f'{name}: secrets: there are none; give it {{"default": "whsec_…"}}')
+        raise ConfigError('secrets: there are none; give it {"default": "whsec_…"}')
+    check_names("endpoint", secrets)
+    checked: dict[str, EndpointSecrets] = {}
     for endpoint, own in secrets.items():
-        if not isinstance(endpoint, str) or not endpoint:
-            raise ConfigError(f"{name}: secrets: {endpoint!r} is not the name of an endpoint")
-        try:
-            keys_of(own)
-        except ConfigError as error:
-            raise ConfigError(f"{name}: endpoint {endpoint!r}: {error}") from None
-    return {endpoint: own if isinstance(own, str) else list(own) for endpoint, own in secrets.items()}
+        with errors_of(f"endpoint {endpoint!r}"):
+            checked[endpoint] = own if isinstance(own, str) or not isinstance(own, Iterable) else list(own)
+            keys_of(checked[endpoint])
+    return checked
 
 
 def register(
@@ -202,4 +198,4 @@ def register(
     ) -> Delivery:
         return delivery.deliver(ctx.job, url, event, data, endpoint)
 
-    return app.register(name, webhook_deliver, **{"retry": RETRY, **options})
+    return add_task(app, name, webhook_deliver, register, {"retry": RETRY, **options})

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from treadle.builtin.http_calls import HttpUrl, Unreachable
-from treadle.errors import ConfigError, GiveUp
+from treadle.builtin.arguments import listed
+from treadle.builtin.http_calls import HttpUrl
+from treadle.errors import ConfigError, GiveUp, Unreachable
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -74,11 +75,9 @@ class AddressGuard:
     """
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
-        if isinstance(allow, str):
-            raise ConfigError(f"allow: {allow!r} is not a list; write allow=[{allow!r}]")
         self._hosts = set[str]()
         self._networks: list[IpNetwork] = []
-        for entry in allow:
+        for entry in listed("allow", allow, f"[{allow!r}]" if isinstance(allow, str) else '["hooks.internal"]'):
             self._allow(entry)
 
     def target(self, url: str) -> Target:

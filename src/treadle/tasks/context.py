@@ -26,6 +26,12 @@ OnAmbiguous = Literal["park", "send", "skip"]
 """What to do if nobody knows whether an effect has happened: let a person decide, do it again, or take it as done."""
 
 
+def check_on_ambiguous(given: object) -> None:
+    """Refuse what is not one of these words."""
+    if given not in get_args(OnAmbiguous):
+        raise InvalidJob("on_ambiguous", f"{given!r} must be 'park', 'send' or 'skip'")
+
+
 class StopReason(Enum):
     """Why a handler was asked to stop."""
 

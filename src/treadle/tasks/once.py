@@ -9,13 +9,13 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from treadle.errors import Ambiguous, GiveUp, HandlerOutcome, InvalidJob, Parked
 from treadle.model import check_name, json_text
 from treadle.model.memo import MEMO_CAP, MOST_MEMOS, Memo, MemoState
 from treadle.model.text import json_data
-from treadle.tasks.context import Context, OnAmbiguous, OwnWrites
+from treadle.tasks.context import Context, OnAmbiguous, OwnWrites, check_on_ambiguous
 
 KIND = "once"
 
@@ -35,8 +35,7 @@ class Effect(NamedTuple):
     def check(self) -> None:
         """Refuse what cannot be remembered or called; nothing has happened yet."""
         check_name("once", self.name)
-        if self.on_ambiguous not in get_args(OnAmbiguous):
-            raise InvalidJob("on_ambiguous", f"{self.on_ambiguous!r} must be 'park', 'send' or 'skip'")
+        check_on_ambiguous(self.on_ambiguous)
         if not callable(self.act):
             raise InvalidJob("once", f"{self.act!r:.100} cannot be called: pass the function and its arguments")
         if self.look is not None and not callable(self.look):

@@ -1,7 +1,8 @@
 """The tasks of an app by name, and what their jobs take for granted."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from linecache import checkcache, getlines
 from typing import Any
 
@@ -17,6 +18,13 @@ OPTIONS = (
     "queue", "lane", "priority", "retry", "timeout", "unique", "version", "isolated", "on_succeeded", "on_failed",
     "audit", "secret",
 )  # fmt: skip
+
+
+def unknown_option(task: str, unknown: Sequence[str], known: Sequence[str]) -> ConfigError:
+    """The error for options that no task has; it says which one may be meant."""
+    near = get_close_matches(unknown[0], known, 1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    return ConfigError(f"task {task!r}: unknown option {', '.join(unknown)}; {meant}known: {', '.join(known)}")
 
 
 class TaskRegistry(Mapping[str, Task[..., Any]]):
@@ -80,8 +88,7 @@ class TaskRegistry(Mapping[str, Task[..., Any]]):
         options = {**self._defaults, **given}
         unknown = options.keys() - set(OPTIONS)
         if unknown:
-            known = ", ".join(OPTIONS)
-            raise ConfigError(f"task {name!r}: unknown option {', '.join(sorted(unknown))}; known: {known}")
+            raise unknown_option(name, sorted(unknown), OPTIONS)
         follow = {state: _follow_up(name, state, options) for state in ("succeeded", "failed")}
         for option in ("on_succeeded", "on_failed", "audit"):
             options.pop(option, None)
