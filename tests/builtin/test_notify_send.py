@@ -20,9 +20,9 @@ from pydantic import SecretStr
 from tests.support import forks
 from tests.support.marks import postgres_only, sql_stores
 from tests.support.workbench import ended
-from treadle import Cancelled, ConfigError, InvalidPayload, Job, Parked, Reason, Retry, State, Treadle
+from treadle import Cancelled, ConfigError, InvalidPayload, Job, NotDelivered, Parked, Reason, Retry, State, Treadle
 from treadle.builtin import notify_apprise, notify_send
-from treadle.builtin.notify_send import ChannelFailed, ChannelUrl, InApp, Notification
+from treadle.builtin.notify_send import ChannelUrl, InApp, Notification
 from treadle.testing import FakeClock, FakeContext, fakes, run_until_idle
 from treadle.testing.fakes import WebhookReceiver
 
@@ -199,7 +199,7 @@ def test_a_service_that_does_not_come_to_an_end_is_left_and_nobody_knows_whether
 ) -> None:
     monkeypatch.setattr(notify_apprise, "LONGEST_SEND", 0.2)
     message = {"channels": ["ops"], "body": "x"}
-    for policy, expected in (("send", ChannelFailed), ("park", Parked), ("skip", None)):
+    for policy, expected in (("send", NotDelivered), ("park", Parked), ("skip", None)):
         receiver.delay_next(60, on="POST /ops/*")
         task = notify_send.register(app, {"ops": address("ops")}, name=policy, on_ambiguous=policy)
         if expected is not None:
@@ -384,7 +384,7 @@ sentry_sdk.flush()
         ingest.wait_until(lambda: bool(ingest.events))
         [event] = ingest.events
         sent_there = b"".join(ingest.raw).decode()
-    assert event["exception"]["values"][0]["type"] == "ChannelFailed"
+    assert event["exception"]["values"][0]["type"] == "NotDelivered"
     assert "/seen" in sent_there  # what the program itself asks for is noted as ever
     assert "the job" in sent_there
     assert SECRET not in sent_there

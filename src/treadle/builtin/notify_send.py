@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, Self, TypedDict, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from treadle.app.treadle import Treadle
+from treadle.builtin.arguments import add_task
 from treadle.builtin.notify_apprise import is_one_url, send
 from treadle.builtin.notify_rows import InApp, InAppRow, RowRefused, check_in_app, insert_once
-from treadle.errors import Ambiguous, Cancelled, ConfigError, GiveUp, InvalidJob, Parked
+from treadle.errors import Ambiguous, Cancelled, ConfigError, GiveUp, InvalidJob, NotDelivered, Parked
 from treadle.model import check_name
 from treadle.tasks.context import Context, OnAmbiguous
 from treadle.tasks.task import Task
@@ -38,10 +39,6 @@ class Notified(TypedDict):
     channels: list[str]
     unconfirmed: list[str]
     in_app: bool
-
-
-class ChannelFailed(Exception):
-    """Some channels did not take the message; Apprise does not say why."""
 
 
 class Notification(BaseModel):
@@ -80,7 +77,7 @@ class ChannelUrl:
 
     def send(self, message: Notification) -> bool:
         if not send(self._url, title=message.title, body=message.body, kind=message.type):
-            raise ChannelFailed(self.label)
+            raise NotDelivered(self.label)
         return True
 
 
@@ -142,7 +139,7 @@ class Notifier:
             taken = ctx.once(url.effect, url.send, message, on_ambiguous=self._on_ambiguous)
         except Parked:
             return "parked"
-        except (ChannelFailed, Ambiguous):
+        except (NotDelivered, Ambiguous):
             return "failed"
         return "taken" if taken else "unconfirmed"
 
@@ -154,7 +151,7 @@ class Notifier:
                 f"ended. Find out. A retry of the job sends it again to {parked}{also}"
             )
         if failed:
-            raise ChannelFailed(
+            raise NotDelivered(
                 f"{self._name}: {failed} did not take the message; Apprise does not say why. "
                 "A retry sends it only to these"
             )
@@ -216,4 +213,4 @@ def register(
         return notifier.send(ctx, message)
 
     notify_send.__annotations__["message"] = Annotated[Notification, AfterValidator(notifier.check)]
-    return app.register(name, notify_send, **options)
+    return add_task(app, name, notify_send, register, options)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 from pydantic import AfterValidator
 
 from treadle.app.treadle import Treadle, UrlObject
+from treadle.builtin.arguments import add_task
 from treadle.builtin.sql_databases import Expired, Missing, Quoted, database_of
 from treadle.errors import Cancelled, ConfigError, GiveUp
 from treadle.model.clock import Duration, seconds
@@ -123,4 +124,4 @@ def register(
     def sql_cleanup(ctx: Context, keep: Keep = None) -> Deleted:
         return cleanup.run(keep, ctx)
 
-    return app.register(name, sql_cleanup, **options)
+    return add_task(app, name, sql_cleanup, register, options)
