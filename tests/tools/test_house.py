@@ -4,6 +4,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,9 @@ def name_of(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in FILES:
-        yield path, ast.parse(path.read_text("utf-8"))
+@cache
+def trees() -> list[tuple[Path, ast.Module]]:
+    return [(path, ast.parse(path.read_text("utf-8"))) for path in FILES]
 
 
 def test_the_package_root_holds_four_files_and_rooms() -> None:
