@@ -24,7 +24,7 @@ STATIC = {
     "mypy": ("mypy",),
 }
 # Most tests wait; a file's tests share their servers; tests/conftest.py says which files come first.
-WIDE = ("-n", "6", "--dist", "loadfile", "--no-loadscope-reorder")
+WIDE = ("-n", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 
 TESTS_OF = {
     "src/treadle/model/": ("tests/model", "tests/engines/conformance"),

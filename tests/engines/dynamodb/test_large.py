@@ -173,6 +173,24 @@ def test_a_reader_never_sees_parts_of_two_payloads(engine, clock):
     assert seen <= set(texts)
 
 
+def test_a_job_that_ends_while_its_pieces_are_read_is_found_where_it_is_now(engine, clock, monkeypatch):
+    """Its error went when it succeeded, and its item is no longer where it was when the reader began."""
+    job = running(engine, retry=Retry(max_attempts=3, base=0, jitter=0))
+    settle(engine, job, Failed(an_error_of(5_000)))
+    again = claimed(engine, job)
+    send, ends = engine.client.send, [again]
+
+    def end_meanwhile(operation, data):
+        if operation == "BatchGetItem" and b"large#" in (data if isinstance(data, bytes) else data.encode()) and ends:
+            settle(engine, ends.pop(), Succeeded("1"))
+        return send(operation, data)
+
+    monkeypatch.setattr(engine.client, "send", end_meanwhile)
+    [found] = engine.get([job.id])
+    assert ends == []
+    assert found.state is State.SUCCEEDED
+
+
 def test_errors_of_many_attempts_leave_the_pieces_of_the_last_one_only(engine, table, clock):
     job = running(engine, retry=Retry(max_attempts=3, base=0, jitter=0))
     for size in (PAYLOAD_CAP, 400_000, 5_000):

@@ -50,8 +50,14 @@ class Reader:
 
     def get(self, ids: Sequence[str]) -> list[Job | None]:
         wanted = [id_ for id_ in dict.fromkeys(ids) if UUID.fullmatch(id_)]
-        found = {id_of(item): item for item in self.items(wanted)}
-        jobs = {job.id: job for job in self.jobs(list(found.values()))}
+        jobs: dict[str, Job] = {}
+        for _ in range(MAX_TRIES):
+            found = {id_of(item): item for item in self.items(wanted)}
+            jobs |= {job.id: job for job in self.jobs(list(found.values()))}
+            # A job that moved while its pieces were read is not where it was: find it again.
+            wanted = [id_ for id_ in found if id_ not in jobs]
+            if not wanted:
+                break
         return [jobs.get(id_) for id_ in ids]
 
     def items(self, ids: Sequence[str]) -> list[Item]:
